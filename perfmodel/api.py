@@ -60,14 +60,13 @@ def result(command: str, /, *places: Any, **options: Any) -> Result:
     """
     from perfmodel.cli import command_app
     from perfmodel.commands._command import report_of
+    from perfmodel.report.provenance import named_devices
     from perfmodel.sweep.values import scalar
 
     places, options = tuple(map(scalar, places)), {name: scalar(value) for name, value in options.items()}
     report = report_of(command_app(command), command, places, options)
     words = ", ".join([*map(repr, places), *(f"{name}={value!r}" for name, value in options.items())])
-    named = [options.get(name) or () for name in ("hardware", "device", "devices")]
-    devices = [name for one in named for text in ([one] if isinstance(one, str) else one) for name in text.split(",")]
-    return Result(report, f"perfmodel.{command.replace('-', '_')}({words})", devices)
+    return Result(report, f"perfmodel.{command.replace('-', '_')}({words})", named_devices(options))
 
 
 def answer(command: str, /, *places: Any, **options: Any) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def function(name: str) -> Callable[..., Any]:
     """``perfmodel.NAME`` of a command, with its signature and its help; UsageError for no command."""
     from perfmodel.cli import command_app
 
-    return _OWN.get(name) or _function(name, command_app(name))
+    return sweep if name == "sweep" else _function(name, command_app(name))
 
 
 @cache
@@ -114,27 +113,23 @@ def compare_attention(*, hardware: str | Device | None = None, implementation: s
     >>> found.results[0].total.flops, found.results[0].tile.br
     (134348800, 128)
     """
+    from perfmodel.catalog import calibrated_devices
     from perfmodel.core.hardware import Device
     from perfmodel.core.question import DEFAULT_DEVICE
     from perfmodel.kernels.attention.question import AttentionQuestion
     from perfmodel.sweep.base import device_named
     from perfmodel.sweep.values import scalar
+    from perfmodel.timing.select_kernel import answered
 
     [asked] = from_python([AttentionQuestion], {name: scalar(value) for name, value in options.items()}, "attention")
     if hardware is not None and not isinstance(hardware, (str, Device)):
         raise UsageError(f"hardware is {hardware!r:.40}", "give a device's name, the path of a profile, or a Device")
     device = hardware if isinstance(hardware, Device) else device_named(DEFAULT_DEVICE if hardware is None else hardware)
-    return _as_run(asked.compare(device), converted("implementation", "str", implementation))
-
-
-def _as_run(comparison: Comparison, implementation: str | None) -> Comparison:
-    """``comparison`` with the kernels of ``implementation``, if one is named, and predicted times."""
-    if implementation is None:
+    comparison: Comparison = asked.compare(device)
+    named = converted("implementation", "str", implementation)
+    if named is None:
         return comparison
-    from perfmodel.catalog import calibrated_devices
-    from perfmodel.timing.select_kernel import answered
-
-    launched, known, _ = answered(comparison, implementation, calibrated_devices)
+    launched, known, _ = answered(comparison, named, calibrated_devices)
     return replace(launched, predictions=known)
 
 
@@ -242,6 +237,3 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     for one in found:
         check_type(name, one, isinstance(one, str), "a text or a list of texts")
     return found
-
-
-_OWN: dict[str, Callable[..., Any]] = {"sweep": sweep}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from html import escape
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from perfmodel.core.errors import PerfmodelError, UnavailableError, cut
+from perfmodel.core.errors import UnavailableError, cut
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from perfmodel.report.document import DataTable, ProfileUse, Report, Table
+    from perfmodel.report.document import DataTable, Report, Table
 
 LINES, WIDTH = 3, 160
 """Sentences that ``repr`` shows, and the characters of each."""
@@ -177,32 +176,12 @@ class Result(View):
         UsageError for a suffix that no format has, or a place that cannot be written.
         """
         from perfmodel.report import check_output, write
+        from perfmodel.report.provenance import signed
 
         target = Path(path)
         check_output(target, ["charts"] if self.report.charts else [])
-        write(target, self._signed())
+        write(target, signed(self.report, self._asked, self._devices))
         return target
-
-    def _signed(self) -> Report:
-        """The report with the call that made it, and the profiles that it rests on."""
-        from perfmodel import __version__
-        from perfmodel.report.document import Provenance
-
-        used = [self._own.get(name) for name in ("hardware", "device")]
-        named = [one["id"] for one in used if isinstance(one, dict) and "id" in one] + [one.device for one in self.report.rooflines]
-        found = {one.id: one for one in map(_profile, [*named, *self._devices]) if one is not None}
-        return replace(self.report, provenance=self.report.provenance or Provenance(self._asked, __version__, list(found.values())))
-
-
-def _profile(name: str) -> ProfileUse | None:
-    """The profile that ``name`` or its path means; None if it means none."""
-    from perfmodel.catalog import find_device
-    from perfmodel.report.roofline_chart import profile_use
-
-    try:
-        return profile_use(find_device(name), Path(name) if name.endswith((".yaml", ".yml")) else None)
-    except PerfmodelError:
-        return None
 
 
 def _flat(one: Mapping[str, Any], place: str = "") -> dict[str, Any]:

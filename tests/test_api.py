@@ -141,12 +141,11 @@ def test_signature_and_help_name_every_option(first: str) -> None:
     assert shown.return_annotation is perfmodel.Result
     for name in (name for name in REPORTING if name.split()[0].replace("-", "_") == first):
         for param in command(name).params:
-            named = {"explained": "explain"}.get(param.name, param.name)
-            if named in ("json", "full", "help"):
+            if param.name in ("json", "full", "help"):
                 continue
-            own = shown.parameters[named]
+            own = shown.parameters[param.name]
             assert own.default in ((inspect.Parameter.empty, None) if param.required else (param.default,))
-            assert f"\n    {named}: " in function.__doc__
+            assert f"\n    {param.name}: " in function.__doc__
     calls = re.findall(rf"^    (perfmodel\.{first}\(.*\))$", function.__doc__, re.MULTILINE)
     assert calls
     assert "perfmodel " not in function.__doc__

@@ -35,8 +35,8 @@ from perfmodel.remat.optimal_dp import Program
 from perfmodel.remat.schedule import BACKWARD as CHAIN_BACKWARD
 from perfmodel.remat.schedule import LOSS, TAPE, Plan
 from perfmodel.remat.strategies.segments import STRATEGIES
-from perfmodel.report.against import PREDICTED
-from perfmodel.report.pairs import ROOF, Pairwise, SweptSeries
+from perfmodel.report.speedup import PREDICTED
+from perfmodel.report.swept_series import ROOF, Pairwise, SweptSeries
 from perfmodel.study.points import answers
 from perfmodel.study.schema import MOST_FORMULAS, Scope
 from perfmodel.study.workloads import MatmulOptions, Workload

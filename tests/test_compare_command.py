@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answers import lines
 
-from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, changes, headline, summary
+from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, Compared, MetricComparison, changes
 from perfmodel.report.document import SCHEMA, from_data
 from perfmodel.report.metrics import Metric, unit_by_name
 from perfmodel.report.saved_metrics import LEFT_OUT, NAMES, metrics_of
 from perfmodel.sweep.study import WORKLOADS, workload_named
 
 ATTENTION = "n=4096 d=64 heads=16 batch=8"
+
+
+def comparison(before: Sequence[Metric], after: Sequence[Metric]) -> MetricComparison:
+    return MetricComparison(Compared("a", before), Compared("b", after))
 
 
 def document(run: Any, path: Path, *words: str) -> Any:
@@ -333,14 +337,14 @@ def test_a_thing_counts_once_by_its_best_time() -> None:
 
     roof_alone = Metric("y", 1.0, "time at the roof", "s")
     faster = Metric("y", 0.5, "time at the roof", "s")
-    said = summary(changes([*sides(2.0, 1.0, 0.5), roof_alone], [*sides(1.0, 1.0, 0.5), faster]), "a", "b", 0.05)
+    said = comparison([*sides(2.0, 1.0, 0.5), roof_alone], [*sides(1.0, 1.0, 0.5), faster]).summary()
     assert said[0] == (
         "b against a: 1 FASTER of 1 predicted time (within 5% is SAME); in the median 2x faster; "
         "1 FASTER of 1 time at the roof; in the median 2x faster, ratio of roofs."
     )
-    said = summary(changes(sides(2.0, 1.0, 0.5), sides(1.0, 1.0, 0.5)), "a", "b", 0.05)
+    said = comparison(sides(2.0, 1.0, 0.5), sides(1.0, 1.0, 0.5)).summary()
     assert said[0] == "b against a: 1 FASTER of 1 predicted time (within 5% is SAME); in the median 2x faster."
-    said = summary(changes(sides(2.0, 1.0, 0.5)[1:], sides(1.0, 1.0, 0.5)[1:]), "a", "b", 0.05)
+    said = comparison(sides(2.0, 1.0, 0.5)[1:], sides(1.0, 1.0, 0.5)[1:]).summary()
     assert said[0] == "b against a: 1 SAME of 1 time at the roof (within 5% is SAME); in the median as fast, ratio of roofs."
 
 
@@ -356,8 +360,8 @@ def test_a_thing_counts_once_by_its_best_time() -> None:
 )
 def test_the_headline_names_gains_and_losses(after: dict[str, float], said: str) -> None:
     before = [Metric(name, 1.0, "time, predicted", "s") for name in after]
-    found = changes(before, [Metric(name, value, "time, predicted", "s") for name, value in after.items()], 0.05)
-    assert headline(found, "a", "b") == said
+    found = comparison(before, [Metric(name, value, "time, predicted", "s") for name, value in after.items()])
+    assert found.headline() == said
 
 
 def test_what_cannot_run_is_told(run) -> None:

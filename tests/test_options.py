@@ -287,7 +287,7 @@ VALUES = {
     **{"columns": "n,time", "minimize": "time", "subject_to": "n<600", "pareto": "time,memory", "top": "3", "form": "csv", "dask": "x"},
     **{"dram_bandwidth": "300GB/s", "dram_capacity": "20GiB", "l2": "40MiB", "sms": "60", "clock": "2GHz", "tdp": "70W", "like": "t4"},
     **{"fp16": "99TFLOP/s", "bf16": "99TFLOP/s", "fp8": "200TFLOP/s", "tf32": "50TFLOP/s", "fp4": "400TFLOP/s", "int8": "200TOP/s"},
-    **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explained": "all"},
+    **{"fp32": "20TFLOP/s", "from_records": str(RECORDS), "required": "10000000", "explain": "all"},
     **{"cache": "warm", "power_limit": "400W", "host_us": "4", "engine": "sglang"},
     **{"measured": "3ms", "gpu_layers": "3", "host_memory": "90GB/s"},
     **{"gpus": "2", "engine": "sglang", "isl": "200", "osl": "300", "concurrency": "3", "rate": "0.5", "prefix": "64", "draft_tokens": "2"},

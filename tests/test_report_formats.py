@@ -25,8 +25,9 @@ from perfmodel.report.document import SCHEMA, Column, DataTable, Report, Table, 
 from perfmodel.report.formats import html, png, readable
 from perfmodel.report.formats._html_parts import data_table as as_html_table
 from perfmodel.report.formats.txt import render as as_txt
+from perfmodel.report.provenance import profile_use
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
-from perfmodel.report.roofline_chart import formulas, point, point_of_row, profile_use, roofline, verdict_on, with_baseline, with_shares
+from perfmodel.report.roofline_chart import formulas, point, point_of_row, roofline, verdict_on, with_baseline, with_shares
 from perfmodel.report.terminal import render as as_terminal
 from perfmodel.report.terminal import render as terminal
 from perfmodel.validation.compare import compare

@@ -15,8 +15,8 @@ from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.report.against import ratio
 from perfmodel.report.charts.schema import Interval
+from perfmodel.report.speedup import ratio
 from perfmodel.timing.base import Case, Model, PartTime, find_model
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of

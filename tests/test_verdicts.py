@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from refresh_docs import DOCS
 
 from perfmodel.catalog import implementations
-from perfmodel.report.against import MEASURED, RATIO_NOTE, Side, against, ends, ratio
 from perfmodel.report.answer import ROOFS_EVEN
 from perfmodel.report.charts.schema import Interval
+from perfmodel.report.speedup import MEASURED, RATIO_NOTE, Side, against, ends, ratio
 from perfmodel.sweep.base import fallbacks
 
 PACKAGE = Path(__file__).parents[1] / "perfmodel"
@@ -222,7 +222,7 @@ def test_one_module_writes_how_much_faster(folder: str) -> None:
     """Elsewhere no text puts a number before 'faster', unless as 'at most' of a roof."""
     for path in sorted((PACKAGE / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr) and path.name != "against.py":
+            if isinstance(node, ast.JoinedStr) and path.name != "speedup.py":
                 words = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
                 told = WRITTEN.search(words)
                 assert told is None or "at most {}" in words or "refused" in ast.unparse(node), f"{path.name}: {words}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import typer
 from typer.core import TyperCommand
 
-from perfmodel.commands._output import CONTEXT, WORDS, as_text, signed
+from perfmodel.commands._output import CONTEXT, WORDS, as_text, signed_here
 from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
 from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed, short_name
 from perfmodel.core.units import parse_number
@@ -56,7 +56,7 @@ class Destination(Question):
 
         report = self.chosen(report)
         if self.files:
-            made = signed(report)
+            made = signed_here(report)
             for name in self.files:
                 write(Path(name), made)
         if not self.output or self.json or "-" in self.output:
@@ -93,7 +93,7 @@ _ALL = "all"
 
 @dataclass(frozen=True)
 class _Explanation(Question):
-    explained: str | None = option("One number as its formula: its name; or all.", "--explain", metavar="NAME")
+    explain: str | None = option("One number as its formula: its name; or all.", metavar="NAME")
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,17 @@ class Explained(Destination, _Explanation):
     """Where a report with formulas goes."""
 
     @property
-    def explain(self) -> bool:
+    def explained(self) -> bool:
         """Whether formulas are asked for."""
-        return self.explained is not None
+        return self.explain is not None
 
     def chosen(self, report: Report) -> Report:
         """``report``, or the one number of it that is to be explained."""
-        if self.explained in (None, _ALL):
+        if self.explain in (None, _ALL):
             return report
         from perfmodel.report.explained import only
 
-        return only(report, str(self.explained))
+        return only(report, str(self.explain))
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,8 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     if len(places) > len(arguments):
         raise UsageError(f"{name} takes {len(arguments)} values without a name", "give the others by name")
     given = {**dict(zip(arguments, places, strict=False)), **options, "json": True}
-    if "explain" in given:
-        named = given.pop("explain")
-        given["explained"] = (_ALL if named else None) if isinstance(named, bool) else named
+    if isinstance(given.get("explain"), bool):
+        given["explain"] = _ALL if given["explain"] else None
     for key, value in given.items():
         _check_number(key, value)
     with suppress(typer.Exit):  # after the report: what it found is in it
@@ -283,7 +282,7 @@ HELP_LINES = 50
 NAMES = 22
 """Columns of the names of options in ``--help``; longer ones have a line of their own, or leave out how to turn them off."""
 OUTPUT = "Output"
-_SAME = ("explained", "json", "output", "full")
+_SAME = ("explain", "json", "output", "full")
 """Options that every command has."""
 _LETTERS: dict[Any, str] = {int: "N", float: "X"}
 

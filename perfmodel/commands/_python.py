@@ -47,9 +47,8 @@ def _parameters(callback: Any) -> list[Parameter]:
         if one.name not in LEFT_OUT:
             kind, info = get_args(one.annotation)
             place = isinstance(info, typer.models.ArgumentInfo)
-            name = "explain" if one.name == "explained" else one.name
             where = Parameter.POSITIONAL_OR_KEYWORD if place else Parameter.KEYWORD_ONLY
-            found.append(Parameter(name, where, default=one.default, annotation=kind))
+            found.append(Parameter(one.name, where, default=one.default, annotation=kind))
     return sorted(found, key=lambda one: (one.kind, one.default is not Parameter.empty))
 
 
@@ -73,16 +72,9 @@ def _in_python(text: str) -> str:
 
 def _options(callback: Any) -> str:
     kept = [(one, get_args(one.annotation)[1]) for one in signature(callback).parameters.values() if one.name not in LEFT_OUT]
-    lines = (
-        fill(
-            f"{'explain' if one.name == 'explained' else one.name}: {_in_python(spelled_out(info.help or ''))}",
-            WIDTH,
-            initial_indent="    ",
-            subsequent_indent="        ",
-        )
-        for one, info in kept
-    )
-    return "\n".join(["Options:", *lines]) if kept else ""
+    lines = (f"{one.name}: {_in_python(spelled_out(info.help or ''))}" for one, info in kept)
+    filled = (fill(line, WIDTH, initial_indent="    ", subsequent_indent="        ") for line in lines)
+    return "\n".join(["Options:", *filled]) if kept else ""
 
 
 def _call(app: typer.Typer, name: str, own: Sequence[str], words: Iterable[str]) -> str:
@@ -93,7 +85,7 @@ def _call(app: typer.Typer, name: str, own: Sequence[str], words: Iterable[str])
     arguments = [param.name for param in parser.params if param.param_type_name == "argument"]
     defaults = {param.name: param.default for param in parser.params}
     given = {key: value for key, value in context.params.items() if value not in (None, (), [], defaults.get(key)) and key not in LEFT_OUT}
-    named = {"explain" if key == "explained" else key: value for key, value in given.items() if key not in arguments}
+    named = {key: value for key, value in given.items() if key not in arguments}
     places = [repr(_one(given[key])) for key in arguments if key in given]
     return f"perfmodel.{name}({', '.join([*map(repr, own), *places, *(f'{key}={_one(value)!r}' for key, value in named.items())])})"
 

@@ -1,4 +1,4 @@
-"""Helpers of several commands: record files, shares, ``--require``, workloads, the command line as text, ``--baseline``."""
+"""Helpers of several commands: record files, shares, ``--require``, workloads and the command line as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfmodel.report import Report
     from perfmodel.study.workloads import Workload
 
 SHIPPED = "shipped"
@@ -73,14 +72,3 @@ def command_line(*words: str, **options: object) -> str:
             if one is not None:
                 found += [f"--{name.replace('_', '-')}", str(one)]
     return shlex.join(found)
-
-
-def based(report: Report, baseline: str | None) -> Report:
-    """``report`` compared with the report saved at path ``baseline``: arrows and a verdict; unchanged if that is None."""
-    if baseline is None:
-        return report
-    from perfmodel.report.baseline import with_base
-    from perfmodel.report.document import read_report
-
-    path = Path(baseline)
-    return with_base(report, read_report(path), path.stem)

@@ -49,7 +49,7 @@ def attention(options: AttentionQuestion, run: AttentionRun, to: ExplainedPictur
         comparison,
         predictions=known,
         unpredicted=missing,
-        explained=to.explain,
+        explained=to.explained,
         crossover=run.crossover,
         pictures=to.pictures,
         measured_s=measured,

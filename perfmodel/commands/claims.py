@@ -25,4 +25,4 @@ def claims(options: ClaimsQuestion, to: Explained) -> None:
     from perfmodel.claims import find_claims
     from perfmodel.report.claims import report
 
-    to.emit(report(find_claims(options.ids or (), options.verdict), explained=to.explain))
+    to.emit(report(find_claims(options.ids or (), options.verdict), explained=to.explained))

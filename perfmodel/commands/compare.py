@@ -68,6 +68,7 @@ def compare(asked: ComparisonQuestion, to: Pictured) -> None:
 
 
 def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Report, list[Change]]:
+    """The comparison of two saved answers, and its changes."""
     from dataclasses import replace
     from pathlib import Path
 
@@ -75,38 +76,36 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.core.checks import sha256
     from perfmodel.core.errors import DataError
     from perfmodel.core.files import read_json
-    from perfmodel.report.compare import Compared, report
+    from perfmodel.report.compare import Compared, MetricComparison
     from perfmodel.report.document import Provenance
     from perfmodel.report.saved_metrics import UNITS, metrics_of
 
-    found, versions, saved = [], [], {name: read_json(Path(name)) for name in (before, after)}
+    sides, paths = list[Compared](), (Path(before), Path(after))
+    saved = {name: read_json(Path(name)) for name in (before, after)}
     units = next((raw[UNITS] for raw in reversed(saved.values()) if isinstance(raw, dict) and UNITS in raw), None)
-    for name in (before, after):
-        raw = saved[name]
+    for name, path in zip((before, after), paths, strict=True):
         try:
-            found.append(metrics_of(raw, name, units))
+            sides.append(Compared(path.stem if paths[0].stem != paths[1].stem else name, metrics_of(saved[name], name, units)))
         except DataError as error:
             raise DataError(error.message if name in error.message else f"{name}: {error.message}", error.fix) from None
-        versions.append(f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}.")
-    names = (Path(before).stem, Path(after).stem) if Path(before).stem != Path(after).stem else (before, after)
-    before_side, after_side = map(Compared, names, found)
-    made, changed = report(before_side, after_side, threshold)
-    inputs = {name: sha256(Path(name)) for name in (before, after)}
-    return replace(made, notes=[*made.notes, *versions], provenance=Provenance(line, __version__, [], inputs)), changed
+    before_side, after_side = sides
+    comparison = MetricComparison(before_side, after_side, threshold)
+    made = comparison.report()
+    versions = [f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}." for name, raw in saved.items()]
+    provenance = Provenance(line, __version__, [], {name: sha256(Path(name)) for name in saved})
+    return replace(made, notes=[*made.notes, *versions], provenance=provenance), comparison.changes
 
 
 def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Report, list[Change]]:
+    """The comparison of two devices, algorithms or implementations, and its changes."""
     from dataclasses import replace
 
-    from perfmodel import __version__
-    from perfmodel.report.document import Provenance
-    from perfmodel.study.kinds.comparison import ComparisonSection, compared
+    from perfmodel.study.kinds.comparison import ComparisonSection
     from perfmodel.study.schema import Scope
 
     scope = Scope()
     section = ComparisonSection([asked.before, asked.after], workloads_of(asked), asked.hardware, threshold, "changes")
-    found, changed, warnings = compared(section, scope)
-    provenance = Provenance(line, __version__, list(scope.profiles.values()))
+    found, changed, warnings = section.compared(scope)
     cannot = [said for said in warnings if "CANNOT" in said]
     verdict = [*cannot, *found.verdict[:2], *(said for said in warnings if said not in cannot), *found.verdict[2:]][:3]
-    return replace(found, verdict=verdict, reasons=[*warnings, *found.reasons], provenance=provenance), changed
+    return replace(found, verdict=verdict, reasons=[*warnings, *found.reasons], provenance=scope.provenance(line)), changed

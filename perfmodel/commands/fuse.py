@@ -17,4 +17,4 @@ def fuse(options: FuseQuestion, to: ExplainedPicture) -> None:
 
     device = device_for(options.hardware)
     chain, published = options.workload(device)
-    to.emit(report(chain, device, evaluate(chain, device), published=published, explained=to.explain, pictures=to.pictures))
+    to.emit(report(chain, device, evaluate(chain, device), published=published, explained=to.explained, pictures=to.pictures))

@@ -79,7 +79,7 @@ def show(options: DeviceQuestion, to: ExplainedPicture) -> None:
     from perfmodel.catalog import find_device
     from perfmodel.report.hardware import show_report
 
-    to.emit(show_report(find_device(options.device), to.explain, to.pictures))
+    to.emit(show_report(find_device(options.device), to.explained, to.pictures))
 
 
 @add_command(app, short_help="Check a profile: schema, units, sources, rules.")

@@ -23,4 +23,4 @@ def kv_cache(options: CacheQuestion, to: ExplainedPicture) -> None:
         raise UsageError("MODEL is missing", f"give one of {', '.join(model_names())}; or the path of a config.json")
     w, device = options.workload(find_model(options.model)), device_for(options.hardware)
     times = generation_on(w, device, cache(calibrated_devices))
-    to.emit(report(evaluate(w, device), times, explained=to.explain, pictures=to.pictures))
+    to.emit(report(evaluate(w, device), times, explained=to.explained, pictures=to.pictures))

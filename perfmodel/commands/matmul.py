@@ -54,4 +54,4 @@ def matmul(options: MatmulRun, to: ExplainedPicture) -> None:
     check_state_read(state, known is not None)
     known = of_product(result, known, options.power_limit, options.clock)
     measured = measured_s(options.measured)
-    to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain, pictures=to.pictures, measured_s=measured))
+    to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explained, pictures=to.pictures, measured_s=measured))

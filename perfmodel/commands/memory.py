@@ -18,4 +18,4 @@ def memory(options: MemoryQuestion, to: ExplainedPicture) -> None:
 
     training = options.training(find_model(options.name))
     found = evaluate(training, device_for(options.hardware), options.implementation)
-    to.emit(report(found, explained=to.explain, pictures=to.pictures))
+    to.emit(report(found, explained=to.explained, pictures=to.pictures))

@@ -26,17 +26,17 @@ def model(options: ModelQuestion, to: ExplainedPicture) -> None:
     from perfmodel.report.model import report
     from perfmodel.transformer.answer import answer
 
-    if to.explain:
+    if to.explained:
         ONE_LAYOUT.check("--explain", options)
     if options.trains:
-        to.emit(_training(options, to.explain, to.pictures))
+        to.emit(_training(options, to.explained, to.pictures))
         return
     device = device_for(options.hardware)
     request = options.request_for(find_model(options.name), device)
     request = request if options.engine is None else find_engine(options.engine).on(device).runs(request)
     found = answer(request, cache(calibrated_devices))
     measured = measured_s(options.measured)
-    to.emit(report(found, explained=to.explain, pictures=to.pictures, measured_s=measured))
+    to.emit(report(found, explained=to.explained, pictures=to.pictures, measured_s=measured))
 
 
 def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report:

@@ -16,4 +16,4 @@ def occupancy(options: OccupancyQuestion, to: ExplainedPicture) -> None:
     from perfmodel.report.occupancy import report
 
     block, access = options.block(), options.access()
-    to.emit(report(evaluate(block, device_for(options.hardware), access), explained=to.explain, pictures=to.pictures))
+    to.emit(report(evaluate(block, device_for(options.hardware), access), explained=to.explained, pictures=to.pictures))

@@ -16,4 +16,4 @@ def recompute(options: RecomputeQuestion, to: ExplainedPicture) -> None:
     from perfmodel.report.recompute import report
 
     device = device_for(options.hardware)
-    to.emit(report(evaluate(options.workload(device), device), explained=to.explain, pictures=to.pictures))
+    to.emit(report(evaluate(options.workload(device), device), explained=to.explained, pictures=to.pictures))

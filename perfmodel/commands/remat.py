@@ -19,7 +19,7 @@ def remat(options: RematQuestion, to: ExplainedPicture) -> None:
 
     Example: perfmodel remat --layers 10 --checkpoints 5
     """
-    if to.explain:
+    if to.explained:
         IN_SCHEDULES.check("--explain", options)
     if options.seconds <= 0:
         raise UsageError(f"--seconds is {options.seconds:g}", "give a time above 0")
@@ -32,7 +32,7 @@ def remat(options: RematQuestion, to: ExplainedPicture) -> None:
         source = options.source()
         to.emit(autograd_report(picture(source.chain, options.relu), source, to.pictures))
     else:
-        to.emit(_schedules(options, to.explain, to.pictures))
+        to.emit(_schedules(options, to.explained, to.pictures))
 
 
 def _schedules(options: RematQuestion, explained: bool, pictures: bool) -> Report:

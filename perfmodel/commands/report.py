@@ -10,7 +10,7 @@ import typer
 
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._progress import ProgressBar
-from perfmodel.commands._shared import based, command_line
+from perfmodel.commands._shared import command_line
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
@@ -57,21 +57,23 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
         raise UsageError(f"--{workloads[0]} with a study", "a study names its own workloads and devices")
     if asked.save_study is not None and not asked.save_study.endswith((".yaml", ".yml")):
         raise UsageError(f"--save-study: {asked.save_study} is no YAML file", "end it in .yaml")
+    from perfmodel.report.baseline import based
+
     to.emit(based(_asked(asked) if workloads else _named(asked), asked.baseline))
 
 
 def _asked(asked: StudyQuestion) -> Report:
     """The study that options spell out."""
     from perfmodel.core.files import text_of_yaml
-    from perfmodel.study.document import report_of
+    from perfmodel.study.document import build
     from perfmodel.study.options import study_of
-    from perfmodel.study.schema import Scope, study_from
+    from perfmodel.study.schema import Scope, StudyFile, study_from
 
     scope = Scope()
     texts = {kind: getattr(asked, kind) or [] for kind in _WORKLOADS}
     raw = study_of(texts, asked.hardware or [DEFAULT_DEVICE], asked.implementation, scope)
     with ProgressBar() as bar:
-        found = report_of(study_from(raw), scope, command_line("report", **asked.given()), done=bar.done)
+        found = build(StudyFile(study_from(raw)), command_line("report", **asked.given()), done=bar.done, scope=scope)
     if asked.save_study is not None:
         _save(asked.save_study, f"# perfmodel report {asked.save_study}\n{text_of_yaml({'study': raw})}")
     return found
@@ -95,7 +97,7 @@ def _named(asked: StudyQuestion) -> Report:
     study = read_study(asked.study)
     with ProgressBar() as bar:
         found = build(study, command_line("report", asked.study, baseline=asked.baseline), done=bar.done)
-    if asked.save_study is not None:
+    if asked.save_study is not None and study.path is not None:
         _save(asked.save_study, study.path.read_text(encoding="utf-8"))
     return found
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfmodel.commands._command import Pictured, command
-from perfmodel.commands._shared import based, command_line, require, workloads_of
+from perfmodel.commands._shared import command_line, require, workloads_of
 from perfmodel.core.errors import UsageError
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
@@ -58,6 +58,8 @@ def roofline(options: RooflineQuestion, to: Pictured) -> None:
             raise UsageError("--ncu-command only prints a command", "give it alone")
         typer.echo(COMMAND)
         return
+    from perfmodel.report.baseline import based
+
     drawn = {name: value for name, value in given.items() if name not in ("study", "required")}
     line = command_line("roofline", *([options.study] if options.study else []), **drawn)
     to.emit(based(_of_options(options, line) if options.study is None else _of_study(options.study, line, drawn), options.baseline))
@@ -77,7 +79,6 @@ def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
 
 
 def _of_options(options: RooflineQuestion, line: str) -> Report:
-    from perfmodel.report.charts.schema import Roofline
     from perfmodel.study.document import joined
     from perfmodel.study.kinds.roofline import NcuFile, RooflineSection
     from perfmodel.study.recorded import records_of
@@ -103,10 +104,9 @@ def _of_options(options: RooflineQuestion, line: str) -> Report:
         sections.insert(0, RooflineSection(devices, workloads, ncu=NcuFile(options.ncu, counts) if options.ncu else None))
     parts = [section.build(scope) for section in sections]
     if options.records or options.ncu:
-        points = [point for part in parts for chart in part.charts if isinstance(chart, Roofline) for point in chart.points]
-        measured = sum(point.measured is not None for point in points)
+        measured = sum(point.measured is not None for part in parts for chart in part.rooflines for point in chart.points)
         require(options.required, measured, "measurements are on the roofline", [note for part in parts for note in part.reasons])
-    drawn = list({chart.device: chart.device_name for part in parts for chart in part.charts if isinstance(chart, Roofline)}.values())
+    drawn = list({chart.device: chart.device_name for part in parts for chart in part.rooflines}.values())
     return joined(f"Roofline of {' and '.join(drawn)}", _one_chart_each(parts), scope, line, absent)
 
 

@@ -55,7 +55,7 @@ def softmax(options: SoftmaxRun, to: ExplainedPicture) -> None:
     if own is not None and known is None:
         with suppress(UnavailableError):
             known = _predicted(w, results[-1], LIBRARY, device, options.cache)
-    to.emit(report(w, device, results, prediction=known, explained=to.explain, pictures=to.pictures, measured_s=own))
+    to.emit(report(w, device, results, prediction=known, explained=to.explained, pictures=to.pictures, measured_s=own))
 
 
 def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device, cache: str) -> Prediction:

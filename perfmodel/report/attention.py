@@ -16,7 +16,6 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.report.against import Side, against, alone, compared, ends, ratio, ratio_notes, times
 from perfmodel.report.answer import ROOFS_EVEN, fit, headline, launching, sentence, small, starting, too_few, traffic_chart
 from perfmodel.report.charts.schema import BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
@@ -24,6 +23,7 @@ from perfmodel.report.kernel_time import KernelTime, with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, outside, words_for
 from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
 from perfmodel.report.power import power_note
+from perfmodel.report.speedup import Side, against, alone, compared, ends, ratio, ratio_notes, times
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import Prediction
 from perfmodel.timing.select_kernel import Predictions

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from perfmodel.report.charts.schema import Chart, Roofline
-from perfmodel.report.compare import DEFAULT_THRESHOLD, answers, changes, summary
-from perfmodel.report.document import Report
+from perfmodel.report.charts.schema import Roofline
+from perfmodel.report.compare import Compared, MetricComparison
+from perfmodel.report.document import Report, read_report
 from perfmodel.report.roofline_chart import with_baseline
 from perfmodel.report.saved_metrics import of_report
 
@@ -14,19 +15,23 @@ SENTENCES = 3
 """Of a verdict."""
 
 
-def with_base(report: Report, base: Report, name: str) -> Report:
-    """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
-    both = of_report(base), of_report(report)
-    found, sides = changes(*both, DEFAULT_THRESHOLD), (name, "this report")
-    verdict = [*answers(found, *sides, DEFAULT_THRESHOLD, both)[:1], *report.verdict]
-    full = summary(found, *sides, DEFAULT_THRESHOLD, both)
-    charts: list[Chart] = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
-    points = [point for chart in charts if isinstance(chart, Roofline) for point in chart.points]
+def based(report: Report, baseline: str | None) -> Report:
+    """``report`` against the one saved at path ``baseline``: arrows from its points, and first what became faster or slower since.
+
+    Unchanged if that is None.
+    """
+    if baseline is None:
+        return report
+    base, name = read_report(Path(baseline)), Path(baseline).stem
+    since = MetricComparison(Compared(name, of_report(base)), Compared("this report", of_report(report)))
+    verdict = [*since.answers()[:1], *report.verdict]
+    made = replace(report, charts=[_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts])
+    points = [point for chart in made.rooflines for point in chart.points]
     if points and not any(point.before for point in points):
         lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
         verdict = [f"{lost}; no arrow is drawn.", *report.verdict]
-    reasons = [*full, *verdict[SENTENCES:], *report.reasons]
-    return replace(report, verdict=verdict[:SENTENCES], reasons=reasons, charts=charts)
+    reasons = [*since.summary(), *verdict[SENTENCES:], *report.reasons]
+    return replace(made, verdict=verdict[:SENTENCES], reasons=reasons)
 
 
 def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:

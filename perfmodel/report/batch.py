@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_time
-from perfmodel.report.against import Side, against, ratio_notes
 from perfmodel.report.answer import fit
 from perfmodel.report.charts.schema import Interval, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
@@ -11,6 +10,7 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import TIMES, formats_of, gpus_of, inputs_of, kernels_note, least, most, split_of, weights_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.speedup import Side, against, ratio_notes
 from perfmodel.report.step import StepPart, step_meters, taken, tokens
 from perfmodel.transformer.estimate import CONVENTION, PREDICTED
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
@@ -52,14 +52,14 @@ def report(found: Curve, *, explained: bool = False, pictures: bool = False) -> 
         meters=meters,
         metered=metered,
         figures=_figures(found),
-        brief=[as_rows("", [_metrics(point, found) for point in _listed(found)], labels=BRIEF)],
+        brief=[as_rows("", [points[place] for place in _listed(found)], labels=BRIEF)],
         reasons=reasons,
     )
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
 
-    shown = next((point for point in found.points if point.batch == found.knee), found.best)
+    shown = _at_knee(found)
     return with_steps(plain, [(f"decode of batch {shown.batch}", {"batch": shown.batch}, explain(shown.step.steps[0][0]))])
 
 
@@ -100,9 +100,17 @@ def _verdict(found: Curve) -> list[str]:
     sides = f"{one} at every batch" if one == other else f"{one} at batch 1, by {other} at batch {last.batch:,}"
     name = "knee at batch" if found.knee else "most tokens/s at batch"
     start = f"With more memory, {name}" if found.max_batch == 0 else f"{name[0].upper()}{name[1:]}"
-    short = found.best is knee or found.max_batch == 0 or knee.step.times_from != PREDICTED
-    best = "" if short else f"; best {tokens(found.best.tokens_per_s)} at {found.best.batch:,}"
-    return [_fitting(found), f"{start} {knee.batch:,}: {_rate(knee)}{best}.", f"Limited by {sides}."]
+    return [_fitting(found), f"{start} {knee.batch:,}: {rates(found)}.", f"Limited by {sides}."]
+
+
+def rates(found: Curve) -> str:
+    """Tokens per second and the time of a step at the knee, and the most tokens per second where another batch has them."""
+    knee = _at_knee(found)
+    made = knee.step.times_from
+    there = f"{most(made)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step{' or more' * (made != PREDICTED)}"
+    if found.best is knee or found.max_batch == 0 or made != PREDICTED:
+        return there
+    return f"{there}; best {tokens(found.best.tokens_per_s)} at {found.best.batch:,}"
 
 
 def _fitting(found: Curve) -> str:
@@ -120,11 +128,6 @@ def _fitting(found: Curve) -> str:
 def _at_knee(found: Curve) -> BatchPoint:
     """The point that a serving engine would choose: the knee, else the best one."""
     return next((point for point in found.points if point.batch == found.knee), found.best)
-
-
-def _rate(point: BatchPoint) -> str:
-    made = point.step.times_from
-    return f"{most(made)}{tokens(point.tokens_per_s)}, {format_time(point.step.seconds, 3)} a step{' or more' * (made != PREDICTED)}"
 
 
 def _figures(found: Curve) -> list[Figure]:
@@ -154,12 +157,12 @@ def _metered(found: Curve) -> tuple[str, list[Meter]]:
     return f"step at batch {knee.batch:,}", with_power(meters, knee.step.power, knee.step.tokens)
 
 
-def _listed(found: Curve) -> list[BatchPoint]:
-    """Points that a screen shows: the ends, the knee and the best among them."""
+def _listed(found: Curve) -> list[int]:
+    """Places of the points that a screen shows: the ends, the knee and the best among them."""
     wanted = {0, len(found.points) - 1} | {place for place, point in enumerate(found.points) if point in (_at_knee(found), found.best)}
     others = [place for place in range(len(found.points)) if place not in wanted]
     room = min(SCREEN_ROWS - len(wanted), len(others))
-    return [found.points[place] for place in sorted({*wanted, *(others[index * len(others) // room] for index in range(room))})]
+    return sorted({*wanted, *(others[index * len(others) // room] for index in range(room))})
 
 
 def _curve(found: Curve) -> LineChart:

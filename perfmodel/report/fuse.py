@@ -8,12 +8,12 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, ChainResult, FusedChain, Published, explain, with_launches
-from perfmodel.report.against import MEASURED, Side, against, way
 from perfmodel.report.answer import headline, meters, traffic_chart
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table, of_fields, of_traffic
 from perfmodel.report.op_common import head, unknown_rates, with_steps
+from perfmodel.report.speedup import MEASURED, Side, against, way
 
 BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")
 """Keys of the rows that a screen shows."""

@@ -13,7 +13,6 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.against import EVEN, Side, way
 from perfmodel.report.answer import PARTLY, RESOURCES, ROOFS_EVEN, amounts_of, limits, meters, sentence, small, taken
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, Interval
@@ -21,6 +20,7 @@ from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, of_cost, of_memory, seconds
 from perfmodel.report.op_common import guessed, note
 from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.speedup import EVEN, Side, way
 from perfmodel.timing.predict import Prediction
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from perfmodel.kernels.matmul import (
 )
 from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
-from perfmodel.report.against import alone
 from perfmodel.report.answer import WASTEFUL, fit, headline, launching, starting, too_few
 from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
@@ -33,6 +32,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost
 from perfmodel.report.op_common import head, unknown_rates, whose, with_steps
+from perfmodel.report.speedup import alone
 from perfmodel.timing.explain import explain_power, explain_time
 from perfmodel.timing.launched import product_tile
 from perfmodel.timing.predict import Prediction

@@ -7,13 +7,13 @@ from typing import Any
 from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels import recompute
 from perfmodel.kernels.recompute import Level, RecomputeResult, stored_bytes
-from perfmodel.report.against import Side, compared
 from perfmodel.report.answer import headline
 from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head, with_steps
+from perfmodel.report.speedup import Side, compared
 
 COLUMNS = {"choice": "", "recompute_s": "time", "store_s": "time", "break_even_flop_per_byte": "recompute below", "fits": "fits"}
 LEVELS = {"dram": "DRAM", "l2": "L2"}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perfmodel.core.checks import sha256
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, Microbenchmark
@@ -32,7 +30,7 @@ from perfmodel.report.charts.schema import (
     RooflinePoint,
     Series,
 )
-from perfmodel.report.document import Formula, ProfileUse
+from perfmodel.report.document import Formula
 from perfmodel.report.metrics import seconds
 from perfmodel.timing.power import energy_name
 
@@ -260,12 +258,3 @@ def energy_roofline(device: Device, dtype: Dtype, predicted: Iterable[tuple[str,
 def formulas(group: str, steps: Iterable[FormulaStep]) -> list[Formula]:
     """The steps of an explanation."""
     return [Formula(s.name, s.meaning, s.formula, s.numbers, s.value, s.source, group) for s in steps]
-
-
-def profile_use(device: Device, path: Path | None = None) -> ProfileUse:
-    """Which profile, by the SHA-256 of its file; ``path``: of one that is not shipped."""
-    from perfmodel.catalog import data_folder
-
-    file = path or data_folder("hardware_specs") / f"{device.id}.yaml"
-    digest = sha256(file) if file.is_file() else ""
-    return ProfileUse(device.id, digest, max((block.date for block in device.calibration), default=""))

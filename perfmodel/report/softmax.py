@@ -8,13 +8,13 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
-from perfmodel.report.against import Side, against, alone, compared
 from perfmodel.report.answer import ROOFS_EVEN, headline, launching, sentence, starting, too_few, traffic_chart
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report
 from perfmodel.report.kernel_time import KernelTime
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by
 from perfmodel.report.op_common import head, unknown_rates, whose, with_steps
+from perfmodel.report.speedup import Side, against, alone, compared
 from perfmodel.timing.explain import explain_time
 from perfmodel.timing.predict import Prediction
 

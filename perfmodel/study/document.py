@@ -6,17 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 
-from perfmodel import __version__
-from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.report import roofline as roofline_answer
-from perfmodel.report.against import ratio_notes
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import as_text, between, percent, text
 from perfmodel.report.charts.roofline_metrics import share_of_roof
 from perfmodel.report.charts.schema import BarChart, Chart, LineChart, Roofline
-from perfmodel.report.document import DataTable, Formula, Provenance, Report, Table
-from perfmodel.study.schema import Scope, Study, StudyFile, kind_names, merged
+from perfmodel.report.document import DataTable, Formula, Report, Table
+from perfmodel.report.speedup import ratio_notes
+from perfmodel.study.schema import Scope, StudyFile, kind_names, merged
 
 SENTENCES = 3
 """Of a verdict."""
@@ -36,28 +34,17 @@ LEADING = ("On ", "The ", "By ", "Of ")
 
 Done = Callable[[float], None]
 """Hears what share of the work is done."""
-Raises = Callable[[int, PerfmodelError], PerfmodelError]
-"""The error of a section by its place."""
 
 
-def build(file: StudyFile, command: str = "", kinds: Sequence[str] = (), done: Done = lambda share: None) -> Report:
-    """The report of a study; ``kinds``: of these sections only. DataError names file and line of a section that cannot be computed."""
-    if not file.study.sections:
-        raise DataError(f"{file.path}: the study has no sections", f"each is of one of the kinds {', '.join(kind_names())}")
-    scope = Scope(file.path.parent)
-    scope.inputs[file.path.name] = sha256(file.path)
-    return report_of(file.study, scope, command, kinds, done, file.placed)
-
-
-def report_of(
-    study: Study,
-    scope: Scope,
-    command: str,
-    kinds: Sequence[str] = (),
-    done: Done = lambda share: None,
-    raises: Raises = lambda place, error: error,
+def build(
+    file: StudyFile, command: str = "", kinds: Sequence[str] = (), done: Done = lambda share: None, scope: Scope | None = None
 ) -> Report:
-    """The report of ``study``, whether a file holds it or not."""
+    """The report of a study; ``kinds``: of these sections only. DataError names file and line of a section that cannot be computed."""
+    study, scope = file.study, scope or Scope(file.path.parent if file.path else None)
+    if not study.sections:
+        raise DataError(f"{file.path}: the study has no sections", f"each is of one of the kinds {', '.join(kind_names())}")
+    if file.path:
+        scope.file(file.path.name)
     parts = []
     for place, section in enumerate(study.sections):
         if kinds and type(section).__module__.rsplit(".", 1)[-1] not in kinds:
@@ -65,7 +52,7 @@ def report_of(
         try:
             parts.append(section.build(scope))
         except PerfmodelError as error:
-            raise raises(place, error) from None
+            raise file.placed(place, error) from None
         done((place + 1) / len(study.sections))
     notes = study.notes or []
     made = joined(study.title, parts, scope, command, notes)
@@ -95,7 +82,7 @@ def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "",
         verdict=verdict,
         notes=list(dict.fromkeys([*notes, *whole.notes, *further, *ratio_notes([*verdict, *reasons])])),
         formulas=list(once.values()),
-        provenance=Provenance(command, __version__, list(scope.profiles.values()), scope.inputs),
+        provenance=scope.provenance(command),
         meters=whole.meters if len(parts) == 1 else [],
         figures=(whole.figures or roofline_answer.figures(whole.rooflines))[:FIGURES],
         brief=_brief(parts),

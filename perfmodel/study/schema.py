@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
+from perfmodel import __version__
 from perfmodel.catalog import calibrated_devices, config_names, data_folder, find_device, load_config
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
@@ -23,8 +24,9 @@ from perfmodel.core.plugins import module_names
 from perfmodel.core.question import typed
 from perfmodel.core.trace import FormulaStep
 from perfmodel.report.charts.schema import Number, RooflinePoint
-from perfmodel.report.document import Formula, ProfileUse, Report
-from perfmodel.report.roofline_chart import formulas, profile_use
+from perfmodel.report.document import Formula, ProfileUse, Provenance, Report
+from perfmodel.report.provenance import profile_use
+from perfmodel.report.roofline_chart import formulas
 from perfmodel.study import kinds
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.records import Record, read_records
@@ -89,13 +91,15 @@ class Study(Options):
 
 @dataclass(frozen=True, slots=True)
 class StudyFile:
-    """A study with where it was read from."""
+    """A study with the file that it was read from, if it was."""
 
     study: Study
-    path: Path
+    path: Path | None = None
 
-    def placed(self, section: int, error: PerfmodelError) -> DataError:
+    def placed(self, section: int, error: PerfmodelError) -> PerfmodelError:
         """``error`` of that section with file, line and, where its words tell it, the field."""
+        if self.path is None:
+            return error
         raw, lines = read_yaml(self.path)
         message = _KIND.sub("", error.message).removeprefix("--")
         field = blamed((STUDY, "sections", section), raw, lines, message)
@@ -190,6 +194,12 @@ class Scope:
         """Devices called ``names``, each once."""
         return list({device.id: device for device in map(self.device, names)}.values())
 
+    def some_devices(self, names: Sequence[str]) -> list[Device]:
+        """Devices of a section that needs one; UsageError if it names none."""
+        if not names:
+            raise UsageError("devices is missing", "name at least one, such as h200")
+        return self.devices(names)
+
     def file(self, name: str) -> Path:
         """An input file: beside the study if it is there, else from where the program runs."""
         path = self._beside(name)
@@ -206,6 +216,10 @@ class Scope:
         if path not in self.recorded:
             self.recorded[path] = list(read_records(path))
         return self.recorded[path]
+
+    def provenance(self, call: str) -> Provenance:
+        """What a report rests on that was made by ``call``."""
+        return Provenance(call, __version__, list(self.profiles.values()), self.inputs)
 
     def explain(self, series: str, group: str, steps: Callable[[], Iterable[FormulaStep]]) -> list[Formula]:
         """Every number of an answer as its formula, once per ``series``: others differ in numbers alone. At most MOST_FORMULAS in all."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.report.batch import report
+from perfmodel.report.batch import rates, report
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
-from perfmodel.report.compare import a_device
+from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.study.schema import XY, Options, Scope
 from perfmodel.study.workloads import ModelOptions
@@ -43,13 +44,15 @@ class BatchSection(Options):
 
     def build(self, scope: Scope) -> Report:
         """Throughput, the parts of a step, and a row per batch."""
-        lines = [self._line(model, device, scope) for device in scope.devices(self.devices) for model in self.models]
+        if not self.models:
+            raise UsageError("models: name at least one", "such as - {name: llama-3-8b, kv_len: 2048}")
+        lines = [self._line(model, device, scope) for device in scope.some_devices(self.devices) for model in self.models]
         reports = [(line, report(line.found)) for line in lines]
         reasons = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, one in reports for sentence in one.verdict]
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
         notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
-        knees = [f"On {a_device(line.device.name)} {_pays(line.found, one.verdict[1])}" for line, one in reports]
+        knees = [f"On {a_device(line.device.name)} {_pays(line.found)}." for line in lines]
         figures = [figure for _, one in reports[:1] for figure in one.figures]
         tables = [_table(lines, title)]
         return Report("", [*knees, *reasons], [], notes, charts=[*charts], data_tables=tables, figures=figures, reasons=reasons)
@@ -77,10 +80,10 @@ class BatchSection(Options):
         return LineChart(title, "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption)
 
 
-def _pays(found: Curve, said: str) -> str:
-    """Where more sequences stop paying, with the rates of what the batch command ``said``."""
+def _pays(found: Curve) -> str:
+    """Where more sequences stop paying, and the rates there."""
     words = "more sequences stop paying at" if found.knee else "most tokens per second come at"
-    return f"{words} batch {found.knee or found.best.batch:,}: {said.partition(': ')[2]}"
+    return f"{words} batch {found.knee or found.best.batch:,}: {rates(found)}"
 
 
 def _parts(line: _DecodeCurve, title: str) -> LineChart:

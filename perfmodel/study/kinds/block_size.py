@@ -13,7 +13,7 @@ from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
-from perfmodel.report.compare import a_device
+from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.study.points import attention_steps
@@ -39,7 +39,7 @@ class BlockSizeSection(Options):
         """HBM accesses (B) and roofline times (s) for each block size, beside standard attention."""
         if find(self.algorithm).tiling is None:
             raise UsageError(f"algorithm: {self.algorithm} has no blocks", "give flash1 or flash2")
-        devices = scope.devices(self.devices)
+        devices = scope.some_devices(self.devices)
         return merged([self._section(device, scope, len(devices) > 1) for device in devices])
 
     def _section(self, device: Device, scope: Scope, several: bool) -> Report:

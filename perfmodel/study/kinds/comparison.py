@@ -11,12 +11,13 @@ from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.charts.schema import COMPUTE, Chart, Roofline, RooflinePoint
-from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, report, short_names
+from perfmodel.report.compare import DEFAULT_THRESHOLD, Change, Compared, MetricComparison
+from perfmodel.report.device_names import short_names
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric
-from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.report.saved_metrics import of_point
+from perfmodel.report.swept_series import WorkloadAnswer
 from perfmodel.study.points import answers_to, different_kernels, kernel_notes, too_large, with_dtypes, with_one_kernel
 from perfmodel.study.schema import Options, Scope
 from perfmodel.study.workloads import Workload
@@ -36,7 +37,7 @@ class ComparisonSection(Options):
 
     def build(self, scope: Scope) -> Report:
         """The report of ``perfmodel compare``; its charts, tables and sentences under the title of the section."""
-        made, _, warnings = compared(self, scope)
+        made, _, warnings = self.compared(scope)
         first, *others = made.reasons
         lead = f"{self.title}: " * bool(self.title)
         charts: list[Chart] = [
@@ -45,12 +46,28 @@ class ComparisonSection(Options):
         reasons = [f"{lead}{first}", *others, *warnings]
         return replace(made, title=self.title, verdict=made.verdict[:1], charts=charts, reasons=reasons, assumptions=warnings)
 
+    def compared(self, scope: Scope) -> tuple[Report, list[Change], list[str]]:
+        """The report of ``perfmodel compare``, its changes, and sentences on what cannot run or be compared."""
+        made = self._operands(scope)
+        sides = MetricComparison(made.before, made.after, self.threshold)
+        found = sides.report(self.title or f"{made.before.name} against {made.after.name}")
+        charts: Sequence[Chart] = [made.chart] if made.chart else found.charts
+        return replace(found, charts=[*charts], notes=[*made.notes, *found.notes]), sides.changes, made.warnings
 
-def compared(asked: ComparisonSection, scope: Scope) -> tuple[Report, list[Change], list[str]]:
-    """The report of a comparison, its changes, and sentences on what cannot run or be compared."""
-    made = operands(asked.between, asked.workloads, asked.device, scope)
-    found, changed = report(made.before, made.after, asked.threshold, asked.title or f"{made.before.name} against {made.after.name}")
-    return replace(found, charts=[made.chart] if made.chart else found.charts, notes=[*made.notes, *found.notes]), changed, made.warnings
+    def _operands(self, scope: Scope) -> Operands:
+        """What ``between`` names, over the workloads. UsageError if the two are not of one kind."""
+        if len(self.between) != 2:
+            raise UsageError(
+                f"between: a comparison is between two, not {len(self.between)}", "name two devices, algorithms or implementations"
+            )
+        (one, two), (first, other) = self.between, map(_kind_of, self.between)
+        if first is not other:
+            raise UsageError(f"{one!r} and {two!r} are of different kinds", "name two devices, algorithms or implementations")
+        if first is None:
+            return _devices(self, scope)
+        if first is _as_run_by and any(w.model is not None for w in self.workloads):
+            raise UsageError("implementations run attention or a matmul, and --model is neither", "give --attention or --matmul")
+        return _on_one(self, scope, first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +113,6 @@ class _Points:
         return made
 
 
-def operands(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Operands:
-    """What ``between`` names, over ``workloads``. UsageError if the two are not of one kind."""
-    if len(between) != 2:
-        raise UsageError(f"between: a comparison is between two, not {len(between)}", "name two devices, algorithms or implementations")
-    first, other = map(_kind_of, between)
-    if first is not other:
-        raise UsageError(f"{between[0]!r} and {between[1]!r} are of different kinds", "name two devices, algorithms or implementations")
-    if first is None:
-        return _devices(between, workloads, device, scope)
-    if first is _as_run_by and any(w.model is not None for w in workloads):
-        raise UsageError("implementations run attention or a matmul, and --model is neither", "give --attention or --matmul")
-    return _on_one(between, workloads, device, scope, first)
-
-
 _Changed = Callable[[Workload, str, Sequence[str]], Workload]
 
 
@@ -136,16 +139,16 @@ def _kind_of(name: str) -> _Changed | None:
 # Devices
 
 
-def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Operands:
-    if device is not None:
+def _devices(asked: ComparisonSection, scope: Scope) -> Operands:
+    if asked.device is not None:
         raise UsageError("--hardware, when two devices are compared", "leave it out")
-    devices = [scope.device(name) for name in between]
-    alike = [with_one_kernel(w, devices, scope) for w in workloads]
+    devices = [scope.device(name) for name in asked.between]
+    alike = [with_one_kernel(w, devices, scope) for w in asked.workloads]
     untimed = [[name for name, kernel in shared.items() if not kernel] for _, shared in alike]
     pairs = [(found, _Points.of([w for w, _ in alike], found, scope, untimed)) for found in devices]
     said = [words for _, shared in alike for words in kernel_notes(shared, devices)]
     short = short_names(found.name for found in devices)
-    metrics = [_metrics(own.points, roofline(found, own.points)) if workloads else _rates(found) for found, own in pairs]
+    metrics = [_metrics(own.points, roofline(found, own.points)) if asked.workloads else _rates(found) for found, own in pairs]
     before, after = (Compared(found.name, own, f"the {short[found.name]}") for found, own in zip(devices, metrics, strict=True))
     notes = [f"{found.name}: {missing}" for found, own in pairs for missing in own.missing]
     operations = [(what, found, kernels) for found, own in pairs for what, kernels in own.kernels.items() if len(kernels) > 1]
@@ -184,14 +187,15 @@ def _as_run_by(w: Workload, name: str, between: Sequence[str]) -> Workload:
     return replace(w, attention=attention, implementation=name)
 
 
-def _on_one(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope, changed: _Changed) -> Operands:
+def _on_one(asked: ComparisonSection, scope: Scope, changed: _Changed) -> Operands:
     """Both on one device. Kernels differ in their time: what is not predicted of both has a warning in place of a verdict."""
-    if not workloads:
+    between = asked.between
+    if not asked.workloads:
         raise UsageError(f"{between[0]} against {between[1]} on which workload?", "such as: --attention 'n=4096 d=64 heads=16 batch=8'")
-    if device is None:
+    if asked.device is None:
         raise UsageError(f"{between[0]} against {between[1]} on which device?", "such as: --hardware h200")
-    found, predicted = scope.device(device), changed is _as_run_by
-    made = [(name, _Points.of([changed(w, name, between) for w in workloads], found, scope)) for name in between]
+    found, predicted = scope.device(asked.device), changed is _as_run_by
+    made = [(name, _Points.of([changed(w, name, between) for w in asked.workloads], found, scope)) for name in between]
     before, after = ([_plainly(point) for point in own.points] for _, own in made)
     notes, warnings = list[str](), list[str]()
     for name, own in made:

@@ -11,7 +11,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
-from perfmodel.report.compare import a_device
+from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import model_with
@@ -55,9 +55,7 @@ class KvCacheSection(Options):
         """Bytes over the length, and weights and cache against the capacity of each device."""
         if not self.n or not self.caches:
             raise UsageError("n and caches: name at least one of each", "such as n: [2048, 8192]")
-        devices, lengths = scope.devices(self.devices), sorted(set(self.n))
-        if not devices:
-            raise UsageError("devices is missing", "name at least one, such as h200")
+        devices, lengths = scope.some_devices(self.devices), sorted(set(self.n))
         found = [[(c.title, [self._result(c, n, device) for n in lengths]) for c in self.caches] for device in devices]
         whole = merged([self._on(device, own, len(devices) > 1) for device, own in zip(devices, found, strict=True)])
         explained = [scope.explain("KV cache", f"KV cache of {name}", partial(explain_cache, results[-1])) for name, results in found[0]]

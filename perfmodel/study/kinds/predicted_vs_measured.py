@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perfmodel.core.arith import quantile
-from perfmodel.report.charts.schema import Pair, ScatterChart
+from perfmodel.report.charts.schema import Chart, Pair, ScatterChart
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of, thinned
 from perfmodel.study.schema import Options, Scope
@@ -37,10 +37,11 @@ class PredictedVsMeasuredSection(Options):
             notes.append(f"{title}: {len(rows)} records, evenly chosen from those of every group that meet the conditions.")
         if len(predicted) > self.shown:
             notes.append(f"The picture shows {self.shown} of {len(predicted)} measurements, evenly chosen; the figures are of all.")
-        charts = [self._scatter(title, found, by_device)] if predicted else []
-        said, shown = [_sentence(title, rows, predicted)], _figures(title, predicted)
+        whole = RecordGroup(title, "", rows)
+        said = [_sentence(title, whole, len(predicted))]
+        charts: list[Chart] = [self._scatter(title, found, by_device)] if predicted else []
         tables = [_table(title, found, by_device)]
-        return Report("", said, [], notes, charts=[*charts], data_tables=tables, figures=shown, reasons=said)
+        return Report("", said, [], notes, charts=charts, data_tables=tables, figures=_figures(title, whole), reasons=said)
 
     def _scatter(self, title: str, found: Sequence[RecordGroup], by_device: bool) -> ScatterChart:
         """Pairs of measured and predicted time, by group; the band is of all of them."""
@@ -77,25 +78,22 @@ def _table(title: str, found: Sequence[RecordGroup], by_device: bool) -> DataTab
     return DataTable.of(f"{title}, by group", found, columns)
 
 
-def _figures(title: str, predicted: Sequence[RecordRow]) -> list[Figure]:
+def _figures(title: str, whole: RecordGroup) -> list[Figure]:
     """Errors, and how many measurements lie in the interval."""
-    errors = [error for row in predicted if (error := _error(row)) is not None]
-    within = [row.covered for row in predicted if row.covered is not None]
-    found = {f"{words} error, {title}": quantile(errors, share) for words, share in (("median", 0.5), ("90 %", 0.9)) if errors}
-    found |= {f"in the 80 % interval, {title}": sum(within) / len(within)} if within else {}
-    return [Figure(label, f"{value:.1%}") for label, value in found.items()]
+    found = {f"{words} error, {title}": whole.quantile(share, _error) for words, share in (("median", 0.5), ("90 %", 0.9))}
+    found[f"in the 80 % interval, {title}"] = _covered(whole)
+    return [Figure(label, f"{value:.1%}") for label, value in found.items() if value is not None]
 
 
-def _sentence(title: str, rows: Sequence[RecordRow], predicted: Sequence[RecordRow]) -> str:
-    violations = sum(row.violates for row in rows)
-    beaten = f"VIOLATION: {violations} are faster than their lower bound" if violations else "none is faster than its lower bound"
-    errors = [error for row in predicted if (error := _error(row)) is not None]
-    if not errors:
-        return f"{title}: none of {len(rows)} measurements is predicted; {beaten}."
-    within = [row.covered for row in predicted if row.covered is not None]
+def _sentence(title: str, whole: RecordGroup, predicted: int) -> str:
+    count = whole.violations
+    beaten = f"VIOLATION: {count} are faster than their lower bound" if count else "none is faster than its lower bound"
+    median, most = (whole.quantile(share, _error) for share in (0.5, 0.9))
+    if median is None:
+        return f"{title}: none of {len(whole.rows)} measurements is predicted; {beaten}."
     return (
-        f"{title}: {len(predicted)} measurements are predicted within {quantile(errors, 0.5):.1%} in the median and "
-        f"{quantile(errors, 0.9):.1%} for nine in ten; {sum(within) / len(within):.0%} lie in the 80 % interval; {beaten}."
+        f"{title}: {predicted} measurements are predicted within {median:.1%} in the median and "
+        f"{most:.1%} for nine in ten; {_covered(whole):.0%} lie in the 80 % interval; {beaten}."
     )
 
 

@@ -17,9 +17,9 @@ from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
 from perfmodel.report.document import Report
 from perfmodel.report.ncu_kernels import UNCOUNTED, advice, certain, known_flops, points_of, with_flops
-from perfmodel.report.pairs import WorkloadAnswer
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on
 from perfmodel.report.roofline_chart import with_dtypes as with_formats
+from perfmodel.report.swept_series import WorkloadAnswer
 from perfmodel.study.points import answers_to, different_kernels, too_large, with_dtypes
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
 from perfmodel.study.schema import Options, Scope, merged, on
@@ -78,22 +78,18 @@ class RooflineSection(Options):
             raise UsageError(f"records: {unknown[0].reason}", "none of them is of a device with a profile")
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
-        answered = {name: [(w, one) for w in self.workloads for one in answers_to(w, device, scope)] for name, device in devices.items()}
+        answered = {name: [one for w in self.workloads for one in answers_to(w, device, scope)] for name, device in devices.items()}
         whole = merged([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
-        charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
-        leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
+        leveled = [replace(chart, level=self.level) for chart in whole.rooflines] if self.level else at_one_level(whole.rooflines)
         answers = whole.verdict or [*roofline_answer.answers(leveled), *(said for said in whole.reasons if UNKNOWN_FLOP in said)]
         said = answers if any(chart.points for chart in leveled) else whole.reasons
-        different = different_kernels((one.point.name, devices[name], one.kernels) for name, own in answered.items() for _, one in own)
+        different = different_kernels((one.point.name, devices[name], one.kernels) for name, own in answered.items() for one in own)
         said = [*said[:SEEN], *different, *said[SEEN:]]
         return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], verdict=said)
 
-    def _of(
-        self, device: Device, pairs: Sequence[tuple[Workload, WorkloadAnswer]], rows: Sequence[RecordRow], scope: Scope, several: bool
-    ) -> Report:
-        named = with_dtypes([answer for _, answer in pairs])
-        found = [(w, answer) for (w, _), answer in zip(pairs, named, strict=True)]
-        points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
+    def _of(self, device: Device, answered: Sequence[WorkloadAnswer], rows: Sequence[RecordRow], scope: Scope, several: bool) -> Report:
+        found = with_dtypes(answered)
+        points = [point for one in found for point in _workload_points(one, len(found) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)
         every = scope.numbered([*points, *with_formats(measured), *counted])
@@ -101,13 +97,13 @@ class RooflineSection(Options):
         uncounted = UNCOUNTED * any(not known_flops(point) for point in every)
         chart = roofline(device, every, title, " ".join(filter(None, [self.caption, uncounted])))
         others = replace(chart, points=every[len(points) :])
-        verdict = [_verdict_of(one, chart, device) for _, one in found]
+        verdict = [_verdict_of(one, chart, device) for one in found]
         verdict += [*_summary(others), *(_sentence(point, others) for point in others.points), *([] if every else absent)]
-        explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
-        notes = [*(missing for _, one in found for missing in one.missing), *absent, *lacking]
+        explained = [f for one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
+        notes = [*(missing for one in found for missing in one.missing), *absent, *lacking]
         reasons = [on(device, several) + words for words in verdict]
         made = Report("", [], [], notes, charts=[chart], formulas=explained, reasons=reasons)
-        return self._in_short(made, [one for _, one in found], chart, several) if found else made
+        return self._in_short(made, found, chart, several) if found else made
 
     def _in_short(self, made: Report, found: Sequence[WorkloadAnswer], chart: Roofline, several: bool) -> Report:
         """``made`` with what a screen says of workloads: of models as a whole, and the meters of what is alone."""
@@ -131,11 +127,11 @@ class RooflineSection(Options):
         return points, advice(kernels)
 
 
-def _workload_points(w: Workload, one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
+def _workload_points(one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
     """The points of a workload: one per kernel if these are known, else one in all. With ``several`` workloads, kernels carry its name."""
     if not one.parts:
         return [one.point]
-    return [replace(point, name=f"{w.name or one.series}: {point.name}") for point in one.parts] if several else list(one.parts)
+    return [replace(point, name=f"{one.series}: {point.name}") for point in one.parts] if several else list(one.parts)
 
 
 def _summary(chart: Roofline) -> list[str]:
@@ -180,8 +176,7 @@ def _without_point(rows: Sequence[RecordRow]) -> list[str]:
 def _short_of(found: WorkloadAnswer, device: str) -> str:
     """Time, rate and roof of a workload; of a model with the kernel that takes most of it."""
     said = roofline_answer.answer_of(found.point, device)
-    if found.parts:
-        most = max(found.parts, key=lambda part: part.share or 0)
+    if most := found.longest:
         said += f"; {percent(most.share or 0)} of the time is {most.name}"
     return f"{said}."
 
@@ -189,8 +184,7 @@ def _short_of(found: WorkloadAnswer, device: str) -> str:
 def _verdict_of(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:
     """The verdict on a workload; for a model with the kernel that takes most time, or CANNOT RUN if it does not fit the memory."""
     words, text = too_large(found, device), verdict_on(found.point, chart)
-    if found.parts:
-        most = max(found.parts, key=lambda part: part.share or 0)
+    if most := found.longest:
         spent = format_time((most.predicted.value if most.predicted else most.roofline_s) or 0)
         text = f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({spent}).{_above_roofs(found)}"
     return f"{found.point.name} CANNOT RUN: {words}. With room for it, {text}" if words else text

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from perfmodel.report.compare import a_device
+from perfmodel.core.errors import UsageError
+from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.report.serve_search import Searched, figures, layout_words, picture, searched, verdict
 from perfmodel.report.step import tokens
@@ -33,25 +34,25 @@ class ServingSection(Options):
 
     def build(self, scope: Scope) -> Report:
         """A front, a row per point and what is best, of each device."""
+        if not self.engines:
+            raise UsageError("engines: name at least one", "such as vllm")
         same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
         asked = ServeQuestion(self.model, search=True, **same)
-        found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.devices(self.devices)]
+        found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.some_devices(self.devices)]
         known = [(one, one.found.chosen) for one in found if one.found.chosen is not None]
-        best = [verdict(one, chosen)[0] for one, chosen in known]
-        words = [f"{one.device.name}: {said}" for (one, _), said in zip(known, best, strict=True)]
+        best = [(one.device.name, verdict(one, chosen)[0]) for one, chosen in known]
         shown = [figure for one, chosen in known[:1] for figure in figures(one, chosen)[1:]]
-        drawn, (leader, *_) = [picture(one.found, one.found.chosen) for one in found], found
+        drawn, leader = [picture(one.found, one.found.chosen) for one in found], found[0]
         front = (f"{tokens(one.tokens_per_s_gpu)} per GPU at {tokens(one.tokens_per_s_user)} per user" for one in _ends(leader))
         asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
-        named = [(a_device(one.device.name), said) for (one, _), said in zip(known, best, strict=True)]
         return Report(
             "",
-            [f"On {name}, {said[0].lower()}{said[1:]}" for name, said in named],
+            [f"On {a_device(name)}, {said[0].lower()}{said[1:]}" for name, said in best],
             [],
             charts=[*drawn],
             data_tables=[self._table(found)],
             figures=shown,
-            reasons=words,
+            reasons=[f"{name}: {said}" for name, said in best],
             assumptions=[f"{asked_for}; prompts of {self.isl:,} tokens, answers of {self.osl:,}."],
             sensitivity=[f"Other limits: the front goes from {' to '.join(front)}."] * bool(leader.found.front),
         )

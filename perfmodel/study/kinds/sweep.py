@@ -10,16 +10,16 @@ from typing import Literal
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find
-from perfmodel.report.against import PREDICTED, ends, way
 from perfmodel.report.answer import taken
 from perfmodel.report.charts.format_number import between, text
 from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
-from perfmodel.report.compare import one_of, short_names
+from perfmodel.report.device_names import one_of, short_names
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
-from perfmodel.report.pairs import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
+from perfmodel.report.speedup import PREDICTED, ends, way
+from perfmodel.report.swept_series import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
 from perfmodel.study.points import answers, different_kernels
-from perfmodel.study.schema import XY, Options, Scope, on
+from perfmodel.study.schema import XY, Options, Scope, merged, on
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
@@ -75,22 +75,22 @@ class SweepSection(Options):
             fix = f"give at most {MOST_VALUES}, or see perfmodel sweep"
             raise UsageError(f"values: {len(self.values):,} are more than a picture shows", fix)
         self.workload.updated(self.over, self.values[0])
-        by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
+        by_device = [self._swept(device, scope) for device in scope.some_devices(self.devices)]
         every, several = [swept for own in by_device for swept in own], len(by_device) > 1
-        sentences, marks, short = list[str](), list[Mark](), Report(self.title, [], [])
-        names = short_names(own[0].device.name for own in by_device)
+        names, parts, marks = short_names(own[0].device.name for own in by_device), list[Report](), list[Mark]()
         for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
-            sentences += self._compared(own, scope, names, marks, short)
+            pairs = self._pairs(own, scope)
+            parts.append(self._on(own, pairs, names, leads=not any(part.verdict for part in parts)))
+            marks += _marks(own, pairs, f" ({names[own[0].device.name]})" if several else "")
         different = different_kernels((swept.name, swept.device, one.kernels) for swept in every for one in swept.found.values())
-        short.verdict.extend(different)
-        charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
-        notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
+        whole = merged(parts, self.title)
         return replace(
-            short,
-            reasons=[*sentences, *different],
-            charts=[*charts],
+            whole,
+            verdict=[*whole.verdict, *different],
+            reasons=[*whole.reasons, *different],
+            charts=[self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]],
             data_tables=[self._table(every, several)],
-            notes=notes,
+            notes=list(dict.fromkeys(note for swept in every for note in swept.notes)),
             brief=[table(every, self.over)],
             assumptions=[f"Work: {self.workload.in_words({}, [self.over, 'algorithm'])}.", *map(_kernels, by_device)],
         )
@@ -104,7 +104,7 @@ class SweepSection(Options):
         for value in sorted(set(self.values)):
             try:
                 for name, one in self.at(value, device, scope).items():
-                    found.setdefault(name, SweptSeries(name, device, {}, [])).found[value] = one
+                    found.setdefault(name, SweptSeries(name, device, {}, [], self.called(name))).found[value] = one
             except PerfmodelError as error:
                 failed.append(f"{self.over} {value:,} on {device.name} is left out: {error.message}.")
         if not found:
@@ -113,29 +113,29 @@ class SweepSection(Options):
             swept.notes += failed + [missing for one in swept.found.values() for missing in one.missing][:1]
         return list(found.values())
 
-    def _compared(self, own: Sequence[SweptSeries], scope: Scope, names: Mapping[str, str], marks: list[Mark], short: Report) -> list[str]:
-        """Sentences on every other series of a device against the first one; where they turn goes to ``marks``, the rest to ``short``."""
+    def _pairs(self, own: Sequence[SweptSeries], scope: Scope) -> list[Pairwise]:
+        """Every other series of a device beside the first one, as far as both have values."""
         first, *others = own
-        device, several = first.device, len(names) > 1
-        head, where = on(device, several, self.title), f" ({names[device.name]})" if several else ""
-        lead = f"On {one_of(names[device.name])} "
-        sentences = [] if others else [alone(first, self.over)]
-        short.verdict.extend(f"{lead}{said}" for said in sentences)
-        short.figures.extend([] if others else _ends(first, self.over, where))
-        for other in others:
-            pair = Pairwise(first, other, self.over, lambda value: self.at(value, device, scope))
-            if not pair.values:
-                continue
-            turns = pair.turns()
-            sentences.append(pair.sentence(turns))
-            answer, leads = f"{lead}{pair.answer(turns, self.called)}.", not short.verdict
-            short.verdict.append(answer)
-            short.sensitivity.extend(pair.sensitivity(turns, self.called) if leads else [f"Another device: o{answer[1:]}"])
-            short.figures.extend(_figures(pair, where, self.called))
-            turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
-            marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
-        marks += [mark for swept in own if (mark := _no_room(swept, where))]
-        return [head + words for words in [*sentences, *filter(None, (too_large(swept, self.over) for swept in own))]]
+        pairs = [Pairwise(first, other, self.over, lambda value: self.at(value, first.device, scope)) for other in others]
+        return [pair for pair in pairs if pair.values]
+
+    def _on(self, own: Sequence[SweptSeries], pairs: Sequence[Pairwise], names: Mapping[str, str], leads: bool) -> Report:
+        """What is said of one device; ``leads``: before all other ones."""
+        first, several = own[0], len(names) > 1
+        name = names[first.device.name]
+        lead, where = f"On {one_of(name)} ", f" ({name})" if several else ""
+        if len(own) == 1:
+            answers, sentences = [alone(first, self.over)], [alone(first, self.over)]
+            figures, sensitivity = _ends(first, self.over, where), list[str]()
+        else:
+            answers, sentences = [f"{pair.answer()}." for pair in pairs], [pair.sentence() for pair in pairs]
+            figures = [figure for pair in pairs for figure in _figures(pair, where)]
+            leader = pairs[:1] if leads else []
+            sensitivity = [said for pair in leader for said in pair.sensitivity()]
+            sensitivity += [f"Another device: o{lead[1:]}{said}" for said in answers[len(leader) :]]
+        sentences += filter(None, (too_large(swept, self.over) for swept in own))
+        reasons = [on(first.device, several, self.title) + said for said in sentences]
+        return Report("", [lead + said for said in answers], [], figures=figures, reasons=reasons, sensitivity=sensitivity)
 
     def called(self, series: str) -> str:
         """What a sentence calls a series: an algorithm by the first words of its title."""
@@ -164,10 +164,19 @@ class SweepSection(Options):
         return DataTable(self.title or f"{self.workload.kind} over {self.over}", [*head, *(column for column, _ in COLUMNS)], rows)
 
 
-def _no_room(swept: SweptSeries, where: str) -> Mark | None:
-    """Where it does not fit the memory any more."""
-    at = next((value for value, one in swept.found.items() if one.fits is False), None)
-    return None if at is None else Mark(at, f"{swept.name} does not fit from {at:,}{where}", seconds(swept.found[at]))
+def _marks(own: Sequence[SweptSeries], pairs: Sequence[Pairwise], where: str) -> list[Mark]:
+    """Where the order of each pair turns, and where a series does not fit the memory any more."""
+    marks = []
+    for pair in pairs:
+        turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
+        marks += [
+            Mark(turn.at, f"{(pair.other if turn.rises else pair.first).name} {turned} from {turn.at:,}{where}", turn.seconds)
+            for turn in pair.turns
+        ]
+    for swept in own:
+        at = next((value for value, one in swept.found.items() if one.fits is False), None)
+        marks += [] if at is None else [Mark(at, f"{swept.name} does not fit from {at:,}{where}", seconds(swept.found[at]))]
+    return marks
 
 
 def _kernels(own: Sequence[SweptSeries]) -> str:
@@ -178,19 +187,19 @@ def _kernels(own: Sequence[SweptSeries]) -> str:
     return f"Kernels on {name}: {'; '.join(words)}." if words else f"Nothing is predicted on {name}: roofs stand for times."
 
 
-def _figures(pair: Pairwise, where: str, called: Callable[[str], str]) -> list[Figure]:
+def _figures(pair: Pairwise, where: str) -> list[Figure]:
     """The gain and the time at the last value, and the memory of what does not fit."""
-    last, name, gain = pair.values[-1], called(pair.other.name), pair.gain(pair.values[-1])
+    last, name, gain = pair.values[-1], pair.other.spoken, pair.gain(pair.values[-1])
     at = f"{size(pair.over, last)}{where}"
     known, unfit = pair.other.found[last].point.predicted, pair.unfit()
-    found = [Figure(f"{name} against {called(pair.first.name)}, {at}", f"{way(gain.value)}{ends(gain)}")] if gain else []
+    found = [Figure(f"{name} against {pair.first.spoken}, {at}", f"{way(gain.value)}{ends(gain)}")] if gain else []
     found += [Figure(f"{name}, {at}", taken(known))] if known else []
     if unfit is not None:
         series, value = unfit
         capacity = series.device.dram.capacity
         limit = text(capacity.number, "B") if capacity else ""
         needs = between(text(float(series.found[value].memory or 0), "B"), limit, "of")
-        found.append(Figure(f"memory of {called(series.name)}, {size(pair.over, value)}{where}", needs))
+        found.append(Figure(f"memory of {series.spoken}, {size(pair.over, value)}{where}", needs))
     return found
 
 

@@ -11,7 +11,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
-from perfmodel.report.compare import short_name
+from perfmodel.report.device_names import short_name
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.study.schema import Options, Scope
 from perfmodel.study.workloads import check_no_device
@@ -46,9 +46,9 @@ class TrainingMemorySection(Options):
 
     def build(self, scope: Scope) -> Report:
         """Bars of what the peak is made of."""
-        devices = scope.devices(self.devices)
-        if not self.runs or not devices:
-            raise UsageError("runs and devices: name at least one of each")
+        devices = scope.some_devices(self.devices)
+        if not self.runs:
+            raise UsageError("runs: name at least one step", "such as - {model: gpt2}")
         found = [run.evaluate(devices[0]) for run in self.runs]
         limits = [Limit(device.name, device.dram.capacity.number) for device in devices if device.dram.capacity]
         title = self.title or "memory of a training step"

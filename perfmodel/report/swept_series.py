@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from perfmodel.core.arith import Number
@@ -11,13 +12,13 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import format_time
-from perfmodel.report.against import EITHER, PREDICTED, Side, against, ends, ratio, way, ways
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import power_of_two_text
 from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
-from perfmodel.report.compare import short_names
+from perfmodel.report.device_names import short_names
 from perfmodel.report.document import SCREEN_ROWS, Table
+from perfmodel.report.speedup import EITHER, PREDICTED, Side, against, ends, ratio, way, ways
 
 ROOF = "at the roof"
 NO_ROOM = "does not fit"
@@ -43,6 +44,11 @@ class WorkloadAnswer:
     steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
     kernels: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def longest(self) -> RooflinePoint | None:
+        """The kernel that takes most of the time; None where kernels have no points of their own."""
+        return max(self.parts, key=lambda part: part.share or 0, default=None)
+
 
 def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
     """Seconds predicted, else, or with the ``basis`` ROOF, at the roof; 0 where that is unknown."""
@@ -52,12 +58,18 @@ def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
 
 @dataclass(slots=True)
 class SweptSeries:
-    """One series on one device: answers by value."""
+    """One series on one device: answers by value. ``called``: what a sentence calls it, its name by default."""
 
     name: str
     device: Device
     found: dict[int, WorkloadAnswer]
     notes: list[str]
+    called: str = ""
+
+    @property
+    def spoken(self) -> str:
+        """What a sentence calls it."""
+        return self.called or self.name
 
     @property
     def runs(self) -> list[int]:
@@ -79,7 +91,7 @@ class SpeedCrossover:
     rises: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pairwise:
     """Two series over the values that both have. ``again``: both answers at any value, to find where the order turns."""
 
@@ -104,6 +116,7 @@ class Pairwise:
         """Predictions where both are predicted throughout, else roofs."""
         return PREDICTED if self.first.predicted and self.other.predicted else ROOF
 
+    @cached_property
     def turns(self) -> list[SpeedCrossover]:
         """Where the order turns, by bisection between the values."""
         found = []
@@ -137,32 +150,28 @@ class Pairwise:
         first, other = (Side(name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out) for name, one in sides)
         return against(first, other, f" at {self.over} {where}")
 
-    def sentence(self, turns: Sequence[SpeedCrossover]) -> str:
+    def sentence(self) -> str:
         """Who is faster where, on which basis, and by how much at the ends."""
         first, last = self.values[0], self.values[-1]
         end = self._against(last, f"{last:,}" + ", the largest of them at which both fit the memory" * self.cut)
-        if turns:
-            words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in turns]
+        if self.turns:
+            words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in self.turns]
             basis = "predicted to be " if self.basis == PREDICTED else ""
             then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
             return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
         return f"{end}." if first == last else f"{end}. {self._against(first, f'{first:,}')}."
 
-    def answer(self, turns: Sequence[SpeedCrossover], called: Callable[[str], str] = str) -> str:
-        """The same in short, without a full stop: who is faster, by how much from where on, and who stops fitting.
-
-        ``called``: what a sentence calls a series.
-        """
-        basis, name, first = self._based, called(self.other.name), called(self.first.name)
-        gains = self.gains()
-        if turns:
-            word = "faster" if turns[0].rises else "slower"
+    def answer(self) -> str:
+        """The same in short, without a full stop: who is faster, by how much from where on, and who stops fitting."""
+        basis, name, first, gains = self._based, self.other.spoken, self.first.spoken, self.gains()
+        if self.turns:
+            word = "faster" if self.turns[0].rises else "slower"
             sides = ", ".join(f"{way(gains[value])} at {size(self.over, value)}" for value in dict.fromkeys((min(gains), max(gains))))
-            return f"{name} is {basis}{word} than {first} from {size(self.over, turns[0].at)} on: {sides}{self._unfit(called)}"
+            return f"{name} is {basis}{word} than {first} from {size(self.over, self.turns[0].at)} on: {sides}{self._unfit()}"
         tail = self.settled()
         since = f" from {size(self.over, min(tail))} on" * (len(tail) > 1) or f" at {size(self.over, min(tail))}"
         either = "either may be faster: " * all(map(self._doubtful, tail))
-        return f"{either}{name} is {basis}{ways(min(tail.values()), max(tail.values()), first)}{since}{self._unfit(called)}"
+        return f"{either}{name} is {basis}{ways(min(tail.values()), max(tail.values()), first)}{since}{self._unfit()}"
 
     @property
     def _based(self) -> str:
@@ -189,19 +198,19 @@ class Pairwise:
         tail = {value: gain for value, gain in gains.items() if value > max(small, default=-1)}
         return tail if len(tail) > 1 else gains
 
-    def sensitivity(self, turns: Sequence[SpeedCrossover], called: Callable[[str], str]) -> list[str]:
+    def sensitivity(self) -> list[str]:
         """Sentences on what would change the answer: other sizes, the error of the prediction, a missing one, more memory."""
-        gains, found, name = self.gains(), list[str](), called(self.other.name)
+        gains, found, name = self.gains(), list[str](), self.other.spoken
         small, doubtful = min(gains), list(filter(self._doubtful, gains))
-        if small not in self.settled() and not turns:
+        if small not in self.settled() and not self.turns:
             found.append(f"Small sizes: at {size(self.over, small)} {name} is {self._based}{way(gains[small])}.")
         if doubtful:
             found.append(f"The error of the prediction: at {size(self.over, doubtful[-1])} either may be faster.")
-        found += [f"A prediction: {called(one.name)} has a roof alone." for one in (self.first, self.other) if not one.predicted]
+        found += [f"A prediction: {one.spoken} has a roof alone." for one in (self.first, self.other) if not one.predicted]
         if (unfit := self.unfit()) is not None:
             series, value = unfit
             needs = text(float(series.found[value].memory or 0), "B")
-            found.append(f"More memory, or a smaller batch: {called(series.name)} needs {needs} at {size(self.over, value)}.")
+            found.append(f"More memory, or a smaller batch: {series.spoken} needs {needs} at {size(self.over, value)}.")
         return found
 
     def unfit(self) -> tuple[SweptSeries, int] | None:
@@ -210,9 +219,9 @@ class Pairwise:
         found = min(every, key=lambda pair: pair[0], default=None)
         return None if found is None else (found[1], found[0])
 
-    def _unfit(self, called: Callable[[str], str]) -> str:
+    def _unfit(self) -> str:
         found = self.unfit()
-        return "" if found is None else f"; {called(found[0].name)} stops fitting the memory at {size(self.over, found[1])}"
+        return "" if found is None else f"; {found[0].spoken} stops fitting the memory at {size(self.over, found[1])}"
 
     def gain(self, value: int) -> Interval | None:
         """How many times faster the other one is at ``value``, with its interval; None where one is not predicted."""

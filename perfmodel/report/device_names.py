@@ -1,0 +1,47 @@
+"""What a sentence calls a device: ``an H200`` for ``NVIDIA H200 SXM``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_FAMILIES = frozenset(["NVIDIA", "AMD", "Intel", "Apple", "Google", "Amazon", "Instinct", "GeForce", "Tesla", "Xeon", "Platinum"])
+"""Words of a device's name without which it is still known."""
+_SPOKEN_AN = re.compile(r"[AEFHILMNORSX][A-Z\d]|[AEIOU]|8")
+
+
+def short_name(name: str) -> str:
+    """The part of a device's ``name`` by which it is called.
+
+    >>> [short_name(one) for one in ("NVIDIA A100 SXM 80 GB", "NVIDIA GeForce RTX 4090", "Apple M3 Max, 40-core GPU", "Test device")]
+    ['A100', 'RTX 4090', 'M3 Max', 'Test device']
+    """
+    words = [word for word in name.replace(",", "").split() if word not in _FAMILIES]
+    model = next((place for place, word in enumerate(words, 1) if any(map(str.isdigit, word))), None)
+    if model is None:
+        return name
+    return " ".join(words[: model + (words[model : model + 1] in (["Max"], ["Ultra"], ["Pro"]))])
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Short names of devices by their full ones; the full ones where the short ones do not tell them apart."""
+    found = {name: short_name(name) for name in names}
+    return found if len(set(found.values())) == len(found) else {name: name for name in found}
+
+
+def a_device(name: str) -> str:
+    """
+    >>> a_device("NVIDIA H200 SXM")
+    'an H200'
+    """
+    return one_of(short_name(name))
+
+
+def one_of(device: str) -> str:
+    """
+    >>> one_of("H200"), one_of("TPU v5p"), one_of("NVIDIA H100 PCIe 80 GB"), one_of("Test device")
+    ('an H200', 'a TPU v5p', 'NVIDIA H100 PCIe 80 GB', 'Test device')
+    """
+    if device != short_name(device) or not any(map(str.isdigit, device)):
+        return device
+    return f"{'an' if _SPOKEN_AN.match(device) else 'a'} {device}"

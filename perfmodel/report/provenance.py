@@ -1,0 +1,49 @@
+"""What a report says of how it was made: the call, and the profiles that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from perfmodel import __version__
+from perfmodel.catalog import data_folder, find_device
+from perfmodel.core.checks import sha256
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.report.document import ProfileUse, Provenance, Report
+
+
+def signed(report: Report, call: str, devices: Iterable[str]) -> Report:
+    """``report`` with its provenance: the ``call`` that made it, and the profiles of ``devices`` and of those that it names itself."""
+    if report.provenance is not None:
+        return report
+    used = [report.data.get(key) for key in ("hardware", "device")]
+    named = [one["id"] for one in used if isinstance(one, dict) and "id" in one] + [chart.device for chart in report.rooflines]
+    listed = [one for one in report.data.get("devices", ()) if isinstance(one, str)]
+    profiles: dict[str, ProfileUse] = {}
+    for one in filter(None, map(_profile, [*devices, *named, *listed])):
+        profiles.setdefault(one.id, one)
+    return replace(report, provenance=Provenance(call, __version__, list(profiles.values())))
+
+
+def named_devices(options: Mapping[str, Any]) -> list[str]:
+    """Names and paths of devices among the values of ``options``."""
+    given = [options.get(name) or () for name in ("hardware", "device", "devices")]
+    return [name for one in given for text in ([one] if isinstance(one, str) else one) for name in text.split(",")]
+
+
+def _profile(name: str) -> ProfileUse | None:
+    """The profile that ``name`` or its path means; None if it means none."""
+    try:
+        return profile_use(find_device(name), Path(name) if name.endswith((".yaml", ".yml")) else None)
+    except PerfmodelError:
+        return None
+
+
+def profile_use(device: Device, path: Path | None = None) -> ProfileUse:
+    """Which profile, by the SHA-256 of its file; ``path``: of one that is not shipped."""
+    file = path or data_folder("hardware_specs") / f"{device.id}.yaml"
+    digest = sha256(file) if file.is_file() else ""
+    return ProfileUse(device.id, digest, max((block.date for block in device.calibration), default=""))
