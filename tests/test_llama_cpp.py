@@ -113,7 +113,7 @@ def test_layers_on_two_cards_run_in_turn(run):
         ("--hardware m2-ultra --gpu-layers 40", "share one memory"),
         ("--hardware rtx-4090 --host-memory 80GB/s", "give --gpu-layers too"),
         ("--hardware rtx-4090 --tp 2", "hold layers in turn"),
-        ("--hardware mi300x", "runs on NVIDIA and Apple devices"),
+        ("--hardware mi300x", "runs on NVIDIA, Apple devices"),
     ],
 )
 def test_what_it_refuses(run, options, words):

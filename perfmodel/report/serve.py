@@ -203,7 +203,7 @@ def _time(found: ServingAnswer) -> str:
     if found.tpot is not None:
         took = _took(found, found.tpot)
         each = f", then one every {took.removeprefix('at least ')}{' or more' * took.startswith('at least ')}"
-    price = "" if found.price is None else f", {found.price:.3g} per million tokens"
+    price = "" if found.price is None else f", {found.price:.3g} per million tokens at {found.gpu_hour:g} a GPU-hour"
     rate = f"{'at most ' * found.at_least}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}"
     return f"First token after {_took(found, found.ttft)}{each}: {rate}"
 

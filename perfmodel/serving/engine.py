@@ -168,8 +168,8 @@ class Engine:
     def on(self, device: Device) -> Engine:
         """This engine with its defaults on ``device``; UsageError where it does not run there."""
         if not self.runs_on(device):
-            words = f"--engine {self.id}: {self.name} runs on {' and '.join(self.vendors)} devices, not on {device.id}"
-            raise UsageError(words, "take another engine")
+            words = f"--engine {self.id}: {self.name} runs on {', '.join(self.vendors)} devices, not on {device.id}"
+            raise UsageError(words, "take --engine llama.cpp" if device.vendor == "Apple" else "take another engine")
         found = next((one for one in self.by_device if one.fits(device)), DeviceDefaults())
         shared = self if found.memory_share is None else replace(self, memory_share=found.memory_share)
         return shared.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)

@@ -132,7 +132,8 @@ class SweepSection(Options):
             figures = [figure for pair in pairs for figure in _figures(pair, where)]
             leader = pairs[:1] if leads else []
             sensitivity = [said for pair in leader for said in pair.sensitivity()]
-            sensitivity += [f"Another device: o{lead[1:]}{said}" for said in answers[len(leader) :]]
+            other = "Another pair" if leader else "Another device"
+            sensitivity += [f"{other}: o{lead[1:]}{said}" for said in answers[len(leader) :]]
         sentences += filter(None, (too_large(swept, self.over) for swept in own))
         reasons = [on(first.device, several, self.title) + said for said in sentences]
         return Report("", [lead + said for said in answers], [], figures=figures, reasons=reasons, sensitivity=sensitivity)
