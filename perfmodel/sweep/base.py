@@ -171,11 +171,6 @@ class SweepWorkload:
         typed = {one.typed.replace("-", "_"): one.name for one in self.inputs if one.typed}
         return {typed.get(name, name): value for name, value in axes.items()}
 
-    @property
-    def numbers(self) -> dict[str, str]:
-        """Names of the inputs that are numbers, for expressions of derived inputs; each maps to itself."""
-        return {one.name: one.name for one in self.inputs if not one.choice}
-
     def column(self, name: str) -> SweepColumn:
         """The column called ``name``; it must exist."""
         return next(one for one in self.columns if one.name == name)

@@ -180,6 +180,6 @@ def _check_axis(axis: SweepInput, raw: Any, workload: SweepWorkload) -> None:
     from perfmodel.sweep.values import is_expression, values_of
 
     if is_expression(axis, raw):
-        parse(raw, f"sweep.axes.{axis.name}", workload.numbers)
+        parse(raw, f"sweep.axes.{axis.name}", workload)
     else:
         values_of(axis, raw)
