@@ -195,7 +195,7 @@ def _memory(rows: int) -> Memory:
     code = "import sys; from perfmodel.cli import main; main(sys.argv[1:]); print(open('/proc/self/status').read())"
     told = subprocess.run([sys.executable, "-c", code, "sweep", *words], capture_output=True, text=True, check=True).stdout
     peak = 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", told)[0])
-    return Memory(grid.points, peak, grid.points * row_bytes(Runner(grid, 0).fields))
+    return Memory(grid.points, peak, grid.points * row_bytes(grid.fields))
 
 
 def _seconds(words: Sequence[str]) -> float:

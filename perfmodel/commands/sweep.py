@@ -95,7 +95,7 @@ def sweep(options: SweepQuestion, to: _Rows) -> None:
         progress.interrupted(None if rows is None else rows.path)
         raise
     if rows is None or rows.path is not None:
-        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.slow else ""
+        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.pointwise else ""
         shown.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}.", shown.pictures))
         return
     from perfmodel.report.formats import readable

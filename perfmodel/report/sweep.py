@@ -16,7 +16,7 @@ from perfmodel.report.op_common import head
 from perfmodel.sweep.base import FITS
 from perfmodel.sweep.run_sweep import SweepResult
 from perfmodel.sweep.summary import WinShares
-from perfmodel.sweep.table import WHOLE, WORD, Field, fields_of
+from perfmodel.sweep.table import WHOLE, WORD, Field
 
 SHOWN_ROWS, SHOWN_GROUPS, SHOWN_REASONS, SHOWN_WORDS = 40, 20, 5, 3
 """The most rows of a table, groups, reasons for which a row has no answer, and words of a list."""
@@ -64,7 +64,7 @@ def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[
     return {
         **head("sweep", result.grid.study.as_json()),
         "devices": list(map(str, result.grid.choices.get("hardware", ()))),
-        "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields_of(result.grid)],
+        "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in result.grid.fields],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": summary.objective, "groups": list(summary.best.values())},
         "comparison": _comparison(result, wins_by_axis) if summary.compared else None,
@@ -181,7 +181,7 @@ def _ranked(result: SweepResult) -> list[dict[str, Any]]:
 def _swept(result: SweepResult) -> list[str]:
     """Inputs of several values, as rows name them."""
     every = {**result.grid.choices, **result.grid.numbers}
-    return [one.name for one in fields_of(result.grid) if len(every.get(one.name.removesuffix(SIZE), ())) > 1]
+    return [one.name for one in result.grid.fields if len(every.get(one.name.removesuffix(SIZE), ())) > 1]
 
 
 def _word(name: str, value: str | bool) -> str:
@@ -320,7 +320,7 @@ def spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult, names: Sequence[str] | None = None) -> Table:
     """``rows`` as text; ``names``: of the columns, by default all."""
-    known = {one.name: one for one in fields_of(result.grid) if rows and one.name in rows[0]}
+    known = {one.name: one for one in result.grid.fields if rows and one.name in rows[0]}
     fields = [known[name] for name in (known if names is None else names) if name in known]
     cells = [[cell(one.name, row[one.name], result) for one in fields] for row in rows]
     return Table(title, [words(one.name) for one in fields], cells, "".join("l" if one.kind == WORD else "r" for one in fields))
@@ -328,7 +328,7 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResul
 
 def cell(name: str, value: Any, result: SweepResult) -> str:
     """A value of the column ``name`` with its unit."""
-    one = next((one for one in fields_of(result.grid) if one.name == name), None)
+    one = next((one for one in result.grid.fields if one.name == name), None)
     if value is None:
         return "-"
     if name == FITS:
@@ -353,7 +353,7 @@ def _charts(result: SweepResult) -> list[Chart]:
 
 
 def _unit(result: SweepResult, name: str) -> str:
-    one = next((one for one in fields_of(result.grid) if one.name == name), None)
+    one = next((one for one in result.grid.fields if one.name == name), None)
     return one.unit if one is not None and one.unit in UNITS else "count"
 
 
@@ -365,7 +365,7 @@ def _lines(result: SweepResult) -> LineChart | None:
     """A line per combination of words; at each value the best row of the other axes."""
     sizes = {one.name for one in result.grid.workload.inputs if one.kind == "size"}
     values = {f"{name}{SIZE * (name in sizes)}": listed for name, listed in result.grid.numbers.items()}
-    axes = [one for one in fields_of(result.grid) if one.name in values]
+    axes = [one for one in result.grid.fields if one.name in values]
     counts = {one.name: len(values[one.name]) for one in axes}
     axis = max(axes, key=lambda one: counts[one.name], default=None)
     column = _column(result)

@@ -19,7 +19,7 @@ from perfmodel.kernels.attention.evaluate import AttentionResult, both, evaluate
 from perfmodel.kernels.attention.question import PASSES, AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY, Comparison, check_read
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
-from perfmodel.sweep.base import FITS, Skipped, SweepInput, SweepVariant, choice, count, device_named, fallbacks, fits
+from perfmodel.sweep.base import FITS, SweepInput, SweepVariant, choice, count, device_named, fallbacks, fits
 from perfmodel.sweep.kernels import TileSizes, costs, kernel_workload, predicted_columns
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
@@ -74,17 +74,17 @@ class AttentionVariant(SweepVariant):
         depends = [name for name in (*_OF_TILE, *rows) if name in values]
         return {**depends_on, **dict.fromkeys(self.sizes.names, depends)}
 
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Tile sizes; rows whose heads do not form groups, or for which no tile fits, are left out."""
         sizes: dict[str, Any] = {}
-        left_out: list[Skipped] = []
+        left_out: dict[str, Any] = {}
         if self.algorithm.tiling is not None:
             given = (values.get(name, 0) for name in _OF_TILE[:-1])
             sizes, left_out = self.sizes.of(self._few_rows(values), *given, values.get("sram", self.sram_bytes or 0))
         if values["heads"] is not values["kv_heads"]:
-            left_out.append(Skipped("kv_heads does not divide heads", values["heads"] % values["kv_heads"] != 0))
+            left_out["kv_heads does not divide heads"] = values["heads"] % values["kv_heads"] != 0
             if self.grouped:
-                left_out.append(Skipped(self.grouped, values["heads"] != values["kv_heads"]))
+                left_out[self.grouped] = values["heads"] != values["kv_heads"]
                 sizes["kv_heads"] = values["heads"] + 0 * values["kv_heads"]  # what cannot be counted must not be tried
         return sizes, left_out
 

@@ -102,14 +102,6 @@ class SweepColumn:
         return 1 if self.more or self.unit.endswith("/s") else -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """Rows without an answer: ``reason``, and a mask ``where`` (an array that broadcasts to the block)."""
-
-    reason: str
-    where: Any
-
-
 class SweepVariant(ABC):
     """One combination of choices. Only ``point`` must be written; the other methods default to nothing."""
 
@@ -119,9 +111,9 @@ class SweepVariant(ABC):
         """Inputs that the variant adds (such as tile sizes), each with the names of the inputs it depends on; ``values``: the grid's."""
         return {}
 
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
-        """Values of ``extras`` for a block, and the rows to leave out. ``values``: arrays that broadcast to the block, or numbers."""
-        return {}, []
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Values of ``extras`` for a block, and the rows without an answer, as a mask by reason. ``values`` broadcast to the block."""
+        return {}, {}
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Columns computed from the inputs by array formulas, by name."""

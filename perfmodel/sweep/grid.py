@@ -21,6 +21,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.sweep.base import SweepInput, SweepWorkload, device_named
 from perfmodel.sweep.expression import Expression, parse
 from perfmodel.sweep.study import SweepStudy, workload_named
+from perfmodel.sweep.table import Field, input_field, result_field
 from perfmodel.sweep.values import checked, is_expression, values_of
 
 
@@ -50,7 +51,7 @@ class SubGrid:
 class SweepGrid:
     """A study, resolved. ``choices`` and ``numbers``: values by input, ``derived``: expressions, in the order of what they need.
 
-    ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``given``: inputs that are written.
+    ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``fields``: what is written of a row.
     """
 
     study: SweepStudy
@@ -60,8 +61,8 @@ class SweepGrid:
     derived: Mapping[str, Expression]
     where: tuple[Expression, ...]
     filters: tuple[Expression, ...]
-    given: tuple[str, ...]
     columns: tuple[str, ...]
+    fields: tuple[Field, ...]
     parts: tuple[SubGrid, ...]
 
     @property
@@ -73,11 +74,6 @@ class SweepGrid:
     def points(self) -> int:
         """Number of rows, if none is left out."""
         return sum(part.points for part in self.parts) * len(self.compared)
-
-    @property
-    def slow(self) -> bool:
-        """Whether rows are computed one by one."""
-        return bool(self.pointwise)
 
     @property
     def pointwise(self) -> frozenset[str]:
@@ -113,9 +109,10 @@ def grid_of(study: SweepStudy) -> SweepGrid:
             raise UsageError(f"--where: {name} has no value here", f"give {item.option}")
     wanted = tuple(dict.fromkeys([*shown, *sorted(columns)]))
     _check_read(workload, study.axes, wanted)
-    given = tuple(item.name for item in workload.inputs if item.name in study.axes or item.name in workload.always)
+    given = [item for item in workload.inputs if item.name in study.axes or item.name in workload.always]
+    fields = (*(input_field(item, choices.get(item.name, ())) for item in given), *(result_field(workload.column(name)) for name in wanted))
     parts = tuple(_parts(workload, choices, numbers, derived))
-    return SweepGrid(study, workload, choices, numbers, derived, where, filters, given, wanted, parts)
+    return SweepGrid(study, workload, choices, numbers, derived, where, filters, wanted, fields, parts)
 
 
 def _check_read(workload: SweepWorkload, axes: Mapping[str, Any], wanted: Sequence[str]) -> None:

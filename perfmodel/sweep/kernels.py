@@ -20,7 +20,6 @@ from perfmodel.sweep.base import (
     DTYPE,
     FITS,
     HARDWARE,
-    Skipped,
     SweepColumn,
     SweepInput,
     SweepVariant,
@@ -45,7 +44,7 @@ class TileSizes:
         self.names, self.choose = names, cache(choose)
         self._known: dict[Any, tuple[Any, list[Mapping[str, Number] | str]]] = {}
 
-    def of(self, *axes: Any) -> tuple[dict[str, Any], list[Skipped]]:
+    def of(self, *axes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
         import numpy as np
 
@@ -57,7 +56,7 @@ class TileSizes:
         where, chosen = self._known[key]
         columns = {name: [1 if isinstance(choice, str) else choice[name] for choice in chosen] for name in self.names}
         reasons = dict.fromkeys(choice for choice in chosen if isinstance(choice, str))
-        missing = [Skipped(reason, np.array([choice == reason for choice in chosen])[where]) for reason in reasons]
+        missing = {reason: np.array([choice == reason for choice in chosen])[where] for reason in reasons}
         return {name: np.array(column, float)[where] for name, column in columns.items()}, missing
 
     def _chosen(self, axes: Sequence[Any]) -> tuple[Any, list[Mapping[str, Number] | str]]:
@@ -168,13 +167,13 @@ class MatmulVariant(SweepVariant):
         """Sizes of the tile, which depend on the rows, the columns and the edges given."""
         return {name: [edge for edge in ("m", "n", *_EDGES) if edge in values] for name in _TILE}
 
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sizes of the tile, and the rows where it does not fit or k cannot be split."""
         import numpy as np
 
         rows, columns = np.minimum(values["m"], TENSOR_TILE), np.minimum(values["n"], WIDE_COLUMNS)  # more of them change nothing
         found, left_out = self.sizes.of(rows, columns, *(values.get(edge, 0) for edge in _EDGES))
-        return found, [Skipped("split_k is more than k", values["k"] < self.probe.split_k), *left_out]
+        return found, {"split_k is more than k": values["k"] < self.probe.split_k, **left_out}
 
     def _workload(self, numbers: Mapping[str, Number]) -> Matmul:
         return replace(self.probe, **{name: numbers[name] for name in ("m", "n", "k", "batch")})

@@ -77,14 +77,14 @@ class Parts:
         """
         path = self.path(chunk.index)
         if not anew and path.exists():
-            if not runner.grid.slow:
+            if not runner.grid.pointwise:
                 runner.evaluate(chunk, consumer)
             return
         table = runner.evaluate(chunk, consumer)
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with unfinished.open("wb") as stream:
-                writer = find(self.form)(stream, runner.fields, about(self.study, self.rows), first=chunk.index == 0)
+                writer = find(self.form)(stream, runner.grid.fields, about(self.study, self.rows), first=chunk.index == 0)
                 try:
                     writer.write(table)
                 finally:
@@ -261,7 +261,7 @@ def write_stream(runner: Runner, output: Output, consumer: Consumer) -> None:
         raise UsageError(f"--resume: {output.path} is no file that rows can be read back from", "leave out --resume")
     try:
         with nullcontext(sys.stdout.buffer) if output.path is None else output.path.open("wb") as stream:
-            writer = find(output.form)(stream, runner.fields, about(runner.grid.study, runner.rows), first=True)
+            writer = find(output.form)(stream, runner.grid.fields, about(runner.grid.study, runner.rows), first=True)
             for chunk in runner.chunks():
                 writer.write(runner.evaluate(chunk, consumer))
             writer.close()

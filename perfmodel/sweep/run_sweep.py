@@ -41,7 +41,7 @@ MOST_CHUNKS = 4
 def check_answers(grid: SweepGrid) -> None:
     """UsageError if no row of a small grid has an answer: said before a file is made for rows."""
     counts = Counts()
-    runner = Runner(grid, 0, tables=False, rows=TRIED_SLOW if grid.slow else TRIED)
+    runner = Runner(grid, 0, tables=False, rows=TRIED_SLOW if grid.pointwise else TRIED)
     for chunk in islice(runner.chunks(), MOST_CHUNKS + 1):
         if counts.rows or counts.excluded or chunk.index == MOST_CHUNKS:
             return
