@@ -6,6 +6,7 @@ choices is a ``SweepVariant``. Numbers are arrays, over which the formulas of a 
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from perfmodel import catalog
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.question import DEFAULT_DEVICE
 from perfmodel.core.workload import LARGEST_SIZE
@@ -123,6 +124,25 @@ class SweepVariant(ABC):
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """``columns`` of a single row, those computed row by row; PerfmodelError if the row has no answer."""
 
+
+@dataclass(frozen=True, slots=True)
+class RowVariant(SweepVariant):
+    """A variant without formulas: every one of ``columns`` is read off the ``answer`` to each row."""
+
+    answer: Callable[[Mapping[str, int]], Any]
+    columns: Sequence[SweepColumn]
+
+    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
+        """Values of ``columns`` of one row. Its error has no sizes of options: rows that fail alike are counted together."""
+        try:
+            found = self.answer(values)
+        except PerfmodelError as error:
+            raise type(error)(_SIZES.sub(r"\1", error.message), error.fix) from None
+        read = read_columns([column for column in self.columns if column.name in columns], found)
+        return {name: None if value is None else float(value) for name, value in read.items()}
+
+
+_SIZES = re.compile(r"(--[a-z-]+) \d+")
 
 Values = Mapping[str, Any]
 
