@@ -158,6 +158,11 @@ class Best(_Search):
     most: bool = False
     rows: list[Row] = field(default_factory=list)
 
+    @property
+    def word(self) -> str:
+        """What is looked for."""
+        return "most" if self.most else "least"
+
     def _places(self, answer: VariantBlock) -> Any:
         values = (-1 if self.most else 1) * answer.flat(self.column)
         places = np.flatnonzero(values < (self._cost(self.rows[-1]) if len(self.rows) >= self.top else np.inf))
