@@ -65,15 +65,6 @@ class AttentionVariant(SweepVariant):
         few = (rows <= LARGEST_EDGE // 2).any() if hasattr(rows, "any") else rows <= LARGEST_EDGE // 2
         return minimum(rows, LARGEST_EDGE) if few else LARGEST_EDGE
 
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Sizes of the tiles; and the heads where they cannot share K and V."""
-        depends_on = {"kv_heads": ["heads", "kv_heads"]} if self.grouped else {}
-        if self.algorithm.tiling is None:
-            return depends_on
-        rows = [] if self._few_rows(values) is LARGEST_EDGE else ["n", *(["heads", "kv_heads"] if self.probe.packed else [])]
-        depends = [name for name in (*_OF_TILE, *rows) if name in values]
-        return {**depends_on, **dict.fromkeys(self.sizes.names, depends)}
-
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Tile sizes; rows whose heads do not form groups, or for which no tile fits, are left out."""
         sizes: dict[str, Any] = {}

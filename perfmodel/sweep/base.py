@@ -108,12 +108,11 @@ class SweepVariant(ABC):
 
     __slots__ = ()
 
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Inputs that the variant adds (such as tile sizes), each with the names of the inputs it depends on; ``values``: the grid's."""
-        return {}
-
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Values of ``extras`` for a block, and the rows without an answer, as a mask by reason. ``values`` broadcast to the block."""
+        """Inputs that the variant adds for a block, such as tile sizes, and the rows without an answer, as a mask by reason.
+
+        ``values`` broadcast to the block.
+        """
         return {}, {}
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:

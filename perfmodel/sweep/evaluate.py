@@ -109,12 +109,11 @@ class Evaluator:
         self.grid, self.part = grid, part
         self.variants: dict[Any, tuple[SweepVariant, Replay]] = {}
         self.unanswered: dict[Any, str] = {}
-        whole = self._values(tuple(slice(0, length) for length in part.lengths))
         for value, choices in grid.variants(part).items():
             try:
                 with np.errstate(all="ignore"):  # some derived numbers mean nothing
                     variant = grid.workload.variant(choices)
-                    self.variants[value] = variant, self._recorded(variant, whole)
+                    self.variants[value] = variant, self._recorded(variant)
             except PerfmodelError as error:
                 self.unanswered[value] = error.message
 
@@ -146,23 +145,20 @@ class Evaluator:
             values[name] = value
         return reasons
 
-    def _recorded(self, variant: SweepVariant, whole: Values) -> Replay:
+    def _recorded(self, variant: SweepVariant) -> Replay:
         """The variant's formulas, with numbers of one value written into them."""
         fast = [name for name in self.grid.columns if name not in self.grid.pointwise]
         if not fast:
             return Replay({})
-        depends, recording = variant.extras(whole), Recording()
-        first = self._values(tuple(slice(0, 1) for _ in self.part.lengths))
-        self._meaningless(first)
-        extra = variant.prepare(first)[0]
-        numbers: dict[str, Any] = {}
-        for name, value in {**first, **extra}.items():
-            if any(np.size(whole[source]) > 1 for source in depends.get(name, [name])):
-                numbers[name] = recording.leaf(self.grid.source(name))
-            else:
-                plain = float(np.asarray(value).reshape(-1)[0])
-                real = name not in extra and self.grid.workload.named[name].kind == "number"
-                numbers[name] = plain if real else int(plain)
+        recording, numbers = Recording(), dict[str, Any]()
+        corner = self._values(tuple(slice(0, 2) for _ in self.part.lengths))  # two values along every axis tell what varies along it
+        self._meaningless(corner)
+        extra = variant.prepare(corner)[0]
+        for name, value in corner.items():
+            plain = float(np.asarray(value).reshape(-1)[0])
+            one = plain if self.grid.workload.named[name].kind == "number" else int(plain)
+            numbers[name] = recording.leaf(self.grid.source(name)) if np.size(value) > 1 else one
+        numbers |= {name: recording.leaf(name) for name in extra}
         formulas = variant.formulas(numbers)
         return Replay({name: formulas[name] for name in fast})
 

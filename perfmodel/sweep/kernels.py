@@ -163,10 +163,6 @@ class MatmulVariant(SweepVariant):
             return error.message
         return {name: getattr(tile, name) for name in _TILE}
 
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Sizes of the tile, which depend on the rows, the columns and the edges given."""
-        return {name: [edge for edge in ("m", "n", *_EDGES) if edge in values] for name in _TILE}
-
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sizes of the tile, and the rows where it does not fit or k cannot be split."""
         import numpy as np
