@@ -225,7 +225,7 @@ def sweep(
     if size > most_bytes:
         fix = "take fewer values, allow more with most_bytes, or write them to a file with: perfmodel sweep -o rows.parquet"
         raise UsageError(f"{grid.points:,} rows take {size:,} B", fix)
-    runner, counts = Runner(grid, size, rows=max(grid.points, 1)), Counts()
+    runner, counts = Runner(grid, max(grid.points, 1)), Counts()
     [chunk] = runner.chunks()
     table = runner.evaluate(chunk, counts)
     return Columns(table.part(0, table.rows), counts.left_out, counts.excluded)

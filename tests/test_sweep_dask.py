@@ -261,9 +261,10 @@ def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> N
     """What a worker does, without one."""
     from perfmodel.sweep.dask_run import task
     from perfmodel.sweep.grid import grid_of
-    from perfmodel.sweep.run import Counts, Runner
+    from perfmodel.sweep.run import Counts, Runner, chunk_rows
 
-    runner = Runner(grid_of(STUDY), MEMORY)
+    grid = grid_of(STUDY)
+    runner = Runner(grid, chunk_rows(grid, MEMORY))
     parts = Parts(tmp_path, tmp_path, "parquet", STUDY, runner.rows)
     total = Counts()
     for chunk in runner.chunks():

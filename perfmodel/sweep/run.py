@@ -112,16 +112,17 @@ class Counts:
             self.left_out[known] = self.left_out.get(known, 0) + number
 
 
+def chunk_rows(grid: SweepGrid, memory_bytes: int) -> int:
+    """Rows of a chunk that fits the memory given."""
+    most = SLOW_ROWS if grid.pointwise else MOST_CHUNK_ROWS
+    return max(1, min(most, int(SHARE_OF_MEMORY * memory_bytes / row_bytes(grid.fields))))
+
+
 class Runner:
-    """Evaluates the chunks of a grid, in whatever order, in ``memory_bytes`` or as chunks of ``rows``.
+    """Evaluates the chunks of a grid of at most ``rows`` rows. ``tables``: whether rows are wanted or only what consumers make of them."""
 
-    ``tables``: whether rows are wanted or only what consumers make of them.
-    """
-
-    def __init__(self, grid: SweepGrid, memory_bytes: int, *, tables: bool = True, rows: int | None = None) -> None:
-        self.grid, self.tables = grid, tables
-        most = SLOW_ROWS if grid.pointwise else MOST_CHUNK_ROWS
-        self.rows = rows or max(1, min(most, int(SHARE_OF_MEMORY * memory_bytes / row_bytes(grid.fields))))
+    def __init__(self, grid: SweepGrid, rows: int, *, tables: bool = True) -> None:
+        self.grid, self.rows, self.tables = grid, rows, tables
         self._evaluator: Evaluator | None = None
         self._table = RowTable.empty(grid.fields, 0)
 
