@@ -26,8 +26,6 @@ from perfmodel.timing.select_kernel import answered, check_compared, check_imple
 
 _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
 _TILE = ("br", "bc", "threads", "head_dim")
-_OF_TILE = ("d", "dv", "block_q", "block_kv", "sram")
-"""What a tile depends on, beside the query rows where they are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +57,15 @@ class AttentionVariant(SweepVariant):
             sizes |= {f"{direction} {name}": getattr(tile, name) for name in _TILE}
         return sizes
 
-    def _few_rows(self, values: Mapping[str, Any]) -> Any:
-        """Query rows of a walk, where some are so few that they may decide on the tile; else the most that do."""
-        rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)
-        few = (rows <= LARGEST_EDGE // 2).any() if hasattr(rows, "any") else rows <= LARGEST_EDGE // 2
-        return minimum(rows, LARGEST_EDGE) if few else LARGEST_EDGE
-
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Tile sizes; rows whose heads do not form groups, or for which no tile fits, are left out."""
         sizes: dict[str, Any] = {}
         left_out: dict[str, Any] = {}
         if self.algorithm.tiling is not None:
-            given = (values.get(name, 0) for name in _OF_TILE[:-1])
-            sizes, left_out = self.sizes.of(self._few_rows(values), *given, values.get("sram", self.sram_bytes or 0))
+            rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)  # more than a tile has change nothing
+            given = (values.get(name, 0) for name in ("d", "dv", "block_q", "block_kv"))
+            found = self.sizes.of(minimum(rows, LARGEST_EDGE), *given, values.get("sram", self.sram_bytes or 0))
+            sizes, left_out = dict(found[0]), dict(found[1])
         if values["heads"] is not values["kv_heads"]:
             left_out["kv_heads does not divide heads"] = values["heads"] % values["kv_heads"] != 0
             if self.grouped:
