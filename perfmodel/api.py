@@ -227,7 +227,7 @@ def sweep(
         raise UsageError(f"{grid.points:,} rows take {size:,} B", fix)
     runner, counts = Runner(grid, max(grid.points, 1)), Counts()
     [chunk] = runner.chunks()
-    table = runner.evaluate(chunk, counts)
+    table = runner.evaluate(chunk, counts.update)
     return Columns(table.part(0, table.rows), counts.left_out, counts.excluded)
 
 

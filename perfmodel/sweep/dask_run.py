@@ -48,7 +48,7 @@ def task(parts: Parts, anew: bool, chunk: Chunk) -> Findings:
     findings = Findings.of(runner.grid, parts.study)
     if not parts.place.is_dir():
         raise DataError(f"{parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
-    parts.write(runner, chunk, findings, anew=anew)
+    parts.write(runner, chunk, findings.update, anew=anew)
     return findings
 
 

@@ -6,10 +6,9 @@ are blocks that fit the memory given. Both come in one order, so that a chunk me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Protocol
 
 import numpy as np
 
@@ -72,11 +71,8 @@ def chunks(grid: SweepGrid, rows: int) -> Iterator[Chunk]:
         yield Chunk(index, tuple(blocks), held)
 
 
-class Consumer(Protocol):
-    """Takes in every block of a run."""
-
-    def update(self, block: GridBlock) -> None:
-        """Take in one block."""
+Consumer = Callable[[GridBlock], None]
+"""Takes in every block of a run."""
 
 
 @dataclass(slots=True)
@@ -142,5 +138,5 @@ class Runner:
                 self._evaluator = Evaluator(self.grid, part)
             block = self._evaluator.block(slices, self._table if self.tables else None)
             if consumer is not None:
-                consumer.update(block)
+                consumer(block)
         return self._table

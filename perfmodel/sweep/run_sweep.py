@@ -45,7 +45,7 @@ def check_answers(grid: SweepGrid) -> None:
     for chunk in islice(runner.chunks(), MOST_CHUNKS + 1):
         if counts.rows or counts.excluded or chunk.index == MOST_CHUNKS:
             return
-        runner.evaluate(chunk, counts)
+        runner.evaluate(chunk, counts.update)
     _check_rows(counts)
 
 
@@ -75,16 +75,16 @@ def run_sweep(
     if output is None:
         few = grid.points <= FEW_ROWS
         runner = Runner(grid, chunk_rows(grid, memory), tables=few)
-        rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, findings).listed()]
+        rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, findings.update).listed()]
         rows = rows if few else None
     elif output.dask is not None:
         from perfmodel.sweep.dask_run import write_cluster
 
         write_cluster(grid, output, memory, findings)
     elif is_stream(output):
-        write_stream(Runner(grid, chunk_rows(grid, memory)), output, findings)
+        write_stream(Runner(grid, chunk_rows(grid, memory)), output, findings.update)
     else:
-        write_parts(grid, output, memory, findings)
+        write_parts(grid, output, memory, findings.update)
     if output is None or not output.resume:  # what was there before is not counted again
         _check_rows(findings.counts)
     return SweepResult(grid, findings.counts, findings.summary, findings.best, findings.pareto, rows)
