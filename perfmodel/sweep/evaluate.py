@@ -107,43 +107,38 @@ class Evaluator:
 
     def __init__(self, grid: SweepGrid, part: SubGrid) -> None:
         self.grid, self.part = grid, part
-        self.variants: dict[Any, tuple[SweepVariant, Replay]] = {}
+        self.variants: dict[Any, tuple[Values, SweepVariant, Replay]] = {}
         self.unanswered: dict[Any, str] = {}
         for value, choices in grid.variants(part).items():
             try:
                 with np.errstate(all="ignore"):  # some derived numbers mean nothing
                     variant = grid.workload.variant(choices)
-                    self.variants[value] = variant, self._recorded(variant)
+                    self.variants[value] = choices, variant, self._recorded(variant)
             except PerfmodelError as error:
                 self.unanswered[value] = error.message
 
-    def _values(self, slices: Slices) -> dict[str, Any]:
-        """Values by name: arrays that broadcast to the block, or plain numbers; what repeats another is the same object."""
-        values: dict[str, Any] = dict(self.part.fixed)
+    def _values(self, slices: Slices) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Values by name, and rows whose derived numbers mean nothing, by reason; these are replaced by 1 so that they do no harm.
+
+        Values are arrays that broadcast to the block, or plain numbers; what repeats another is the same object.
+        """
+        values, reasons = dict[str, Any](self.part.fixed), dict[str, Any]()
         for axis, (name, stretch) in enumerate(zip(self.part.axes, slices, strict=True)):
             shape = [1] * len(slices)
             shape[axis] = -1
             values[name] = self.part.axes[name][stretch].reshape(shape)
         for name, expression in self.grid.derived.items():
-            values[name] = expression.value(values) if expression.alias is None else values[expression.alias]
-        return values
-
-    def _meaningless(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Rows whose derived numbers mean nothing, by reason; these are replaced by 1 so that they do no harm."""
-        reasons = dict[str, Any]()
-        for name, expression in self.grid.derived.items():
-            axis = self.grid.workload.named[name]
             if expression.alias is not None:
                 values[name] = values[expression.alias]
                 continue
-            value = np.asarray(values[name], float)
-            wrong = ~((value >= axis.least) & (value <= axis.most) & ((value == np.floor(value)) | (axis.kind == "number")))
+            number, value = self.grid.workload.named[name], np.asarray(expression.value(values), float)
+            whole = number.kind != "number"
+            wrong = ~((value >= number.least) & (value <= number.most) & ((value == np.floor(value)) | (not whole)))
             if wrong.any():
-                whole = "" if axis.kind == "number" else "whole "
-                reasons[f"{name} = {expression.text} is no {whole}number of its range"] = wrong
+                reasons[f"{name} = {expression.text} is no {'whole ' * whole}number of its range"] = wrong
                 value = np.where(wrong, 1.0, value)
             values[name] = value
-        return reasons
+        return values, reasons
 
     def _recorded(self, variant: SweepVariant) -> Replay:
         """The variant's formulas, with numbers of one value written into them."""
@@ -151,8 +146,7 @@ class Evaluator:
         if not fast:
             return Replay({})
         recording, numbers = Recording(), dict[str, Any]()
-        corner = self._values(tuple(slice(0, 2) for _ in self.part.lengths))  # two values along every axis tell what varies along it
-        self._meaningless(corner)
+        corner, _ = self._values(tuple(slice(0, 2) for _ in self.part.lengths))  # two values along every axis tell what varies along it
         extra = variant.prepare(corner)[0]
         for name, value in corner.items():
             plain = float(np.asarray(value).reshape(-1)[0])
@@ -166,8 +160,7 @@ class Evaluator:
         """The block at ``slices``, whose rows are added to ``table``."""
         lengths = tuple(stretch.stop - stretch.start for stretch in slices)
         with np.errstate(all="ignore"):
-            values = self._values(slices)
-            reasons = self._meaningless(values)
+            values, reasons = self._values(slices)
             answers = [self._answer(name, lengths, values, reasons, table) for name in self.variants]
         left_out = dict[str, int]()
         for reason in self.unanswered.values():
@@ -176,9 +169,9 @@ class Evaluator:
 
     def _answer(self, name: Any, lengths: tuple[int, ...], values: Values, reasons: Values, table: RowTable | None) -> VariantBlock:
         """The columns of one variant, and the rows that count, which are added to ``table``."""
-        variant, replay = self.variants[name]
+        choices, variant, replay = self.variants[name]
         extra, missing = variant.prepare(values)
-        answer = VariantBlock(name, {**self.part.choices, **values, str(self.grid.workload.compared): name}, lengths)
+        answer = VariantBlock(name, {**choices, **values}, lengths)
         columns = replay.run({**values, **extra})
         answer.exclude(self.grid.where)
         answer.leave_out({**reasons, **missing})

@@ -1,6 +1,6 @@
 """Formulas run once on numbers that note what is done to them, then on blocks of arrays.
 
-Run on arrays themselves they take 3 to 14 times as long: every number of a kernel would be computed, most of them on whole blocks and
+Run on arrays themselves they take 4 to 14 times as long: every number of a kernel would be computed, most of them on whole blocks and
 several times. The notes are NumPy functions of earlier results. Equal steps are one, a block runs those that its columns need, and a
 result has length 1 along every axis that it does not depend on.
 """
