@@ -44,6 +44,17 @@ def test_the_json_object(run: Any) -> None:
     assert many["counts"]["rows"] == 40000
 
 
+def test_the_best_row_of_each_choice_that_is_a_number_or_a_size(run: Any) -> None:
+    line = "sweep --n 64,128 --d 64 --dropout 0,0.5 --sram 48KiB,96KiB --algorithm flash1 --json"
+    found = run(line).json
+    groups, rows = found["best"]["groups"], found["rows"]
+    assert {row["sram_size_bytes"] for row in rows} == {49152, 98304}
+    assert [row["dropout"] for row in groups] == [0, 0.5]
+    for best in groups:
+        assert best in rows
+        assert best["roofline_s"] == min(row["roofline_s"] for row in rows if row["dropout"] == best["dropout"])
+
+
 def test_the_summary(run: Any) -> None:
     out = run("sweep --n 128:8192:x2 --d 32,128,512 --heads 16 --hardware v100,h200 --algorithm standard,flash1,flash2 --full").out
     assert "Sweep over attention: 126 rows (2 x hardware, 3 x algorithm, 7 x n, 3 x d)" in out

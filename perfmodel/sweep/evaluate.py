@@ -107,6 +107,7 @@ class Evaluator:
 
     def __init__(self, grid: SweepGrid, part: SubGrid) -> None:
         self.grid, self.part = grid, part
+        self.slow = [name for name in grid.columns if name in grid.pointwise]
         self.variants: dict[Any, tuple[Values, SweepVariant, Replay]] = {}
         self.unanswered: dict[Any, str] = {}
         for value, choices in grid.variants(part).items():
@@ -142,7 +143,7 @@ class Evaluator:
 
     def _recorded(self, variant: SweepVariant) -> Replay:
         """The variant's formulas, with numbers of one value written into them."""
-        fast = [name for name in self.grid.columns if name not in self.grid.pointwise]
+        fast = [name for name in self.grid.columns if name not in self.slow]
         if not fast:
             return Replay({})
         recording, numbers = Recording(), dict[str, Any]()
@@ -176,7 +177,7 @@ class Evaluator:
         answer.exclude(self.grid.where)
         answer.leave_out({**reasons, **missing})
         answer.values |= columns
-        if self.grid.pointwise:
+        if self.slow:
             answer.leave_out(self._points(answer, variant, values))
         answer.exclude(self.grid.filters)
         if table is not None:  # while they are in the caches
@@ -185,13 +186,13 @@ class Evaluator:
 
     def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values) -> dict[str, Any]:
         """Fills the columns that are computed row by row; NaN, and the rows by reason, where there is no answer."""
-        lengths, names = answer.lengths, [name for name in self.grid.columns if name in self.grid.pointwise]
+        lengths = answer.lengths
         laid = {name: np.broadcast_to(value, lengths).reshape(-1) for name, value in values.items()}
-        columns = {name: np.full(lengths, np.nan) for name in names}
+        columns = {name: np.full(lengths, np.nan) for name in self.slow}
         reasons: dict[str, Any] = {}
         for row in range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist():
             try:
-                found = variant.point({name: _plain(value[row]) for name, value in laid.items()}, names)
+                found = variant.point({name: _plain(value[row]) for name, value in laid.items()}, self.slow)
             except PerfmodelError as error:
                 reasons.setdefault(error.message, np.zeros(lengths, bool)).reshape(-1)[row] = True
                 continue

@@ -80,7 +80,7 @@ class RowTable:
         """Number of rows there is room for."""
         return len(next(iter(self.arrays.values())))
 
-    def append(self, values: Mapping[str, Any], lengths: tuple[int, ...], where: Any, rows: int) -> None:
+    def append(self, values: dict[str, Any], lengths: tuple[int, ...], where: Any, rows: int) -> None:
         """Adds ``rows`` rows of a block of ``lengths``, to which ``values`` broadcast: those ``where``, by a mask or indices; None: all."""
         target = slice(self.rows, self.rows + rows)
         for one in self.fields:
@@ -89,6 +89,8 @@ class RowTable:
                 value = one.words.index(str(value))
             if where is None:
                 np.copyto(array.reshape(lengths), value, casting="unsafe")
+                if one.type is np.float64 and np.size(value) > 1:
+                    values[one.source] = array.reshape(lengths)  # its own memory is used again while it is in the caches
             else:
                 array[...] = np.broadcast_to(value, lengths)[where]
         self.rows += rows
