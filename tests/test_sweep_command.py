@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import perfmodel
 from perfmodel.catalog import data_folder
 from perfmodel.commands._progress import SweepProgress
+from perfmodel.kernels.attention.algorithms import names
 from perfmodel.sweep.study import WORKLOADS, read_study
 from perfmodel.sweep.summary import front
 from tools import bench
@@ -248,7 +249,7 @@ def test_a_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "perfmodel.bench/1"
     assert all(one["ratio"] > 1 for one in found["speeds"])
-    assert len(found["speeds"]) == 2 * 6 + 3
+    assert len(found["speeds"]) == 2 * len(names()) + 3
     assert found["starts"][0]["ratio"] == 1
     assert found["memory"]["peak_bytes"] > 10e6
 
