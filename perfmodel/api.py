@@ -215,19 +215,19 @@ def sweep(
     from perfmodel.sweep.grid import grid_of
     from perfmodel.sweep.run import Counts, Runner
     from perfmodel.sweep.study import SweepStudy
-    from perfmodel.sweep.table import fields_of, row_bytes
+    from perfmodel.sweep.table import row_bytes
 
     listed = columns.split(",") if isinstance(columns, str) else columns
     wanted = None if listed is None else tuple(name.strip() for name in _texts("columns", listed))
     grid = grid_of(SweepStudy(workload, axes, _texts("where", [where] if isinstance(where, str) else where), wanted))
     check_type("most_bytes", most_bytes, isinstance(most_bytes, (int, float)), "a number of bytes")
-    size = grid.points * row_bytes(fields_of(grid))
+    size = grid.points * row_bytes(grid.fields)
     if size > most_bytes:
         fix = "take fewer values, allow more with most_bytes, or write them to a file with: perfmodel sweep -o rows.parquet"
         raise UsageError(f"{grid.points:,} rows take {size:,} B", fix)
-    runner, counts = Runner(grid, size, rows=max(grid.points, 1)), Counts()
+    runner, counts = Runner(grid, max(grid.points, 1)), Counts()
     [chunk] = runner.chunks()
-    table = runner.evaluate(chunk, counts)
+    table = runner.evaluate(chunk, counts.update)
     return Columns(table.part(0, table.rows), counts.left_out, counts.excluded)
 
 

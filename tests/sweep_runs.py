@@ -18,12 +18,17 @@ from perfmodel.sweep.study import SweepStudy
 AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:20:+1", "algorithm": ["standard", "flash2"], "hardware": "h200"}
 ROWS = 100 * 2 * 20 * 2
 MEMORY = 1 << 19
+"""So little that the rows make several chunks."""
 STUDY = SweepStudy("attention", AXES).complete()
+OTHER = SweepStudy("attention", {**AXES, "d": 64}).complete()
+
+
+def to(path: Path, **more: Any) -> Output:
+    return Output(path, path.suffix.removeprefix(".") or "parquet", folder=not path.suffix, **more)
 
 
 def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: SweepStudy = STUDY) -> Any:
-    form = path.suffix.removeprefix(".") or "parquet"
-    return run_sweep(study, Output(path, form, folder=not path.suffix, resume=resume), memory)
+    return run_sweep(study, to(path, resume=resume), memory)
 
 
 def rows_in(path: Path) -> int:
@@ -43,8 +48,17 @@ def unfinished(path: Path) -> Path:
     return found
 
 
+def parts_of(path: Path) -> list[Path]:
+    """Whole parts of what is to become ``path``, none where nothing is."""
+    place = interrupted_rows(path)
+    return [] if place in (None, path) else sorted(place.glob("part-*"))
+
+
 def content(path: Path) -> Any:
-    return [(one.name, one.read_bytes()) for one in sorted(path.iterdir())] if path.is_dir() else path.read_bytes()
+    """What a reader sees of a file or a folder."""
+    if path.is_dir():
+        return [(one.name, one.read_bytes()) for one in sorted(path.iterdir()) if not one.name.startswith(".")]
+    return path.read_bytes()
 
 
 def names(folder: Path) -> list[str]:
@@ -68,11 +82,11 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def interrupted(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int = 2, *, resume: bool = False) -> None:
+def interrupted(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int = 2, *, resume: bool = False, study: SweepStudy = STUDY) -> None:
     with monkeypatch.context() as patch:
         at_chunk(patch, chunk, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            write(path, resume=resume)
+            write(path, resume=resume, study=study)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

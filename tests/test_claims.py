@@ -286,10 +286,22 @@ VALUES = {"n": 7, "row": (3, 1, 2), "pairs": [(1, 2), (3, 4)], "high": max, "tex
 @each(
     "text",
     [
-        *("n + 1 - 2 * 3 / 4 // 1 ** 2", "-n", "n < 8", "n <= 6", "n > 7", "n >= 7", "n == 7", "n != 7", "1 if n > 3 else 2", "row[0]"),
+        *(
+            "n + 1 - 2 * 3 / 4 // 1 ** 2",
+            "-n",
+            "n < 8",
+            "n <= 6",
+            "n > 7",
+            "n >= 7",
+            "n == 7",
+            "n != 7",
+            "n % 4 == 3",
+            "1 if n > 3 else 2",
+            "row[0]",
+        ),
         *("row[:n // 7]", "row[1:]", "row[-1:] + (n, text)", "[n, 1]", "{text: n, 1: 2}[text]", 'f"x {n} [{text}]"', "one.what"),
         *("high(row)", "high([], default=n)", "[x * y for x, y in pairs]", "[x for x in row if x > 1 if x < 3]", "high(x for x in row)"),
-        *("[x * y for x in row for y in [x, n]]", "[n for n in row]"),
+        *("[x * y for x in row for y in [x, n]]", "[n for n in row]", "1 < n < 8", "not n > 8 and n < 3", "n < 3 or not not n"),
     ],
 )
 def test_a_formula_is_what_python_makes_of_it(text):
@@ -299,20 +311,9 @@ def test_a_formula_is_what_python_makes_of_it(text):
 @each(
     "text",
     [
-        *(
-            "lambda: n",
-            "n.__class__",
-            "one._private",
-            "text.format(n)",
-            "text.upper",
-            "unknown",
-            "__import__",
-            "(n := 2)",
-            "n and n",
-            "n @ n",
-        ),
-        *("n or 1", "1 < n < 8", "{**row}", "high(**row)", "high(*row)", "{x for x in row}", "n is n", "n in row", "row[::2]"),
-        *('f"{n:2}"', 'f"{n!r}"', "~n", "not n", "await n", "import os", "n = 2", "n +", "json.decoder", "[*row]", "[x for x.y in row]"),
+        *("lambda: n", "n.__class__", "one._private", "text.format(n)", "text.upper", "unknown", "__import__", "(n := 2)", "n @ n"),
+        *("{**row}", "high(**row)", "high(*row)", "{x for x in row}", "n is n", "n in row", "row[::2]"),
+        *('f"{n:2}"', 'f"{n!r}"', "~n", "await n", "import os", "n = 2", "n +", "json.decoder", "[*row]", "[x for x.y in row]"),
     ],
 )
 def test_what_a_formula_may_not_hold(text):

@@ -10,10 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
+from sweep_runs import wait_until
 
 from perfmodel.core.errors import DataError
 from perfmodel.sweep import dask_run
@@ -48,17 +47,26 @@ def _garbage_stays_here() -> Iterator[None]:
     gc.collect()
 
 
+def made(workers: int, *, processes: bool = False) -> LocalCluster:
+    """A scheduler with so many workers of one thread."""
+    settings: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "processes": processes, "protocol": "tcp"}
+    return LocalCluster(**settings, dashboard_address=":0", host="127.0.0.1", silence_logs=60)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    settings: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-    with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as made:
-        yield made
+    with made(2, processes=True) as started:
+        yield started
+
+
+def folder_of(path: Path, cluster: LocalCluster | None = None, *, resume: bool = False) -> Output:
+    return Output(path, "parquet", folder=True, resume=resume, dask=cluster.scheduler_address if cluster else None)
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("local") / "rows"
-    return run_sweep(STUDY, Output(folder, "parquet", folder=True), MEMORY), pq.read_table(folder)
+    return run_sweep(STUDY, folder_of(folder), MEMORY), pq.read_table(folder)
 
 
 def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: Any, tmp_path: Path) -> None:
@@ -76,8 +84,7 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
             os.kill(killed[0], signal.SIGKILL)
             written.extend(folder.glob(".*/part-*"))
 
-    output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
-    found = run_sweep(STUDY, output, MEMORY, lambda total: kill_one)
+    found = run_sweep(STUDY, folder_of(folder, cluster), MEMORY, lambda total: kill_one)
     with Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(2, timeout=60)
         assert killed[0] not in client.run(os.getpid).values()
@@ -92,21 +99,22 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
     assert found.summary.compared == expected.summary.compared
     assert found.best.rows == expected.best.rows
     assert found.pareto.rows == expected.pareto.rows
-    # carried on: only what is missing is written
-    lost, kept = parts[3], parts[5].stat().st_mtime_ns
-    lost.unlink()
-    again = run_sweep(STUDY, Output(folder, "parquet", folder=True, resume=True, dask=cluster.scheduler_address), MEMORY)
-    assert pq.read_table(folder).equals(rows)
-    assert parts[5].stat().st_mtime_ns == kept
-    assert again.counts == expected.counts
+    # carried on: only what is missing is written, in chunks as they were begun
+    for on, memory in ((cluster, MEMORY), (None, 16 * MEMORY)):
+        kept = parts[5].stat().st_mtime_ns
+        parts[3].unlink()
+        again = run_sweep(STUDY, folder_of(folder, on, resume=True), memory)
+        assert pq.read_table(folder).equals(rows)
+        assert parts[5].stat().st_mtime_ns == kept
+        assert again.counts == expected.counts
 
 
 def test_engines_are_swept_on_workers(cluster: LocalCluster, tmp_path: Path) -> None:
     axes = {"model": "llama-3.1-8b", "hardware": "h200", "engine": ["vllm", "sglang"], "isl": 64, "osl": 8, "concurrency": [1, 2, 4]}
-    study, folders = SweepStudy("serve", axes).complete(), [tmp_path / "there", tmp_path / "here"]
-    for folder, dask in zip(folders, (cluster.scheduler_address, None), strict=True):
-        run_sweep(study, Output(folder, "parquet", folder=True, dask=dask), MEMORY)
-    there, here = map(pq.read_table, folders)
+    study = SweepStudy("serve", axes).complete()
+    for name, on in (("there", cluster), ("here", None)):
+        run_sweep(study, folder_of(tmp_path / name, on), MEMORY)
+    there, here = (pq.read_table(tmp_path / name) for name in ("there", "here"))
     assert there.num_rows == 6
     assert there.equals(here)
 
@@ -115,42 +123,21 @@ def test_what_goes_wrong_on_a_worker_is_said_here(cluster: LocalCluster, tmp_pat
     nowhere = Parts(tmp_path / "nowhere", tmp_path / "nowhere", "parquet", STUDY, 1000)
     monkeypatch.setattr("perfmodel.sweep.dask_run.opened", lambda output, study, rows: nullcontext(nowhere))  # as if not shared
     with pytest.raises(DataError, match="no such folder on the worker"):
-        run_sweep(STUDY, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
+        run_sweep(STUDY, folder_of(tmp_path / "nowhere", cluster), MEMORY)
 
 
 def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
     """Scheduler and worker as separate programs, the way people start them."""
-    scheduler = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_scheduler",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--no-dashboard",
-            "--scheduler-file",
-            "s.json",
-        ],
-        cwd=tmp_path,
-        stderr=subprocess.DEVNULL,
-    )
-    processes = [scheduler]
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(program: str, *words: str) -> None:
+        line = [sys.executable, "-m", f"distributed.cli.dask_{program}", "--scheduler-file", "s.json", "--no-dashboard", *words]
+        processes.append(subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL))
+
     try:
-        wait_for((tmp_path / "s.json").exists)
-        worker = [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_worker",
-            "--scheduler-file",
-            "s.json",
-            "--no-nanny",
-            "--no-dashboard",
-            "--nthreads",
-            "1",
-        ]
-        processes.append(subprocess.Popen(worker, cwd=tmp_path, stderr=subprocess.DEVNULL))
+        start("scheduler", "--host", "127.0.0.1", "--port", "0")
+        wait_until((tmp_path / "s.json").exists)
+        start("worker", "--no-nanny", "--nthreads", "1")
         with Client(scheduler_file=str(tmp_path / "s.json"), set_as_default=False) as client:
             client.wait_for_workers(1, timeout=60)
             address = client.scheduler.address
@@ -158,7 +145,7 @@ def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-m", "perfmodel", *line.split()], capture_output=True, text=True, check=False)
         assert (done.returncode, "200 rows." in done.stdout) == (0, True), done.stderr
         assert pq.read_table(tmp_path / "rows").num_rows == 200
-        assert_a_lost_scheduler_is_one_message(address, scheduler, tmp_path / "long")
+        assert_a_lost_scheduler_is_one_message(address, processes[0], tmp_path / "long")
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -169,7 +156,7 @@ def assert_a_lost_scheduler_is_one_message(address: str, scheduler: subprocess.P
     """What the client leaves behind is said after the command's end, so in a process of its own."""
     line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --row-memory 2MiB --hardware h200 --dask {address} -o {folder}"
     with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: any(folder.glob(".*/part-*")))
+        wait_until(lambda: any(folder.glob(".*/part-*")))
         scheduler.kill()
         _, told = process.communicate(timeout=60)
     said = [text for text in told.splitlines() if " rows, " not in text]  # but for its progress
@@ -182,19 +169,15 @@ def assert_a_lost_scheduler_is_one_message(address: str, scheduler: subprocess.P
 def waits_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers have a minute of real time, so that no slow machine misses one; a wait between two looks passes at once."""
     now = [0.0]
-    for name, value in {
-        "CONNECT_S": 60,
-        "PATIENCE_S": 60,
-        "LOOK_S": 0.3,
-        "monotonic": lambda: now[0],
-        "sleep": lambda seconds: now.__setitem__(0, now[0] + 60),
-    }.items():
+    limits = {"CONNECT_S": 60, "PATIENCE_S": 60, "LOOK_S": 0.3}
+    clock = {"monotonic": lambda: now[0], "sleep": lambda seconds: now.__setitem__(0, now[0] + 60)}
+    for name, value in {**limits, **clock}.items():
         monkeypatch.setattr(f"perfmodel.sweep.dask_run.{name}", value)
 
 
 @pytest.mark.usefixtures("waits_in_vain")
 def test_without_workers_nothing_is_written(run: Any, tmp_path: Path) -> None:
-    with LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=":0", host="127.0.0.1", silence_logs=60) as empty:
+    with made(0) as empty:
         outcome = run(f"sweep --n 64 --d 64 --dask {empty.scheduler_address} -o {tmp_path / 'rows'}")
     assert (outcome.code, outcome.err.count("\n"), list(tmp_path.iterdir())) == (2, 2, [])
     assert "has no workers" in outcome.err
@@ -203,12 +186,9 @@ def test_without_workers_nothing_is_written(run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("waits_in_vain")
 def test_workers_that_go_leave_what_they_wrote(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "protocol": "tcp", "dashboard_address": ":0"}
     folder = tmp_path / "rows"
-    with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as cluster:
-        output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
-        with pytest.raises(DataError, match=r"has no workers; .* keeps \d+ whole files?\n.*--resume") as told:
-            run_sweep(STUDY, output, MEMORY, lambda total: lambda points: cluster.scale(0))
+    with made(1) as cluster, pytest.raises(DataError, match=r"has no workers; .* keeps \d+ whole files?\n.*--resume") as told:
+        run_sweep(STUDY, folder_of(folder, cluster), MEMORY, lambda total: lambda points: cluster.scale(0))
     assert f"keeps {len(list(folder.glob('.*/part-*')))} whole" in str(told.value)
 
 
@@ -230,14 +210,7 @@ def test_a_worker_that_fails_is_one_message(cluster: LocalCluster, tmp_path: Pat
     """As where it lacks a library, or has another version of this one."""
     monkeypatch.setattr("perfmodel.sweep.dask_run.task", import_module)  # which takes other arguments
     with pytest.raises(DataError, match=r"--dask: \w+Error: .* keeps 0 whole files\n.*--resume"):
-        run_sweep(STUDY, Output(tmp_path / "rows", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert holds()
+        run_sweep(STUDY, folder_of(tmp_path / "rows", cluster), MEMORY)
 
 
 def test_no_scheduler_is_one_message(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,25 +257,14 @@ def test_something_else_answers(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_chunks_stay_as_they_were_begun(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Whatever memory is given when a folder is carried on."""
-    output = Output(tmp_path / "rows", "parquet", folder=True, resume=True, dask=cluster.scheduler_address)
-    whole = run_sweep(STUDY, output, MEMORY)
-    parts = sorted(output.path.iterdir()) if output.path else []
-    parts[-1].unlink()
-    parts[0].unlink()
-    again = run_sweep(STUDY, replace(output, dask=None), 16 * MEMORY)
-    assert sorted(output.path.iterdir() if output.path else []) == parts
-    assert pq.read_table(tmp_path / "rows").num_rows == whole.counts.rows == again.counts.rows
-
-
 def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> None:
     """What a worker does, without one."""
     from perfmodel.sweep.dask_run import task
     from perfmodel.sweep.grid import grid_of
-    from perfmodel.sweep.run import Counts, Runner
+    from perfmodel.sweep.run import Counts, Runner, chunk_rows
 
-    runner = Runner(grid_of(STUDY), MEMORY)
+    grid = grid_of(STUDY)
+    runner = Runner(grid, chunk_rows(grid, MEMORY))
     parts = Parts(tmp_path, tmp_path, "parquet", STUDY, runner.rows)
     total = Counts()
     for chunk in runner.chunks():

@@ -1,9 +1,10 @@
-"""Rows in files: what every format holds, interruptions, carrying on, and full disks."""
+"""Rows in files: what every format holds, full disks, memory, pipes and devices."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,30 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sweep_runs import AXES, ROWS, STUDY, names, parts_of, rows_in, to, write
 
 import perfmodel
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import interrupted_rows
-from perfmodel.sweep.run import Chunk, Runner
-from perfmodel.sweep.run_sweep import Output, run_sweep
+from perfmodel.sweep.run_sweep import run_sweep
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import Field, RowTable
-from perfmodel.sweep.writers import find, formats
+from perfmodel.sweep.writers import formats
 from perfmodel.sweep.writers.parquet import arrow_table, schema
-
-AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:10:+1", "causal": "both", "algorithm": ["standard", "flash2"], "hardware": "h200"}
-ROWS = 100 * 2 * 10 * 2 * 2
-MEMORY = 1 << 19
-"""So little that the rows make several chunks."""
-STUDY = SweepStudy("attention", AXES).complete()
-
-
-def to(path: Path, **more: Any) -> Output:
-    return Output(path, path.suffix.removeprefix("."), **more)
-
-
-def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: SweepStudy = STUDY) -> Any:
-    return run_sweep(study, to(path, resume=resume), memory)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -47,16 +34,6 @@ def read(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return found
-
-
-def unfinished(path: Path) -> list[dict[str, Any]]:
-    """The rows in the parts of what is to become ``path``."""
-    place = interrupted_rows(path)
-    assert place is not None
-    found = sorted(place.glob("part-*"))
-    if path.suffix == ".csv":
-        return list(csv.DictReader(line for one in found for line in one.read_text().splitlines()))
-    return [row for one in found for row in read(one)]
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +50,10 @@ def test_every_format_holds_every_row(tmp_path: Path, columns: Any, form: str) -
     assert list(found[0]) == list(columns)
     assert interrupted_rows(path) is None
     # chunks of another size order rows otherwise: compare as sets of rows
-    key = ("n", "d", "batch", "causal", "algorithm")
-    expected = {tuple(str(columns[name][i]).lower() for name in key): i for i in range(ROWS)}
-    assert len(expected) == ROWS
+    key = ("n", "d", "batch", "algorithm")
+    expected = {tuple(str(columns[name][i]) for name in key): i for i in range(ROWS)}
     for row in found:
-        index = expected.pop(tuple(str(row[name]).lower() for name in key))
+        index = expected.pop(tuple(str(row[name]) for name in key))
         for name in ("flops", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"):
             assert float(row[name]) == columns[name][index]
     assert not expected
@@ -136,66 +112,6 @@ def test_counts_are_whole_and_missing_numbers_are_empty(tmp_path: Path) -> None:
     assert (tmp_path / "rows.csv").read_text().splitlines()[0] == "hardware,algorithm,n,d,batch,flops,roofline_s,predicted_s"
 
 
-def interrupt_after(monkeypatch: pytest.MonkeyPatch, chunks: int, error: BaseException) -> None:
-    """Let evaluation fail once that many chunks are through."""
-    plain = Runner.evaluate
-
-    def evaluate(self: Runner, chunk: Chunk, *rest: Any) -> Any:
-        if chunk.index >= chunks:
-            raise error
-        return plain(self, chunk, *rest)
-
-    monkeypatch.setattr(Runner, "evaluate", evaluate)
-
-
-@pytest.mark.parametrize("form", formats())
-def test_an_interrupted_file_is_valid_and_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    whole, path = tmp_path / f"whole.{form}", tmp_path / f"rows.{form}"
-    result = write(whole)
-    for after in (2, 4):
-        with monkeypatch.context() as patch:
-            interrupt_after(patch, after, KeyboardInterrupt())
-            with pytest.raises(KeyboardInterrupt):
-                write(path, resume=True)
-        part = unfinished(path)
-        assert part == read(whole)[: len(part)]
-        assert 0 < len(part) < ROWS
-    carried = write(path, resume=True, memory=1 << 30)  # chunks stay as they were begun
-    assert read(path) == read(whole)
-    assert interrupted_rows(path) is None
-    assert carried.counts == result.counts
-    assert carried.summary.best == result.summary.best
-    assert sorted(name.name for name in tmp_path.iterdir()) == [f"rows.{form}", f"whole.{form}"]
-
-
-def test_a_part_that_is_not_whole_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, path = tmp_path / "whole.csv", tmp_path / "rows.csv"
-    write(whole)
-    with monkeypatch.context() as patch:
-        interrupt_after(patch, 2, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            write(path)
-    place = interrupted_rows(path)
-    assert place is not None
-    (place / ".part-00000002.csv.0123abcd").write_bytes(b"nvidia-h200-sxm,fla")  # as a killed process leaves it
-    write(path, resume=True)
-    assert path.read_bytes() == whole.read_bytes()
-
-
-def test_carrying_on_takes_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "rows.csv"
-    write(path, resume=True)  # nothing there yet: from the start
-    with pytest.raises(UsageError, match="is whole"):
-        write(path, resume=True)
-    with monkeypatch.context() as patch:
-        interrupt_after(patch, 2, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            write(path)
-    other = SweepStudy("attention", {**AXES, "d": 64}).complete()
-    with pytest.raises(UsageError, match="another study"):
-        write(path, resume=True, study=other)
-
-
 LIMITED = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -204,6 +120,7 @@ from perfmodel.cli import main
 sys.exit(main(sys.argv[2:]))
 """
 LINE = "sweep --n 64:6400:+64 --d 64,128 --batch 1:10:+1 --causal both --hardware h200 --row-memory 1MiB"
+FULL_ROWS = 100 * 2 * 10 * 2 * 2
 
 
 @pytest.mark.parametrize(("form", "limit"), [("csv", 300_000), ("jsonl", 700_000), ("parquet", 100_000), ("csv", 10_000)])
@@ -219,21 +136,11 @@ def test_a_full_disk_is_a_clear_error_and_rows_that_read(tmp_path: Path, form: s
     if limit == 10_000:  # no room for the first part
         assert list(tmp_path.iterdir()) == []
         return
-    part = unfinished(path)
-    assert len(part) == ROWS
+    parts = parts_of(path)
+    assert rows_in(parts[0].parent) == FULL_ROWS
     on = subprocess.run([sys.executable, "-m", "perfmodel", *line, "--resume"], capture_output=True, text=True, check=True)
-    assert f"{ROWS:,} rows." in on.stdout
-    assert read(path) == part
-
-
-def test_no_room_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **more: Any) -> int:
-        raise OSError(28, "No space left on device")
-
-    for form in ("csv", "parquet"):
-        monkeypatch.setattr(find(form), "__init__", full)
-        with pytest.raises(DataError, match="No space left on device"):
-            write(tmp_path / f"rows.{form}")
+    assert f"{FULL_ROWS:,} rows." in on.stdout
+    assert rows_in(path) == FULL_ROWS
 
 
 PEAK = """
@@ -276,25 +183,13 @@ def test_a_billion_points_in_bounded_memory() -> None:
 
 def test_a_folder_of_parts(tmp_path: Path, columns: Any) -> None:
     folder = tmp_path / "rows"
-    output = Output(folder, "parquet", folder=True)
-    run_sweep(STUDY, output, MEMORY)
-    found = sorted(folder.iterdir())
+    write(folder)
+    found = names(folder)
+    assert found == [f"part-{index:08}.parquet" for index in range(len(found))]
     assert len(found) > 3
-    assert [path.name for path in found][:2] == ["part-00000000.parquet", "part-00000001.parquet"]
-    assert pq.read_table(folder).num_rows == ROWS
-    assert np.sort(pq.read_table(folder)["roofline_s"].to_numpy()).tolist() == np.sort(columns["roofline_s"]).tolist()
-    before = {path: path.stat().st_mtime_ns for path in found}
-    found[2].unlink()
-    result = run_sweep(STUDY, Output(folder, "parquet", folder=True, resume=True), MEMORY)
-    assert result.counts.rows == ROWS == pq.read_table(folder).num_rows
-    assert sum(before[path] != path.stat().st_mtime_ns for path in found) == 1
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match=r"holds notes\.txt"):
-        run_sweep(STUDY, output, MEMORY)
-    (folder / "notes.txt").unlink()
-    other = SweepStudy("attention", {**AXES, "d": 64}).complete()
-    with pytest.raises(UsageError, match="another study"):
-        run_sweep(other, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+    table = pq.read_table(folder)
+    assert table.num_rows == ROWS
+    assert np.sort(table["roofline_s"].to_numpy()).tolist() == np.sort(columns["roofline_s"]).tolist()
 
 
 def test_without_pyarrow_parquet_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
@@ -319,15 +214,25 @@ def test_rows_to_a_pipe() -> None:
     assert "No space left" in full.stderr
 
 
-def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    axes = {"n": "64:8192:+64", "d": 64, "heads": 16, "batch": [1, 2, 3, 4, 5], "hardware": "h200", "algorithm": "flash2"}
-    study = SweepStudy("attention", axes, columns=("predicted_s", "roofline_s")).complete()
-    path = tmp_path / "rows.csv"
-    with monkeypatch.context() as patch:
-        interrupt_after(patch, 2, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            run_sweep(study, to(path))
-    assert len(unfinished(path)) == 512
-    result = run_sweep(study, to(path, resume=True))
-    assert len(read(path)) == 640
-    assert result.counts.rows == 640 - 512
+@pytest.mark.parametrize("form", formats())
+def test_a_pipe_and_a_device(tmp_path: Path, form: str) -> None:
+    pipe, null = tmp_path / f"pipe.{form}", tmp_path / f"null.{form}"
+    os.mkfifo(pipe)
+    with (tmp_path / "read").open("w+b") as read, subprocess.Popen(["cat", pipe], stdout=read) as reader:
+        write(pipe)
+        reader.wait(timeout=60)
+        read.seek(0)
+        found = read.read()
+    write(tmp_path / f"rows.{form}")
+    if form == "parquet":
+        assert pq.read_table(pa.BufferReader(found)).num_rows == ROWS
+    else:
+        assert found == (tmp_path / f"rows.{form}").read_bytes()
+    null.symlink_to(os.devnull)
+    assert write(null).counts.rows == ROWS
+    with pytest.raises(UsageError, match="no file that rows can be read back from"):
+        write(null, resume=True)
+    (tmp_path / "full.csv").symlink_to("/dev/full")
+    with pytest.raises(DataError, match="No space left"):
+        write(tmp_path / "full.csv")
+    assert names(tmp_path) == sorted(["full.csv", f"null.{form}", f"pipe.{form}", "read", f"rows.{form}"])

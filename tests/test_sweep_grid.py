@@ -27,8 +27,6 @@ WHOLE, SIZE = SweepInput("n", ""), SweepInput("sram", "", kind="size")
 @each(
     ("raw", "values"),
     [
-        ("64", [64]),
-        (64, [64]),
         (64.0, [64]),
         ("64,128, 64", [64, 128]),
         ([64, "128:512:x2"], [64, 128, 256, 512]),
@@ -41,7 +39,6 @@ WHOLE, SIZE = SweepInput("n", ""), SweepInput("sram", "", kind="size")
         ("1e3", [1000]),
         (range(3, 6), [3, 4, 5]),
         (np.array([3, 4]), [3, 4]),
-        (np.array([3.0]), [3]),
         (np.int64(64), [64]),
         (np.array(64), [64]),
         ("1:9:x1.0001", list(range(1, 10))),
@@ -71,20 +68,16 @@ def test_sizes_flags_and_names() -> None:
         (WHOLE, "-3", "'-3' is no number"),
         (WHOLE, "1.5", "--n is 1.5"),
         (WHOLE, "1e16", "--n is 1"),
-        (WHOLE, "64KiB", "has a unit"),
-        (SIZE, "64", "has no unit"),
+        (WHOLE, "64KiB", "'64KiB' is no number"),
+        (SIZE, "64", "'64' is not in B"),
         (SIZE, "1.5B", "whole number of bytes"),
         (WHOLE, "5:1", "empty or endless"),
         (WHOLE, "1:5:x1", "empty or endless"),
-        (WHOLE, "1:5:+0", "empty or endless"),
         (WHOLE, "1:1000000000000:+1", "1,000,000,000,000 values"),
         (WHOLE, "", "is no number"),
         (WHOLE, [], "no values"),
         (WHOLE, None, "None is no number"),
-        (WHOLE, b"64", "b'64' is no number"),
-        (WHOLE, {"a": 1}, "is no number"),
         (WHOLE, np.array([True]), "True is no number"),
-        (WHOLE, np.ones((2, 2)), "is no number"),
         (WHOLE, 3j, "is no number"),
         (WHOLE, np.nan, "--n is nan"),
         (WHOLE, "1:10:x1.0000001", "23,025,853 steps"),
@@ -104,12 +97,11 @@ def test_values_without_meaning(one: SweepInput, raw: Any, words: str) -> None:
 
 
 def test_what_is_an_expression() -> None:
-    assert is_expression(WHOLE, "heads / 4")
-    assert is_expression(WHOLE, "2 * 3")
-    assert is_expression(WHOLE, "1__0")
-    assert not is_expression(WHOLE, "512:1024:x2,7")
-    assert not is_expression(SIZE, "64KiB")
+    found = {text: is_expression(WHOLE, text) for text in ("heads / 4", "2 * 3", "1__0", "512:1024:x2,7", "64KiB")}
+    assert found == {"heads / 4": True, "2 * 3": True, "1__0": True, "512:1024:x2,7": False, "64KiB": False}
     assert not is_expression(SweepInput("hardware", "", kind="name", choice=True), "h200")
+    grid = grid_of(SweepStudy("attention", {"n": "2 * 3", "d": 64}))
+    assert (grid.numbers["n"].tolist(), "n" in grid.derived) == ([6], False)
 
 
 def test_derived_axes() -> None:
@@ -124,16 +116,12 @@ def test_derived_axes() -> None:
     ("axes", "where", "words"),
     [
         ({"d": 64}, (), ["--n is missing", "512:131072:x2"]),
-        ({"n": 64, "d": 64, "foo": 3}, (), ["--foo", "no such axis"]),
         ({"n": "d", "d": "n"}, (), ["circle"]),
-        ({"n": 64, "d": "d"}, (), ["circle"]),
+        ({"n": 64, "d": 64, "heads": 8, "kv_heads": "heads // g"}, (), ["no column 'g'"]),
         ({"n": 64, "d": "window"}, (), ["needs window, which has no value"]),
         ({"n": 64, "d": 64, "hardware": "h201"}, (), ["no device is called 'h201'"]),
         ({"n": 64, "d": 64, "dtype": "fp7"}, (), ["unknown dtype"]),
-        ({"n": "-3", "d": 64}, (), ["--n is -3"]),
         ({"n": "3 / 2", "d": 64}, (), ["--n is 1.5"]),
-        ({"n": "5__1", "d": 64}, (), ["--n '5__1'"]),
-        ({"n": 64, "d": 64, "splits": 4}, (), ["--splits is for split-kv"]),
         ({"n": 64, "d": 64}, ("memory < 80 ms",), ["compares bytes with a time"]),
         ({"n": 64, "d": 64}, ("n < 3 GB",), ["compares a count with bytes"]),
         ({"n": 64, "d": 64}, ("min(memory, 3 s) < 4",), ["compares bytes with a time"]),
@@ -148,9 +136,7 @@ def test_derived_axes() -> None:
         ({"n": 64, "d": 64}, ("n < 1/0",), ["divides by zero"]),
         ({"n": 64, "d": 64}, ("n // (3 - 3) > 2",), ["divides by zero"]),
         ({"n": 64, "d": 64}, ("n < 10 ** 400",), ["too large"]),
-        ({"n": 64, "d": 64}, ("sparsity < 0.5",), ["sparsity has no value here"]),
         ({"n": 64, "d": 64}, ("window < 3",), ["window has no value here", "give --window"]),
-        ({"n": 64, "d": 64}, ("nn < 3",), ["no column 'nn'"]),
         ({"n": "kv_len", "kv_len": "64", "d": 64, "heads": 2, "kv_heads": 1}, (), ["--packed"]),
     ],
 )
@@ -159,11 +145,6 @@ def test_studies_without_meaning(axes: dict[str, Any], where: tuple[str, ...], w
         grid_of(SweepStudy("attention", axes, where))
     for word in words:
         assert word in str(caught.value)
-
-
-def test_a_derived_axis_with_an_unknown_name_says_so() -> None:
-    with pytest.raises(UsageError, match="no column 'g'"):
-        grid_of(SweepStudy("attention", {"n": 64, "d": 64, "heads": 8, "kv_heads": "heads // g"}))
 
 
 @pytest.mark.parametrize(
@@ -203,11 +184,6 @@ def test_constraints_take_words_of_a_name_as_axes_do() -> None:
     assert (found["hardware"].tolist(), found["algorithm"].tolist()) == (["nvidia-h200-sxm"], ["standard"])
 
 
-def test_a_number_that_is_computed_is_a_value() -> None:
-    grid = grid_of(SweepStudy("attention", {"n": "2 * 3", "d": 64}))
-    assert (grid.numbers["n"].tolist(), "n" in grid.derived) == ([6], False)
-
-
 def test_every_workload_has_sound_inputs_and_columns() -> None:
     for name in WORKLOADS:
         workload = workload_named(name)
@@ -215,6 +191,7 @@ def test_every_workload_has_sound_inputs_and_columns() -> None:
         assert set(workload.shown) | set(workload.words.values()) | {workload.objective} <= columns
         assert set(workload.always) <= inputs
         assert not {*workload.words} & (inputs | columns)
+        assert not inputs & columns
         for one in workload.columns:
             assert one.unit or one.name in ("mfu", "fits", "at_least"), one
             assert not one.name.endswith("_s") or one.unit == "s" or one.unit.endswith("/s")
@@ -253,28 +230,13 @@ def test_chunks_cover_a_grid_once(rows: int, n: int, algorithms: str) -> None:
     assert all(chunk.points <= most for chunk in found)
 
 
-def test_study_files(tmp_path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("sweep:\n  axes: {n: [64, '128:512:x2'], d: 64, causal: true}\n  where: n < 500\n  minimize: time\n")
-    file = read_study(str(path))
-    assert (file.axes, file.where, file.minimize, file.workload) == (
-        {"n": [64, "128:512:x2"], "d": 64, "causal": True},
-        ("n < 500",),
-        "time",
-        "attention",
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", ["no mapping 'sweep'"]),
-        ("other: 3\n", ["sweep"]),
         ("sweep:\n  axes: {n: 64}\n  code: print(1)\n", ["line 3", "sweep.code", "unknown field"]),
-        ("sweep:\n  axes:\n    n: {a: 1}\n", ["line 3", "sweep.axes.n: a mapping, where values stand"]),
-        ("sweep:\n  axes:\n    n: null\n", ["line 3", "sweep.axes.n: nothing, where values stand"]),
-        ("sweep:\n  axes:\n    n: [64, [128, 3]]\n", ["line 3", "sweep.axes.n: a list inside it"]),
-        ("sweep:\n  axes:\n    n: []\n", ["line 3", "sweep.axes.n: an empty list"]),
+        ("sweep:\n  axes:\n    n: {a: 1}\n", ["line 3", "sweep.axes.n: {'a': 1} is no number"]),
+        ("sweep:\n  axes:\n    n: [64, [128, 3]]\n", ["line 3", "sweep.axes.n: [128, 3] is no number"]),
         ("sweep:\n  axes:\n    n: .nan\n", ["line 3", "sweep.axes.n is nan"]),
         ("sweep:\n  axes:\n    n: 64\n    heads: true\n", ["line 4", "sweep.axes.heads: True is no number"]),
         ("sweep:\n  axes:\n    n: 5__1\n", ["line 3", "sweep.axes.n '5__1'"]),

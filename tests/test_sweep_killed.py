@@ -1,30 +1,42 @@
-"""Sweeps that are killed, interrupted, refused or find no room: what was written before is still there, and nothing else is."""
+"""Sweeps that are killed, interrupted, refused or find no room, and two at once: what was there stays until all of the new is there."""
 
 from __future__ import annotations
 
 import errno
+import os
+import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, unfinished, wait_until, write
+from sweep_runs import OTHER, ROWS, STUDY, at_chunk, content, interrupted, names, parts_of, rows_in, to, unfinished, wait_until, write
 
 from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import interrupted_rows
-from perfmodel.sweep.run import Chunk, Runner
+from perfmodel.sweep.run_sweep import run_sweep
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import WHOLE, Field
 from perfmodel.sweep.writers import find, formats
 from perfmodel.sweep.writers.parquet import ParquetWriter
 
-FULL = OSError(errno.ENOSPC, "No space left on device")
+NAMES = ["rows.csv", "rows.jsonl", "rows.parquet", "rows"]
+NO_ROOM = r"No space left on device\n.*can be read; make room and go on with --resume"
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import pytest, sweep_runs as tests
+chunk, path, resume = sys.argv[1:]
+with pytest.MonkeyPatch.context() as patch:
+    tests.at_chunk(patch, int(chunk), lambda: os.kill(os.getpid(), signal.SIGKILL))
+    tests.write(Path(path), resume=resume == "True")
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -35,57 +47,69 @@ def _interrupts_arrive() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-import sweep_runs as tests
-chunk, path, resume = sys.argv[1:]
-plain = tests.Runner.evaluate
-def evaluate(self, one, *rest):
-    if one.index == int(chunk):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(self, one, *rest)
-tests.Runner.evaluate = evaluate
-tests.write(Path(path), resume=resume == "True")
-"""
-
-
-def killed(path: Path, chunk: int, *, resume: bool = False) -> None:
+def killed(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, *, resume: bool = False) -> None:
     line = [sys.executable, "-c", KILLED, str(chunk), str(path), str(resume)]
     done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-# Killed, interrupted, out of room
+def full(*_: Any, **more: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("form", formats())
-def test_killed_while_it_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    path, alone = tmp_path / f"rows.{form}", tmp_path / f"alone.{form}"
-    write(alone)
-    interrupted(path, monkeypatch)
-    before = rows_in(unfinished(path))
-    killed(path, 4, resume=True)
-    assert rows_in(unfinished(path)) >= before > 0
-    write(path, resume=True)
+def without_room(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, *, resume: bool = False) -> None:
+    """The disk is full from chunk ``chunk`` on."""
+    with monkeypatch.context() as patch:
+        at_chunk(patch, chunk, lambda: [patch.setattr(find(name), "write", full) for name in formats()])
+        with pytest.raises(DataError, match=NO_ROOM):
+            write(path, resume=resume)
+
+
+EVENTS: list[Callable[..., None]] = [interrupted, killed, without_room]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_on_the_way_the_end_is_that_of_an_undisturbed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, seed: int
+) -> None:
+    """Until then what was there stays, rows so far can be read, and none is lost. A file keeps its permissions, a cut part goes."""
+    alone, path, draw = tmp_path / f"alone-{name}", tmp_path / name, random.Random(f"{name} {seed}")
+    result = write(alone)
+    if path.suffix:
+        path.write_bytes(b"what was there")
+        path.chmod(0o640)
+    else:
+        write(path, study=OTHER)
+    old, rows = content(path), 0
+    for _ in range(4):
+        draw.choice(EVENTS)(path, monkeypatch, draw.randrange(6), resume=rows > 0)
+        parts = parts_of(path)
+        assert content(path) == old
+        before, rows = rows, rows_in(parts[0].parent) if parts else 0
+        assert before <= rows < ROWS
+        if path.suffix in (".csv", ".jsonl"):
+            assert alone.read_bytes().startswith(b"".join(part.read_bytes() for part in parts))
+        if parts:
+            (parts[0].parent / f".{parts[0].name}.0123abcd").write_bytes(b"PAR1")  # as a killed process leaves it
+    carried = write(path, resume=rows > 0, **({"memory": draw.choice([1 << 16, 1 << 30])} if rows else {}))  # chunks stay as begun
     assert content(path) == content(alone)
-    assert names(tmp_path) == [alone.name, path.name]
+    assert (carried.counts, carried.summary.best) == (result.counts, result.summary.best)
+    assert names(tmp_path) == sorted([alone.name, name])
+    assert not path.suffix or path.stat().st_mode & 0o777 == 0o640
 
 
-def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path) -> None:
+def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, folder = tmp_path / "rows.parquet", tmp_path / "rows"
-    other = SweepStudy("attention", {**AXES, "d": 64}).complete()
-    killed(path, 3)
-    killed(folder, 2)
-    left = [place / ".part-00000002.parquet.0123abcd" for place in (unfinished(path), unfinished(folder), folder)]
-    for one in left:
-        one.write_bytes(b"PAR1")
+    killed(path, monkeypatch, 3)
+    killed(folder, monkeypatch, 2)
+    (folder / ".part-00000002.parquet.0123abcd").write_bytes(b"PAR1")
     (folder / ".mine").touch()
-    write(path, study=other)
+    write(path, study=OTHER)
     write(folder, resume=True)
     assert names(tmp_path) == ["rows", "rows.parquet"]
-    assert ".mine" in names(folder)
-    assert not any(one.exists() for one in left)
+    assert names(folder)[0] == ".mine"
+    assert not list(folder.glob(".part*"))
     assert rows_in(folder) == ROWS == 2 * rows_in(path)
 
 
@@ -93,59 +117,28 @@ def test_an_interrupted_part_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     def write_half(self: Any, table: Any) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(ParquetWriter, "write", write_half)
     for name in ("rows", "rows.parquet"):
-        with monkeypatch.context() as patch:
-            patch.setattr("perfmodel.sweep.writers.parquet.ParquetWriter.write", write_half)
-            with pytest.raises(KeyboardInterrupt):
-                write(tmp_path / name)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / name)
     assert (names(tmp_path), names(tmp_path / "rows")) == (["rows"], [])
 
 
-def test_the_old_parts_stay_until_the_new_ones_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted, killed, carried on: a reader of the folder sees all rows of the old run, then all of the new one."""
-    folder, other = tmp_path / "rows", SweepStudy("attention", {**AXES, "d": 64}).complete()
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_no_room_to_put_the_parts_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def full_join(paths: Any, stream: BinaryIO) -> None:
+        stream.write(b"half")
+        full()
 
-    def files() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-    write(folder, study=other)
-    old = files()
-    interrupted(folder, monkeypatch, 0)
-    assert (files(), names(folder)) == (old, sorted(old))
-    interrupted(folder, monkeypatch, 2)
-    assert files() == old
-    killed(folder, 4)
-    with pytest.raises(UsageError, match="another study"):
-        write(folder, resume=True, study=other)
-    killed(folder, 5, resume=True)
-    assert files() == old
-    write(folder, resume=True)
-    assert rows_in(folder) == ROWS
-    assert names(folder) == sorted(files())
-    assert not set(files().values()) & set(old.values())
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
-def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Interrupted, killed, out of room, carried on and interrupted again; only the last run replaces it, with its permissions."""
     path = tmp_path / name
-    path.write_bytes(b"what was there")
-    path.chmod(0o640)
-    interrupted(path, monkeypatch, 0)
-    assert names(tmp_path) == [name]  # without a row nothing else stays
-    interrupted(path, monkeypatch)
-    interrupted(path, monkeypatch, 4, resume=True)
     with monkeypatch.context() as patch:
-        full_from(patch, 5)
-        with pytest.raises(DataError, match="No space left"):
-            write(path, resume=True)
-    killed(path, 5, resume=True)
-    assert path.read_bytes() == b"what was there"
+        patch.setattr(find(path.suffix[1:]), "join", full_join)
+        with pytest.raises(DataError, match=NO_ROOM) as told:
+            write(path)
+    assert str(unfinished(path)) in str(told.value)
+    assert rows_in(unfinished(path)) == ROWS
     write(path, resume=True)
-    assert (rows_in(path), path.stat().st_mode & 0o777) == (ROWS, 0o640)
-    assert names(tmp_path) == [name]
-    with pytest.raises(UsageError, match="is whole"):
-        write(path, resume=True)
+    assert rows_in(path) == ROWS
 
 
 def test_an_interrupt_claims_no_rows_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,98 +149,25 @@ def test_an_interrupt_claims_no_rows_that_are_not_there(tmp_path: Path, capsys: 
         assert capsys.readouterr().err == "perfmodel: interrupted; no rows were written\n"
 
 
-def full_from(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
-    """The disk is full once chunk ``index`` is evaluated; -1: once all parts are put together."""
-    plain = Runner.evaluate
-
-    def evaluate(self: Runner, chunk: Chunk, *rest: Any) -> Any:
-        if chunk.index == index:
-            for name in formats():
-                monkeypatch.setattr(find(name), "__init__", full(find(name).__init__))
-        return plain(self, chunk, *rest)
-
-    def full(plainly: Any) -> Any:
-        def opened(*given: Any, **more: Any) -> None:
-            plainly(*given, **more)
-            raise FULL
-
-        return opened
-
-    monkeypatch.setattr(Runner, "evaluate", evaluate)
-    if index < 0:
-        for name in formats():
-            monkeypatch.setattr(find(name), "join", full_join)
-
-
-def full_join(paths: Any, stream: BinaryIO) -> None:
-    stream.write(b"half")
-    raise FULL
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows"])
-@pytest.mark.parametrize("index", [4, -1])
-def test_no_room_to_carry_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, index: int) -> None:
-    """Neither for what follows, nor to put all of it together: the rows so far stay, and how to go on is told."""
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_was_begun_by_the_same_study_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = tmp_path / name
+    write(path, resume=True)  # nothing there yet: from the start
+    with pytest.raises(UsageError, match="is whole" if path.suffix else "another study"):
+        write(path, resume=True, study=OTHER)
     interrupted(path, monkeypatch)
-    place, before = unfinished(path), rows_in(unfinished(path))
-    if name == "rows" and index < 0:
-        return  # which takes no room
-    with monkeypatch.context() as patch:
-        full_from(patch, index)
-        with pytest.raises(DataError, match=r"No space left on device\n.*can be read; make room and go on with --resume") as told:
-            write(path, resume=True)
-    assert str(place) in str(told.value)
-    assert before < rows_in(place) <= ROWS
-    assert (rows_in(place) == ROWS) == (index < 0)
-    assert not list(place.glob(".part*"))
-    write(path, resume=True)
-    assert rows_in(path) == ROWS
-    assert names(tmp_path) == [name]
+    with pytest.raises(UsageError, match="another study"):
+        write(path, resume=True, study=OTHER)
 
 
-# Folders
-
-
-def test_a_folder_is_carried_on_in_chunks_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = tmp_path / "alone"
-    write(alone)
-    for memory in (1 << 16, 1 << 30):
-        folder = tmp_path / str(memory)
-        interrupted(folder, monkeypatch)
-        assert 0 < rows_in(unfinished(folder)) < ROWS
-        result = write(folder, resume=True, memory=memory)
-        assert (rows_in(folder), result.counts.rows) == (ROWS, ROWS)
-        assert content(folder) == content(alone)
-    other = tmp_path / "other"
-    write(other, memory=1 << 30)
-    next(folder.iterdir()).unlink()
-    (other / "part-00000000.parquet").rename(folder / "part-00000099.parquet")
-    with pytest.raises(UsageError, match="rows twice"):
-        write(folder, resume=True)
-
-
-def test_a_refused_folder_is_left_alone(tmp_path: Path) -> None:
-    folder = tmp_path / "rows"
-    write(folder)
-    whole = content(folder)
-    mine = pa.table({"a": [1]})
-    for name in ("schema.json", "part-00000000.parquet.old", "part-00000099.parquet", "zz"):
-        (folder / "part-00000001.parquet").touch()
-        pq.write_table(mine, folder / name)
-        for resume in (False, True):
-            with pytest.raises(UsageError, match=r"no part of a sweep|not from a sweep"):
-                write(folder, resume=resume)
-        (folder / name).unlink()
-        assert content(folder) == whole
-    (folder / "part-00000099.parquet").write_bytes(b"damaged")
-    with pytest.raises(UsageError, match="not from a sweep, or is damaged"):
-        write(folder)
-    assert names(folder)[:-1] == [name for name, _ in whole]
-    (folder / "part-00000099.parquet").unlink()
-    other = SweepStudy("attention", {**AXES, "d": 64}).complete()
-    write(folder, study=other)  # another sweep's parts are replaced, all of them
-    assert rows_in(folder) == ROWS // 2
+def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = {"n": "64:8192:+64", "d": 64, "heads": 16, "batch": [1, 2, 3, 4, 5], "hardware": "h200", "algorithm": "flash2"}
+    study = SweepStudy("attention", axes, columns=("predicted_s", "roofline_s")).complete()
+    path = tmp_path / "rows.csv"
+    interrupted(path, monkeypatch, study=study)
+    assert rows_in(unfinished(path)) == 512
+    result = run_sweep(study, to(path, resume=True))
+    assert (rows_in(path), result.counts.rows) == (640, 640 - 512)
 
 
 def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
@@ -257,7 +177,7 @@ def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
         line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --row-memory 8MiB --hardware h200 -o {path}{'' if path.suffix else '/'}"
         with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
             try:
-                wait_until(lambda path=path: bulk(path) > 1_000_000)
+                wait_until(lambda path=path: sum(part.stat().st_size for part in parts_of(path)) > 1_000_000)
                 process.send_signal(sent)
                 _, err = process.communicate(timeout=60)
             finally:
@@ -271,11 +191,6 @@ def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
         assert not list(tmp_path.rglob(".part*"))
 
 
-def bulk(path: Path) -> int:
-    place = interrupted_rows(path)
-    return 0 if place is None else sum(one.stat().st_size for one in place.glob("part*"))
-
-
 def test_a_part_that_was_interrupted_is_dropped_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow ends a file when its writer goes: the stream is closed by then, and what is left has no place."""
     said: list[object] = []
@@ -284,3 +199,116 @@ def test_a_part_that_was_interrupted_is_dropped_without_a_word(tmp_path: Path, m
         writer = ParquetWriter(stream, (Field("n", "", WHOLE),), {}, True)
     del writer
     assert said == []
+
+
+# Folders
+
+
+def test_a_whole_folder_gets_lost_parts_back(tmp_path: Path) -> None:
+    folder, other = tmp_path / "rows", tmp_path / "other"
+    write(folder)
+    whole = content(folder)
+    times = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    (folder / "part-00000002.parquet").unlink()
+    assert write(folder, resume=True, memory=1 << 30).counts.rows == ROWS
+    assert content(folder) == whole
+    assert sum(times[path] != path.stat().st_mtime_ns for path in times) == 1
+    write(other, memory=1 << 30)
+    (other / "part-00000000.parquet").rename(folder / "part-00000099.parquet")
+    with pytest.raises(UsageError, match="rows twice"):
+        write(folder, resume=True)
+
+
+def test_a_refused_folder_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    write(folder)
+    whole = content(folder)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "mine")
+    for name, held in (("schema.json", b""), ("part-00000099.parquet", (tmp_path / "mine").read_bytes()), ("part-00000099.parquet", b"no")):
+        (folder / name).write_bytes(held)
+        for resume in (False, True):
+            with pytest.raises(UsageError, match=r"no part of a sweep|not from a sweep, or is damaged"):
+                write(folder, resume=resume)
+        (folder / name).unlink()
+        assert content(folder) == whole
+    write(folder, study=OTHER)  # another sweep's parts are replaced, all of them
+    assert rows_in(folder) == ROWS // 2
+
+
+# Two runs at once
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("same", [False, True])
+def test_two_runs_never_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, same: bool) -> None:
+    """The one that ends first is as if it had been alone; the other one says why it does not go on. A link stays a link."""
+    alone, path, link = tmp_path / f"alone-{name}", tmp_path / name, tmp_path / f"link-{name}"
+    study = STUDY if same else OTHER
+    write(alone, study=study)
+    link.symlink_to(path)
+    with monkeypatch.context() as patch:
+        at_chunk(patch, 2, lambda: write(link, study=study))
+        with pytest.raises(DataError, match=f"another run has written to {path}"):
+            write(path)
+    assert content(path) == content(alone)
+    assert link.is_symlink()
+    assert names(tmp_path) == sorted([f"alone-{name}", name, f"link-{name}"])
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_run_that_loses_at_its_very_end_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run puts the same parts together while this one does."""
+    path, others = tmp_path / "rows.csv", [1]
+
+    def copymode(*_: object) -> None:
+        if others.pop() if others else 0:
+            write(path)
+
+    monkeypatch.setattr("perfmodel.sweep.parts.shutil.copymode", copymode)
+    with pytest.raises(DataError, match=f"another run has written to {path}"):
+        write(path)
+    assert rows_in(path) == ROWS
+    assert names(tmp_path) == ["rows.csv"]
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    line = f"sweep --n 1:5000000 --d 64 --row-memory 8MiB --hardware h200 -o {path}"
+    long = [sys.executable, "-m", "perfmodel", *line.split()]
+    with subprocess.Popen(long, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as first:
+        try:
+            wait_until(lambda: interrupted_rows(path) is not None)
+            second = subprocess.run([*long[:3], "sweep", "--n", "1:3", "--d", "64", "-o", path], capture_output=True, check=False)
+            _, told = first.communicate(timeout=60)
+        finally:
+            first.kill()
+    assert (second.returncode, first.returncode) == (0, 1), told
+    assert f"another run has written to {path}" in told
+    assert "Traceback" not in told
+    assert (names(tmp_path), rows_in(path)) == (["rows.csv"], 6)
+
+
+# Names and folders that cannot be written
+
+
+@pytest.mark.parametrize(("name", "words"), [("x" * 250 + ".csv", "File name too long"), ("loop.csv", "symbolic links")])
+def test_names_that_cannot_be_written(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    with pytest.raises(DataError, match=words):
+        write(tmp_path / name)
+    assert names(tmp_path) == ["loop.csv"]
+
+
+def test_a_folder_that_is_read_only(tmp_path: Path) -> None:
+    write(tmp_path / "rows.csv")
+    tmp_path.chmod(0o555)
+    try:
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+        for name in ("new.csv", "rows.csv", "new"):
+            with pytest.raises((DataError, UsageError), match="Permission denied"):
+                write(tmp_path / name)
+    finally:
+        os.seteuid(os.getuid())
+        tmp_path.chmod(0o755)
+    assert names(tmp_path) == ["rows.csv"]

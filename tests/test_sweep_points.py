@@ -6,6 +6,9 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,6 @@ import perfmodel
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.cost import memory_bytes
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.core.question import DEFAULT_DEVICE
-from perfmodel.core.question import DEFAULT_DEVICE as COMMAND_DEVICE
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY, is_read
@@ -164,46 +165,16 @@ def test_named_patterns(pattern: str) -> None:
 
 
 def test_rows_without_an_answer_are_those_that_fail_alone() -> None:
-    axes = {"n": [64, 1 << 20], "d": [64, 1000, 30000], "heads": [6, 8], "kv_heads": [2, 3], "block_q": [16, 512], "algorithm": ["flash2"]}
-    found = perfmodel.sweep(**axes)
-    kept = {tuple(row[name] for name in axes if name != "algorithm") for row in rows(found)}
-    failing = 0
-    for n in axes["n"]:
-        for d in axes["d"]:
-            for heads in axes["heads"]:
-                for kv_heads in axes["kv_heads"]:
-                    for block_q in axes["block_q"]:
-                        options = {"n": n, "d": d, "heads": heads, "kv_heads": kv_heads, "block_q": block_q, "algorithm": ["flash2"]}
-                        try:
-                            AttentionQuestion().updated(options).compare(device_named(DEFAULT_DEVICE))
-                        except PerfmodelError:
-                            failing += 1
-                            assert (n, d, heads, kv_heads, block_q) not in kept
-                        else:
-                            assert (n, d, heads, kv_heads, block_q) in kept
-    assert 0 < failing == sum(found.left_out.values())
-
-
-def test_a_single_query_is_packed_by_default_as_alone() -> None:
-    for kv_heads in ("heads", "heads / 4"):
-        found = perfmodel.sweep(
-            n=[1, 2, 300], d=64, heads=8, kv_heads=kv_heads, kv_len=5000, algorithm="all", columns=["dram_bytes", "sram_bytes"]
-        )
-        assert found.rows == 3 * len({row["algorithm"] for row in rows(found)}) >= 15
-        for row in rows(found):
-            options = {"n": row["n"], "d": 64, "heads": 8, "kv_heads": row["kv_heads"], "kv_len": 5000, "algorithm": row["algorithm"]}
-            total = AttentionQuestion().updated(options).compare(device_named(DEFAULT_DEVICE)).results[0].total
-            assert (row["dram_bytes"], row["sram_bytes"]) == (total.dram.total, total.sram.total)
-
-
-def test_predicted_times_are_those_of_the_command(run) -> None:
-    found = perfmodel.sweep(
-        n=[2048, 4096], d=64, heads=16, batch=2, hardware="h200", columns=["predicted_s", "predicted_low_s", "predicted_high_s"]
-    )
-    for row in rows(found):
-        line = f"attention --n {row['n']} --d 64 --heads 16 --batch 2 --hardware h200 --algorithm {row['algorithm']} --json"
-        time_s = run(line).json["results"][0]["time_s"]
-        assert (row["predicted_s"], row["predicted_low_s"], row["predicted_high_s"]) == (time_s["predicted"], time_s["low"], time_s["high"])
+    axes = {"n": [64, 1 << 20], "d": [64, 1000, 30000], "heads": [6, 8], "kv_heads": [2, 3], "block_q": [16, 512]}
+    found = perfmodel.sweep(**axes, algorithm="flash2")
+    kept = {tuple(row[name] for name in axes) for row in rows(found)}
+    answered = set()
+    for values in product(*axes.values()):
+        with suppress(PerfmodelError):
+            AttentionQuestion().updated({**dict(zip(axes, values, strict=True)), "algorithm": ["flash2"]}).compare(device_named("a100"))
+            answered.add(values)
+    assert answered == kept
+    assert 0 < sum(found.left_out.values()) == prod(map(len, axes.values())) - len(kept)
 
 
 def test_matmul() -> None:
@@ -256,17 +227,22 @@ def test_models(run) -> None:
         assert (row["ttft_s"] == answer["ttft_s"]) or (np.isnan(row["ttft_s"]) and answer["ttft_s"] is None)
 
 
-def test_one_default_device() -> None:
-    assert DEFAULT_DEVICE == COMMAND_DEVICE
+@pytest.mark.parametrize(
+    ("workload", "axes", "line"),
+    [
+        ("attention", {"n": [2048, 4096], "d": 64, "heads": 16}, "attention --n {n} --d 64 --heads 16 --algorithm {algorithm}"),
+        ("matmul", {"m": [512, 4096], "n": 4096, "k": 4096, "dtype": "bf16"}, "matmul -m {m} -n 4096 -k 4096 --dtype bf16"),
+    ],
+)
+def test_predicted_times_are_those_of_the_command(run, workload, axes, line) -> None:
+    columns = ["predicted_s", "predicted_low_s", "predicted_high_s"]
+    for row in rows(perfmodel.sweep(workload, hardware="h200", columns=columns, **axes)):
+        time_s = run(f"{line.format(**row)} --hardware h200 --json").json["results"][0]["time_s"]
+        told = [time_s[name] for name in ("predicted", "low", "high")]
+        assert [None if math.isnan(row[name]) else row[name] for name in columns] == told
 
 
-def test_predicted_times_of_matmul(run) -> None:
-    found = perfmodel.sweep(
-        "matmul", m=[512, 4096], n=4096, k=4096, hardware="h200", dtype="bf16", columns=["predicted_s", "predicted_low_s"]
-    )
-    for row in rows(found):
-        time_s = run(f"matmul -m {row['m']} -n 4096 -k 4096 --hardware h200 --dtype bf16 --json").json["results"][0]["time_s"]
-        assert (row["predicted_s"], row["predicted_low_s"]) == (time_s["predicted"], time_s["low"])
+def test_a_kernel_that_is_not_there_is_the_reason() -> None:
     named = perfmodel.sweep("matmul", m=64, n=64, k=64, hardware="h200", implementation="nothing", columns=["predicted_s"])
     assert (named.rows, list(named.left_out)) == (0, ["--implementation: none is called 'nothing'"])
 

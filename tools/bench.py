@@ -31,7 +31,7 @@ from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.document import Report, Table
 from perfmodel.sweep.base import device_named
 from perfmodel.sweep.grid import grid_of
-from perfmodel.sweep.run import Runner
+from perfmodel.sweep.run import Runner, chunk_rows
 from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import row_bytes
@@ -120,7 +120,7 @@ def _study(axes: dict[str, Any], rows: int, *, batch: bool = True) -> SweepStudy
 def _speed(name: str, axes: dict[str, Any], rows: int, *, batch: bool = True) -> Speed:
     study = _study(axes, rows, batch=batch)
     grid = grid_of(study)
-    runner = Runner(grid, DEFAULT_MEMORY)
+    runner = Runner(grid, chunk_rows(grid, DEFAULT_MEMORY))
     runner.evaluate(next(runner.chunks()))
     seconds = []
     for _ in range(REPEATS):
@@ -134,7 +134,7 @@ def _held(rows: int) -> Speed:
     study = _study({**WIDE, "algorithm": "standard,flash2"}, rows)
     grid = grid_of(study)
     begun = time.process_time()
-    runner = Runner(grid, 0, rows=grid.points)
+    runner = Runner(grid, grid.points)
     [chunk] = runner.chunks()
     done = runner.evaluate(chunk).rows
     return _against_loop("held, standard and flash2", study, done, time.process_time() - begun)
@@ -195,7 +195,7 @@ def _memory(rows: int) -> Memory:
     code = "import sys; from perfmodel.cli import main; main(sys.argv[1:]); print(open('/proc/self/status').read())"
     told = subprocess.run([sys.executable, "-c", code, "sweep", *words], capture_output=True, text=True, check=True).stdout
     peak = 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", told)[0])
-    return Memory(grid.points, peak, grid.points * row_bytes(Runner(grid, 0).fields))
+    return Memory(grid.points, peak, grid.points * row_bytes(grid.fields))
 
 
 def _seconds(words: Sequence[str]) -> float:

@@ -120,7 +120,7 @@ def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> 
         workload = workload_named(named if named in WORKLOADS else read_study(named).workload)
     except PerfmodelError:
         return []
-    axes = {f"--{one.name.replace('_', '-')}": one for one in workload.inputs}
+    axes = {one.option: one for one in workload.inputs}
     last = axes.get(before[-1]) if before else None
     if last is not None and not unfinished.startswith("-"):
         words = ["true", "false", "both"] if last.kind == "flag" else [] if last.names is None else [*last.names(), "all"]

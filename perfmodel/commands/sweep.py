@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.commands._command import Command, Destination, Pictured, add_command, new_app, say
 from perfmodel.commands._progress import SweepProgress
+from perfmodel.core.checks import size_bytes
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.question import Question, argument, option
 
@@ -85,17 +86,18 @@ def sweep(options: SweepQuestion, to: _Rows) -> None:
     shown = replace(to, output=reports)
     shown.check(["charts"])
     from perfmodel.report.sweep import report
-    from perfmodel.sweep.run_sweep import run_sweep
+    from perfmodel.sweep.run_sweep import DEFAULT_MEMORY, run_sweep
 
+    memory = DEFAULT_MEMORY if options.memory is None else size_bytes("row-memory", options.memory, least=1 << 20)
     study, progress = _study(options).complete(), SweepProgress()
     try:
         with _terminated_is_interrupted(), progress:
-            result = run_sweep(study, rows, _row_memory(options.memory), progress.expect)
+            result = run_sweep(study, rows, memory, progress.expect)
     except KeyboardInterrupt:
         progress.interrupted(None if rows is None else rows.path)
         raise
     if rows is None or rows.path is not None:
-        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.slow else ""
+        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.pointwise else ""
         shown.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}.", shown.pictures))
         return
     from perfmodel.report.formats import readable
@@ -110,18 +112,13 @@ def sweep(options: SweepQuestion, to: _Rows) -> None:
 @contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
     """Let SIGTERM end a sweep as Ctrl-C does: with a file that can be read."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    handled = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if handled else None
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if handled:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _study(options: SweepQuestion) -> SweepStudy:
@@ -180,16 +177,16 @@ def _outputs(output: Sequence[str] | None, form: str | None, resume: bool, dask:
     """The output for rows, if any, and those for the report. UsageError if they do not go together."""
     from perfmodel.report.formats import suffixes
 
-    reports, rows = list[str](), list[str]()
+    pictured, reports, rows = suffixes(["charts"]), list[str](), list[str]()
     for name in output or ():
         suffix = Path(name).suffix
         if name.endswith("/") or suffix in ROWS or (name == "-" and form is not None) or (dask and not suffix):
             rows.append(name)
-        elif name == "-" or suffix in suffixes(["charts"]):
+        elif name == "-" or suffix in pictured:
             reports.append(name)
         else:
             kind = repr(suffix) if suffix else "a file without suffix"
-            fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes(['charts']))} for the report"
+            fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(pictured)} for the report"
             raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
     if len(rows) > 1:
         raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")
@@ -220,18 +217,6 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
     if not folder and path.is_dir():
         raise UsageError(f"--output: {path} is a folder", "end it in / to write Parquet files into it, or name a file")
     return Output(path, written, folder, resume, dask)
-
-
-def _row_memory(text: str | None) -> int:
-    """The memory that ``--row-memory`` gives a sweep."""
-    from perfmodel.core.checks import size_bytes
-    from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
-
-    if text is None:
-        return DEFAULT_MEMORY
-    if not text.strip().endswith("B"):
-        raise UsageError(f"--row-memory: {text[:40]!r} has no unit", "give a size of 1MiB or more, such as 512MiB")
-    return size_bytes("row-memory", text, least=1 << 20)
 
 
 def _axes_help(name: str) -> str:

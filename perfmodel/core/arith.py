@@ -34,13 +34,8 @@ class Deferred:
         raise NotImplementedError
 
 
-def is_deferred(*values: Number) -> bool:
-    """Whether any of ``values`` is deferred."""
-    return any(isinstance(value, Deferred) for value in values)
-
-
 def deferrable(function: Callable[..., Any], *arguments: Number) -> Number:
-    """``function(*arguments)``, recorded for later if an argument is deferred. For functions that need whole arrays."""
+    """``function(*arguments)`` over arrays, recorded for later if an argument is deferred."""
     later = next((value for value in arguments if isinstance(value, Deferred)), None)
     return function(*arguments) if later is None else later.apply(function, *arguments)
 

@@ -1,7 +1,8 @@
-"""An evaluator for the formulas in shipped files: Python's parser reads them, no part of them is run as code.
+"""An evaluator for the formulas in shipped files and sweeps: Python's parser reads them, no part of them is run as code.
 
-Constants, names, attributes and calls, arithmetic, comparisons of two, ``a if b else c``, tuples, lists, dicts, subscripts,
-f-strings and comprehensions. The caller hands in the names. All other syntax is refused with SyntaxError.
+Constants, names, attributes and calls, arithmetic, comparisons (which chain), ``and or not``, ``a if b else c``, tuples, lists, dicts,
+subscripts, f-strings and comprehensions. The caller hands in the names, whose values may be arrays: logic is element by element, and
+works out both sides. All other syntax is refused with SyntaxError.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
 from inspect import Parameter, Signature, ismodule
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from perfmodel.core.errors import DataError, PerfmodelError
@@ -30,6 +32,7 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
     ast.Pow: operator.pow,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -70,10 +73,15 @@ def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
             return _attribute(of(owner), name, tree)
         case ast.Call(func=called, args=parts, keywords=options):
             return of(called)(*map(of, parts), **{option.arg or _refuse(tree): of(option.value) for option in options})
-        case ast.BinOp(left=a, op=sign, right=b) | ast.Compare(left=a, ops=[sign], comparators=[b]) if type(sign) in _OPERATIONS:
+        case ast.BinOp(left=a, op=sign, right=b) if type(sign) in _OPERATIONS:
             return _OPERATIONS[type(sign)](of(a), of(b))
-        case ast.UnaryOp(op=ast.USub(), operand=part):
-            return -of(part)
+        case ast.Compare(left=a, ops=signs, comparators=others) if all(type(sign) in _OPERATIONS for sign in signs):
+            pairs = pairwise([of(a), *map(of, others)])
+            return reduce(_and, [_OPERATIONS[type(sign)](*pair) for sign, pair in zip(signs, pairs, strict=True)])
+        case ast.BoolOp(op=sign, values=parts):
+            return reduce(_and if isinstance(sign, ast.And) else _or, map(of, parts))
+        case ast.UnaryOp(op=ast.Not() | ast.USub() as sign, operand=part):
+            return of(part) == 0 if isinstance(sign, ast.Not) else -of(part)
         case ast.IfExp(test=test, body=then, orelse=otherwise):
             return of(then if of(test) else otherwise)
         case ast.Subscript(value=owner, slice=place):
@@ -82,6 +90,14 @@ def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
             return [value(part, bound) for bound in _iterations(loops, names)]
         case _:
             return _collected(tree, of)
+
+
+def _and(a: Any, b: Any) -> Any:
+    return (a != 0) & (b != 0)
+
+
+def _or(a: Any, b: Any) -> Any:
+    return (a != 0) | (b != 0)
 
 
 def _collected(tree: ast.expr, of: Callable[[ast.expr], Any]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from perfmodel.core.arith import Number, ceil_div, is_deferred, minimum
+from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Trace, label
 from perfmodel.core.units import Quantity
@@ -119,7 +119,7 @@ def block_limits(block: ThreadBlock, sm: Multiprocessor) -> dict[str, Number]:
     if sm.sram_bytes is not None:
         used = block.sram_bytes + sm.sram_reserve
         allocated = label("SRAM per block", "B, as given out", ceil_div(used, sm.sram_unit) * sm.sram_unit)
-        if is_deferred(allocated) or allocated > 0:  # what is not known yet is the need of a tile, never nothing
+        if allocated != 0:  # of what is not known yet neither: it is the need of a tile, never nothing
             limits["sram"] = label("blocks by SRAM", "blocks per multiprocessor", sm.sram_bytes // allocated)
     if sm.threads is not None:
         limits["threads"] = label("blocks by threads", "blocks per multiprocessor", sm.threads // sm.warp // warps)

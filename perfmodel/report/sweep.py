@@ -15,8 +15,8 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.sweep.base import FITS
 from perfmodel.sweep.run_sweep import SweepResult
-from perfmodel.sweep.summary import WinShares
-from perfmodel.sweep.table import WHOLE, WORD, Field, fields_of
+from perfmodel.sweep.summary import Best, WinShares
+from perfmodel.sweep.table import WHOLE, WORD
 
 SHOWN_ROWS, SHOWN_GROUPS, SHOWN_REASONS, SHOWN_WORDS = 40, 20, 5, 3
 """The most rows of a table, groups, reasons for which a row has no answer, and words of a list."""
@@ -26,7 +26,6 @@ ROOF, PREDICTED = "roofline_s", "predicted_s"
 """The columns of times at the roof and of predicted ones."""
 MATTER = (FITS, PREDICTED, "tokens_per_s", ROOF, "memory_bytes", "dram_bytes")
 """Columns that a screen shows beside what was searched for."""
-SIZE = "_size_bytes"
 NO_ROOM = "does not fit"
 WORDS = {ROOF: "time at the roof", PREDICTED: "predicted time", "flops": "FLOP", "memory_bytes": "memory"}
 WORDS |= {"seconds": "time", "request_s": "time of a request", "ttft_s": "time to first token", "tpot_s": "time per token"}
@@ -61,15 +60,15 @@ def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[
     workload, counts, summary = result.grid.workload, result.counts, result.summary
     meanings = {one.name: one.meaning for one in workload.inputs} | {one.name: one.meaning for one in workload.columns}
     best, pareto = result.best, result.pareto
+    searched = {"maximize" if best.most else "minimize": {"column": best.column, "rows": best.rows}} if best else {}
     return {
         **head("sweep", result.grid.study.as_json()),
         "devices": list(map(str, result.grid.choices.get("hardware", ()))),
-        "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields_of(result.grid)],
+        "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings[one.source]} for one in result.grid.fields],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": summary.objective, "groups": list(summary.best.values())},
         "comparison": _comparison(result, wins_by_axis) if summary.compared else None,
-        "minimize": None if best is None or best.most else {"column": best.column, "rows": best.rows},
-        "maximize": None if best is None or not best.most else {"column": best.column, "rows": best.rows},
+        **{option: searched.get(option) for option in ("minimize", "maximize")},
         "pareto": None if pareto is None else {"columns": [pareto.first, pareto.second], "rows": pareto.rows},
         "rows": result.rows,
     }
@@ -158,15 +157,15 @@ def _column(result: SweepResult) -> str:
 
 def _headline(result: SweepResult) -> list[str]:
     """The best row, and who beats whom how often, a sentence each."""
-    column, most = (result.best.column, result.best.most) if result.best else (result.summary.objective, False)
-    rows = result.best.rows if result.best else _ranked(result)
+    best = result.best or Best(result.summary.objective, rows=_ranked(result))
+    column, rows = best.column, best.rows
     if not rows:
         return ["No row is left."]
     room = {None: "", 0: "; it does NOT FIT the memory", 1: ", fits the memory"}[rows[0].get(FITS)]
     values = [(name, rows[0][name]) for name in _swept(result) if name in rows[0]]
     named = [f"{words(name)} {cell(name, one, result)}" if not isinstance(one, (str, bool)) else _word(name, one) for name, one in values]
     at = f" at {', '.join(named)}" if named else ""
-    first = f"{'Most' if most else 'Least'} {words(column)}: {cell(column, rows[0][column], result)}{at}{room}."
+    first = f"{capital(best.word)} {words(column)}: {cell(column, rows[0][column], result)}{at}{room}."
     if result.pareto is not None:
         front = result.pareto
         return [first, f"Pareto front: {len(front.rows):,} rows that none beats in {words(front.first)} and {words(front.second)}."]
@@ -181,7 +180,7 @@ def _ranked(result: SweepResult) -> list[dict[str, Any]]:
 def _swept(result: SweepResult) -> list[str]:
     """Inputs of several values, as rows name them."""
     every = {**result.grid.choices, **result.grid.numbers}
-    return [one.name for one in fields_of(result.grid) if len(every.get(one.name.removesuffix(SIZE), ())) > 1]
+    return [one.name for one in result.grid.fields if len(every.get(one.source, ())) > 1]
 
 
 def _word(name: str, value: str | bool) -> str:
@@ -233,14 +232,11 @@ def _compared(result: SweepResult) -> list[str]:
     """For each alternative to the reference: in how many configurations it is better."""
     summary, found = result.summary, []
     roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
-    for other, (wins, of) in summary.compared.items():
-        faster, both = summary.predicted.get(other, (0, 0))
-        if both:
-            share = f"{_share(faster, both, 1)} of {both:,}"
-            found.append(f"{other} is predicted to take less time than {summary.reference} in {share} configurations.")
-        if of:
+    for other, pair in summary.compared.items():
+        predicted, has = "is predicted to take less time", f"has less {words(summary.objective)}"
+        for what, (wins, of), more in ((predicted, summary.predicted.get(other, (0, 0)), ""), (has, pair, roofs)):
             share = f"{_share(wins, of, 1)} of {of:,}"
-            found.append(f"{other} has less {words(summary.objective)} than {summary.reference} in {share} configurations{roofs}.")
+            found += [f"{other} {what} than {summary.reference} in {share} configurations{more}."] * (of > 0)
     return found
 
 
@@ -263,7 +259,7 @@ def _brief(result: SweepResult) -> list[Table]:
     if pareto is not None:
         title, rows = "Pareto front", spread(pareto.rows, SCREEN_ROWS)
     elif best is not None:
-        title, rows = f"{'most' if best.most else 'least'} {words(best.column)}", best.rows[:SCREEN_ROWS]
+        title, rows = f"{best.word} {words(best.column)}", best.rows[:SCREEN_ROWS]
     elif len(summary.best) > 1:
         title, rows = f"least {words(summary.objective)} by {', '.join(summary.swept)}", _ranked(result)[:SCREEN_ROWS]
     else:
@@ -287,8 +283,8 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
     if wins_by_axis:
         tables.append(as_rows(f"where less {words(summary.objective)} than {summary.reference}", wins_by_axis, labels=WIN_LABELS))
     if result.best is not None:
-        word = "most" if result.best.most else "least"
-        tables.append(rows_table(f"the {len(result.best.rows)} rows with the {word} {words(result.best.column)}", result.best.rows, result))
+        title = f"the {len(result.best.rows)} rows with the {result.best.word} {words(result.best.column)}"
+        tables.append(rows_table(title, result.best.rows, result))
     if result.pareto is not None:
         rows, first, second = result.pareto.rows, result.pareto.first, result.pareto.second
         more = f", {SHOWN_ROWS} of {len(rows):,}" if len(rows) > SHOWN_ROWS else ""
@@ -320,7 +316,7 @@ def spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult, names: Sequence[str] | None = None) -> Table:
     """``rows`` as text; ``names``: of the columns, by default all."""
-    known = {one.name: one for one in fields_of(result.grid) if rows and one.name in rows[0]}
+    known = {one.name: one for one in result.grid.fields if rows and one.name in rows[0]}
     fields = [known[name] for name in (known if names is None else names) if name in known]
     cells = [[cell(one.name, row[one.name], result) for one in fields] for row in rows]
     return Table(title, [words(one.name) for one in fields], cells, "".join("l" if one.kind == WORD else "r" for one in fields))
@@ -328,12 +324,12 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResul
 
 def cell(name: str, value: Any, result: SweepResult) -> str:
     """A value of the column ``name`` with its unit."""
-    one = next((one for one in fields_of(result.grid) if one.name == name), None)
+    one = next(one for one in result.grid.fields if one.name == name)
     if value is None:
         return "-"
     if name == FITS:
         return "yes" if value else "NO"
-    if isinstance(value, (bool, str)) or one is None:
+    if isinstance(value, (bool, str)):
         return str(value)
     if one.unit == "s":
         return format_time(value)
@@ -353,8 +349,8 @@ def _charts(result: SweepResult) -> list[Chart]:
 
 
 def _unit(result: SweepResult, name: str) -> str:
-    one = next((one for one in fields_of(result.grid) if one.name == name), None)
-    return one.unit if one is not None and one.unit in UNITS else "count"
+    unit = next(one.unit for one in result.grid.fields if one.name == name)
+    return unit if unit in UNITS else "count"
 
 
 def _better(result: SweepResult, name: str) -> int:
@@ -363,13 +359,9 @@ def _better(result: SweepResult, name: str) -> int:
 
 def _lines(result: SweepResult) -> LineChart | None:
     """A line per combination of words; at each value the best row of the other axes."""
-    sizes = {one.name for one in result.grid.workload.inputs if one.kind == "size"}
-    values = {f"{name}{SIZE * (name in sizes)}": listed for name, listed in result.grid.numbers.items()}
-    axes = [one for one in fields_of(result.grid) if one.name in values]
-    counts = {one.name: len(values[one.name]) for one in axes}
-    axis = max(axes, key=lambda one: counts[one.name], default=None)
-    column = _column(result)
-    if result.rows is None or axis is None or counts[axis.name] < 2:
+    counts = {one.name: len(result.grid.numbers[one.source]) for one in result.grid.fields if one.source in result.grid.numbers}
+    axis, column = max(counts, key=lambda name: counts[name], default=""), _column(result)
+    if result.rows is None or counts.get(axis, 0) < 2:
         return None
     best = _best_along(result, axis, column)
     sign = -_better(result, column)
@@ -377,23 +369,22 @@ def _lines(result: SweepResult) -> LineChart | None:
     series = [Series(name, [(x, row[column]) for x, row in sorted(best[name].items())], group=name) for name in named]
     unfit = sorted((x, row[column]) for name in named for x, row in best[name].items() if row.get(FITS) == 0)
     series += [Series(NO_ROOM, unfit, "markers")] if unfit else []
-    others = [name for name, count in counts.items() if count > 1 and name != axis.name]
-    notes = [f"At each {axis.name} the best over {' and '.join(others)}."] * bool(others)
-    notes += [f"{len(named)} of {len(best)} lines: the best at the largest {axis.name}."] * (len(best) > len(named))
-    title = capital(f"{words(column)} over {words(axis.name)}")
-    made = LineChart(title, words(axis.name), words(column), series, "count", _unit(result, column), caption=" ".join(notes))
+    others = [name for name, count in counts.items() if count > 1 and name != axis]
+    notes = [f"At each {axis} the best over {' and '.join(others)}."] * bool(others)
+    notes += [f"{len(named)} of {len(best)} lines: the best at the largest {axis}."] * (len(best) > len(named))
+    title = capital(f"{words(column)} over {words(axis)}")
+    made = LineChart(title, words(axis), words(column), series, "count", _unit(result, column), caption=" ".join(notes))
     return made if any(one.points for one in series) else None
 
 
-def _best_along(result: SweepResult, axis: Field, column: str) -> dict[str, dict[float, Row]]:
+def _best_along(result: SweepResult, axis: str, column: str) -> dict[str, dict[float, Row]]:
     """The best row at each value of the axis, for each line of the chart."""
     sign, found = -_better(result, column), dict[str, dict[float, Row]]()
     for row in result.rows or []:
-        if row.get(column) is None or not row[column] > 0 or not row[axis.name] > 0:
-            continue
-        line = found.setdefault(_name(row, result), {})
-        known = line.setdefault(row[axis.name], row)
-        line[row[axis.name]] = min(known, row, key=lambda one: (one.get(FITS) == 0, sign * one[column]))  # what fits comes first
+        if (row.get(column) or 0) > 0 and row[axis] > 0:
+            line = found.setdefault(_name(row, result), {})
+            known = line.setdefault(row[axis], row)
+            line[row[axis]] = min(known, row, key=lambda one: (one.get(FITS) == 0, sign * one[column]))  # what fits comes first
     return found
 
 

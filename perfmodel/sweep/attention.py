@@ -19,15 +19,13 @@ from perfmodel.kernels.attention.evaluate import AttentionResult, both, evaluate
 from perfmodel.kernels.attention.question import PASSES, AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY, Comparison, check_read
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
-from perfmodel.sweep.base import FITS, Skipped, SweepInput, SweepVariant, choice, count, device_named, fallbacks, fits
+from perfmodel.sweep.base import FITS, SweepInput, SweepVariant, choice, count, device_named, fallbacks, fits
 from perfmodel.sweep.kernels import TileSizes, costs, kernel_workload, predicted_columns
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
 
 _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
 _TILE = ("br", "bc", "threads", "head_dim")
-_OF_TILE = ("d", "dv", "block_q", "block_kv", "sram")
-"""What a tile depends on, beside the query rows where they are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +57,19 @@ class AttentionVariant(SweepVariant):
             sizes |= {f"{direction} {name}": getattr(tile, name) for name in _TILE}
         return sizes
 
-    def _few_rows(self, values: Mapping[str, Any]) -> Any:
-        """Query rows of a walk, where some are so few that they may decide on the tile; else the most that do."""
-        rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)
-        few = (rows <= LARGEST_EDGE // 2).any() if hasattr(rows, "any") else rows <= LARGEST_EDGE // 2
-        return minimum(rows, LARGEST_EDGE) if few else LARGEST_EDGE
-
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Sizes of the tiles; and the heads where they cannot share K and V."""
-        depends_on = {"kv_heads": ["heads", "kv_heads"]} if self.grouped else {}
-        if self.algorithm.tiling is None:
-            return depends_on
-        rows = [] if self._few_rows(values) is LARGEST_EDGE else ["n", *(["heads", "kv_heads"] if self.probe.packed else [])]
-        depends = [name for name in (*_OF_TILE, *rows) if name in values]
-        return {**depends_on, **dict.fromkeys(self.sizes.names, depends)}
-
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Tile sizes; rows whose heads do not form groups, or for which no tile fits, are left out."""
         sizes: dict[str, Any] = {}
-        left_out: list[Skipped] = []
+        left_out: dict[str, Any] = {}
         if self.algorithm.tiling is not None:
-            given = (values.get(name, 0) for name in _OF_TILE[:-1])
-            sizes, left_out = self.sizes.of(self._few_rows(values), *given, values.get("sram", self.sram_bytes or 0))
+            rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)  # more than a tile has change nothing
+            given = (values.get(name, 0) for name in ("d", "dv", "block_q", "block_kv"))
+            found = self.sizes.of(minimum(rows, LARGEST_EDGE), *given, values.get("sram", self.sram_bytes or 0))
+            sizes, left_out = dict(found[0]), dict(found[1])
         if values["heads"] is not values["kv_heads"]:
-            left_out.append(Skipped("kv_heads does not divide heads", values["heads"] % values["kv_heads"] != 0))
+            left_out["kv_heads does not divide heads"] = values["heads"] % values["kv_heads"] != 0
             if self.grouped:
-                left_out.append(Skipped(self.grouped, values["heads"] != values["kv_heads"]))
+                left_out[self.grouped] = values["heads"] != values["kv_heads"]
                 sizes["kv_heads"] = values["heads"] + 0 * values["kv_heads"]  # what cannot be counted must not be tried
         return sizes, left_out
 

@@ -6,6 +6,7 @@ choices is a ``SweepVariant``. Numbers are arrays, over which the formulas of a 
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from perfmodel import catalog
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.question import DEFAULT_DEVICE
 from perfmodel.core.workload import LARGEST_SIZE
@@ -102,26 +103,17 @@ class SweepColumn:
         return 1 if self.more or self.unit.endswith("/s") else -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """Rows without an answer: ``reason``, and a mask ``where`` (an array that broadcasts to the block)."""
-
-    reason: str
-    where: Any
-
-
 class SweepVariant(ABC):
     """One combination of choices. Only ``point`` must be written; the other methods default to nothing."""
 
     __slots__ = ()
 
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Inputs that the variant adds (such as tile sizes), each with the names of the inputs it depends on; ``values``: the grid's."""
-        return {}
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Inputs that the variant adds for a block, such as tile sizes, and the rows without an answer, as a mask by reason.
 
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
-        """Values of ``extras`` for a block, and the rows to leave out. ``values``: arrays that broadcast to the block, or numbers."""
-        return {}, []
+        ``values`` broadcast to the block.
+        """
+        return {}, {}
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Columns computed from the inputs by array formulas, by name."""
@@ -131,6 +123,25 @@ class SweepVariant(ABC):
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """``columns`` of a single row, those computed row by row; PerfmodelError if the row has no answer."""
 
+
+@dataclass(frozen=True, slots=True)
+class RowVariant(SweepVariant):
+    """A variant without formulas: every one of ``columns`` is read off the ``answer`` to each row."""
+
+    answer: Callable[[Mapping[str, int]], Any]
+    columns: Sequence[SweepColumn]
+
+    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
+        """Values of ``columns`` of one row. Its error has no sizes of options: rows that fail alike are counted together."""
+        try:
+            found = self.answer(values)
+        except PerfmodelError as error:
+            raise type(error)(_SIZES.sub(r"\1", error.message), error.fix) from None
+        read = read_columns([column for column in self.columns if column.name in columns], found)
+        return {name: None if value is None else float(value) for name, value in read.items()}
+
+
+_SIZES = re.compile(r"(--[a-z-]+) \d+")
 
 Values = Mapping[str, Any]
 
@@ -170,11 +181,6 @@ class SweepWorkload:
         """``axes`` by the names of inputs, some of which options call by another one."""
         typed = {one.typed.replace("-", "_"): one.name for one in self.inputs if one.typed}
         return {typed.get(name, name): value for name, value in axes.items()}
-
-    @property
-    def numbers(self) -> dict[str, str]:
-        """Names of the inputs that are numbers, for expressions of derived inputs; each maps to itself."""
-        return {one.name: one.name for one in self.inputs if not one.choice}
 
     def column(self, name: str) -> SweepColumn:
         """The column called ``name``; it must exist."""

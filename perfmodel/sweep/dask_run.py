@@ -21,7 +21,7 @@ from typing import Any
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.sweep.grid import SweepGrid, grid_of
 from perfmodel.sweep.parts import Output, Parts, opened
-from perfmodel.sweep.run import Chunk, Runner, chunks
+from perfmodel.sweep.run import Chunk, Runner, chunk_rows, chunks
 from perfmodel.sweep.summary import Findings
 
 TASKS_PER_THREAD = 3
@@ -37,7 +37,7 @@ _KEPT = local()
 def _runner(parts: Parts) -> Runner:
     key = (parts.study.fingerprint(), parts.rows)
     if getattr(_KEPT, "key", None) != key:
-        _KEPT.key, _KEPT.runner = key, Runner(grid_of(parts.study), 0, rows=parts.rows)
+        _KEPT.key, _KEPT.runner = key, Runner(grid_of(parts.study), parts.rows)
     found: Runner = _KEPT.runner
     return found
 
@@ -48,7 +48,7 @@ def task(parts: Parts, anew: bool, chunk: Chunk) -> Findings:
     findings = Findings.of(runner.grid, parts.study)
     if not parts.place.is_dir():
         raise DataError(f"{parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
-    parts.write(runner, chunk, findings, anew=anew)
+    parts.write(runner, chunk, findings.update, anew=anew)
     return findings
 
 
@@ -107,7 +107,7 @@ def write_cluster(grid: SweepGrid, output: Output, memory: int, findings: Findin
             threads = _threads(client)
         except OSError as error:
             raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
-        with opened(output, grid.study, Runner(grid, memory).rows) as parts:
+        with opened(output, grid.study, chunk_rows(grid, memory)) as parts:
             count = 0
             for piece in _results(client, threads, parts, not output.resume, chunks(grid, parts.rows)):
                 findings.merge(piece)

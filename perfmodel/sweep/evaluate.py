@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.sweep.base import Skipped, SweepVariant
+from perfmodel.sweep.base import SweepVariant
 from perfmodel.sweep.expression import Expression
 from perfmodel.sweep.grid import SubGrid, SweepGrid
 from perfmodel.sweep.recording import Recording, Replay
+from perfmodel.sweep.table import Row, RowTable
 
 Slices = tuple[slice, ...]
 Values = Mapping[str, Any]
@@ -21,17 +22,15 @@ Values = Mapping[str, Any]
 
 @dataclass(slots=True)
 class VariantBlock:
-    """One variant in one block. ``inputs``: every one, choices too; numbers broadcast to ``lengths``.
+    """One variant in one block. ``values``: its inputs and columns by name; those that are numbers broadcast to ``lengths``.
 
-    ``name``: its value of the compared choice. ``columns``: arrays of the block's shape, none where the variant has no answer.
-    ``valid``: which rows count, None for all. ``left_out``: how many rows have no answer, by reason; ``excluded``: how many the
-    constraints take away.
+    ``name``: its value of the compared choice. ``valid``: which rows count, None for all. ``left_out``: how many rows have no answer, by
+    reason; ``excluded``: how many the constraints take away.
     """
 
     name: Any
-    inputs: Values
+    values: dict[str, Any]
     lengths: tuple[int, ...]
-    columns: Mapping[str, Any]
     valid: Any = None
     left_out: dict[str, int] = field(default_factory=dict)
     excluded: int = 0
@@ -41,38 +40,52 @@ class VariantBlock:
         """Number of rows that count."""
         return prod(self.lengths) if self.valid is None else int(np.count_nonzero(self.valid))
 
-    def exclude(self, constraints: Sequence[Expression], named: Values) -> None:
+    def exclude(self, constraints: Sequence[Expression]) -> None:
         """Takes away the rows in which one of ``constraints`` does not hold."""
         for expression in constraints:
-            holds, before = np.broadcast_to(np.asarray(expression.value(named), bool), self.lengths), self.rows
-            if not holds.all():
-                self.valid = holds if self.valid is None else self.valid & holds
-                self.excluded += before - self.rows
+            self.excluded += self._drop(np.logical_not(expression.value(self.values)))
 
-    def leave_out(self, skipped: Sequence[Skipped]) -> None:
-        """Removes the rows without an answer; a row with several reasons counts for the first."""
-        for gap in skipped:
-            if np.any(gap.where):
-                valid, before = np.ones(self.lengths, bool) if self.valid is None else self.valid, self.rows
-                self.valid = valid & ~gap.where
-                if before > self.rows:
-                    self.left_out[gap.reason] = self.left_out.get(gap.reason, 0) + before - self.rows
+    def leave_out(self, reasons: Mapping[str, Any]) -> None:
+        """Removes the rows without an answer, which each reason marks; a row with several counts for the first."""
+        for reason, where in reasons.items():
+            if dropped := self._drop(where):
+                self.left_out[reason] = self.left_out.get(reason, 0) + dropped
+
+    def _drop(self, where: Any) -> int:
+        """Lets the rows ``where`` count no more; how many of them did."""
+        if not np.any(where):
+            return 0
+        before, kept = self.rows, np.logical_not(where)
+        self.valid = np.broadcast_to(kept, self.lengths) if self.valid is None else self.valid & kept
+        return before - self.rows
+
+    def flat(self, name: str) -> Any:
+        """The column called ``name``, row after row; NaN where one does not count."""
+        column = np.broadcast_to(self.values[name], self.lengths)
+        return (column if self.valid is None else np.where(self.valid, column, np.nan)).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class GridBlock:
-    """One block evaluated: an answer for each value of the compared choice."""
+    """One block evaluated: an answer for each value of the compared choice. ``left_out``: rows of those that have none, by reason."""
 
     grid: SweepGrid
     part: SubGrid
     slices: Slices
     lengths: tuple[int, ...]
     answers: Sequence[VariantBlock]
+    left_out: Mapping[str, int]
 
     @property
     def points(self) -> int:
         """Number of configurations in the block."""
         return prod(self.lengths)
+
+    def rows(self, answer: VariantBlock, places: Sequence[int]) -> list[Row]:
+        """The rows of ``answer`` at these flat indices."""
+        table = RowTable.empty(self.grid.fields, len(places))
+        table.append(answer.values, self.lengths, np.unravel_index(places, self.lengths) if self.lengths else None, len(places))
+        return table.listed()
 
 
 def check_variants(grid: SweepGrid) -> None:
@@ -94,108 +107,99 @@ class Evaluator:
 
     def __init__(self, grid: SweepGrid, part: SubGrid) -> None:
         self.grid, self.part = grid, part
-        self.fast = [name for name in grid.columns if name not in grid.pointwise]
         self.slow = [name for name in grid.columns if name in grid.pointwise]
-        self.variants: dict[Any, tuple[SweepVariant, Replay] | str] = {}
-        whole = self._values(tuple(slice(0, length) for length in part.lengths))
+        self.variants: dict[Any, tuple[Values, SweepVariant, Replay]] = {}
+        self.unanswered: dict[Any, str] = {}
         for value, choices in grid.variants(part).items():
             try:
                 with np.errstate(all="ignore"):  # some derived numbers mean nothing
                     variant = grid.workload.variant(choices)
-                    self.variants[value] = variant, self._recorded(variant, whole)
+                    self.variants[value] = choices, variant, self._recorded(variant)
             except PerfmodelError as error:
-                self.variants[value] = error.message
+                self.unanswered[value] = error.message
 
-    def _values(self, slices: Slices) -> dict[str, Any]:
-        """Values by name: arrays that broadcast to the block, or plain numbers; what repeats another is the same object."""
-        values: dict[str, Any] = dict(self.part.fixed)
+    def _values(self, slices: Slices) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Values by name, and rows whose derived numbers mean nothing, by reason; these are replaced by 1 so that they do no harm.
+
+        Values are arrays that broadcast to the block, or plain numbers; what repeats another is the same object.
+        """
+        values, reasons = dict[str, Any](self.part.fixed), dict[str, Any]()
         for axis, (name, stretch) in enumerate(zip(self.part.axes, slices, strict=True)):
             shape = [1] * len(slices)
             shape[axis] = -1
             values[name] = self.part.axes[name][stretch].reshape(shape)
         for name, expression in self.grid.derived.items():
-            values[name] = expression.value(values) if expression.alias is None else values[expression.alias]
-        return values
-
-    def _skipped(self, values: dict[str, Any]) -> list[Skipped]:
-        """Rows whose derived numbers mean nothing; these are replaced by 1 so that they do no harm."""
-        gaps = []
-        for name, expression in self.grid.derived.items():
-            axis = self.grid.workload.named[name]
             if expression.alias is not None:
                 values[name] = values[expression.alias]
                 continue
-            value = np.asarray(values[name], float)
-            wrong = ~((value >= axis.least) & (value <= axis.most) & ((value == np.floor(value)) | (axis.kind == "number")))
+            number, value = self.grid.workload.named[name], np.asarray(expression.value(values), float)
+            whole = number.kind != "number"
+            wrong = ~((value >= number.least) & (value <= number.most) & ((value == np.floor(value)) | (not whole)))
             if wrong.any():
-                whole = "" if axis.kind == "number" else "whole "
-                gaps.append(Skipped(f"{name} = {expression.text} is no {whole}number of its range", wrong))
+                reasons[f"{name} = {expression.text} is no {'whole ' * whole}number of its range"] = wrong
                 value = np.where(wrong, 1.0, value)
             values[name] = value
-        return gaps
+        return values, reasons
 
-    def _recorded(self, variant: SweepVariant, whole: Values) -> Replay:
+    def _recorded(self, variant: SweepVariant) -> Replay:
         """The variant's formulas, with numbers of one value written into them."""
-        depends, recording = variant.extras(whole), Recording()
-        first = self._values(tuple(slice(0, 1) for _ in self.part.lengths))
-        if not self.fast:
+        fast = [name for name in self.grid.columns if name not in self.slow]
+        if not fast:
             return Replay({})
-        self._skipped(first)
-        extra = variant.prepare(first)[0]
-        numbers: dict[str, Any] = {}
-        inputs = self.grid.workload.named
-        for name, value in {**first, **extra}.items():
-            if any(np.size(whole[source]) > 1 for source in depends.get(name, [name])):
-                numbers[name] = recording.leaf(self.grid.source(name))
-            else:
-                plain = float(np.asarray(value).reshape(-1)[0])
-                real = name not in extra and inputs[name].kind == "number"
-                numbers[name] = plain if real else int(plain)
+        recording, numbers = Recording(), dict[str, Any]()
+        corner, _ = self._values(tuple(slice(0, 2) for _ in self.part.lengths))  # two values along every axis tell what varies along it
+        extra = variant.prepare(corner)[0]
+        for name, value in corner.items():
+            plain = float(np.asarray(value).reshape(-1)[0])
+            one = plain if self.grid.workload.named[name].kind == "number" else int(plain)
+            numbers[name] = recording.leaf(self.grid.source(name)) if np.size(value) > 1 else one
+        numbers |= {name: recording.leaf(name) for name in extra}
         formulas = variant.formulas(numbers)
-        return Replay({name: formulas[name] for name in self.fast})
+        return Replay({name: formulas[name] for name in fast})
 
-    def block(self, slices: Slices, outs: Mapping[Any, Mapping[str, Any]]) -> GridBlock:
-        """The block at ``slices``. ``outs``: by value of the compared choice, arrays to write its columns to."""
+    def block(self, slices: Slices, table: RowTable | None) -> GridBlock:
+        """The block at ``slices``, whose rows are added to ``table``."""
         lengths = tuple(stretch.stop - stretch.start for stretch in slices)
         with np.errstate(all="ignore"):
-            values = self._values(slices)
-            skipped, answers = self._skipped(values), []
-            for name, entry in self.variants.items():
-                inputs = {**self.part.choices, **values, str(self.grid.workload.compared): name}
-                if isinstance(entry, str):
-                    answers.append(VariantBlock(name, inputs, lengths, {}, np.zeros(lengths, bool), {entry: prod(lengths)}))
-                else:
-                    answers.append(VariantBlock(name, inputs, lengths, outs[name]))
-                    self._fill(answers[-1], *entry, values, skipped)
-            return GridBlock(self.grid, self.part, slices, lengths, answers)
+            values, reasons = self._values(slices)
+            answers = [self._answer(name, lengths, values, reasons, table) for name in self.variants]
+        left_out = dict[str, int]()
+        for reason in self.unanswered.values():
+            left_out[reason] = left_out.get(reason, 0) + prod(lengths)
+        return GridBlock(self.grid, self.part, slices, lengths, answers, left_out)
 
-    def _fill(self, answer: VariantBlock, variant: SweepVariant, replay: Replay, values: Values, skipped: list[Skipped]) -> None:
-        """Fills in the columns of ``answer``, and marks the rows that do not count."""
+    def _answer(self, name: Any, lengths: tuple[int, ...], values: Values, reasons: Values, table: RowTable | None) -> VariantBlock:
+        """The columns of one variant, and the rows that count, which are added to ``table``."""
+        choices, variant, replay = self.variants[name]
         extra, missing = variant.prepare(values)
-        replay.run({**values, **extra}, answer.columns)
-        answer.exclude(self.grid.where, answer.inputs)
-        answer.leave_out([*skipped, *missing])
+        answer = VariantBlock(name, {**choices, **values}, lengths)
+        columns = replay.run({**values, **extra})
+        answer.exclude(self.grid.where)
+        answer.leave_out({**reasons, **missing})
+        answer.values |= columns
         if self.slow:
             answer.leave_out(self._points(answer, variant, values))
-        answer.exclude(self.grid.filters, {**answer.inputs, **answer.columns})
+        answer.exclude(self.grid.filters)
+        if table is not None:  # while they are in the caches
+            table.append(answer.values, lengths, answer.valid, answer.rows)
+        return answer
 
-    def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values) -> list[Skipped]:
+    def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values) -> dict[str, Any]:
         """Fills the columns that are computed row by row; NaN, and the rows by reason, where there is no answer."""
         lengths = answer.lengths
         laid = {name: np.broadcast_to(value, lengths).reshape(-1) for name, value in values.items()}
-        flat = {name: answer.columns[name].reshape(-1) for name in self.slow}
-        for column in flat.values():
-            column.fill(np.nan)
-        unanswered: dict[str, Any] = {}
+        columns = {name: np.full(lengths, np.nan) for name in self.slow}
+        reasons: dict[str, Any] = {}
         for row in range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist():
             try:
-                answer_of_row = variant.point({name: _plain(value[row]) for name, value in laid.items()}, self.slow)
+                found = variant.point({name: _plain(value[row]) for name, value in laid.items()}, self.slow)
             except PerfmodelError as error:
-                unanswered.setdefault(error.message, np.zeros(lengths, bool)).reshape(-1)[row] = True
+                reasons.setdefault(error.message, np.zeros(lengths, bool)).reshape(-1)[row] = True
                 continue
-            for name, column in flat.items():
-                column[row] = np.nan if answer_of_row[name] is None else answer_of_row[name]
-        return [Skipped(reason, where) for reason, where in unanswered.items()]
+            for name, column in columns.items():
+                column.reshape(-1)[row] = np.nan if found[name] is None else found[name]
+        answer.values |= columns
+        return reasons
 
 
 def _plain(value: Any) -> Any:

@@ -19,8 +19,9 @@ import numpy as np
 from perfmodel.core.checks import default_dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.sweep.base import SweepInput, SweepWorkload, device_named
-from perfmodel.sweep.expression import Expression, is_condition, parse, typecheck
+from perfmodel.sweep.expression import Expression, parse
 from perfmodel.sweep.study import SweepStudy, workload_named
+from perfmodel.sweep.table import Field, input_field, result_field
 from perfmodel.sweep.values import checked, is_expression, values_of
 
 
@@ -50,7 +51,7 @@ class SubGrid:
 class SweepGrid:
     """A study, resolved. ``choices`` and ``numbers``: values by input, ``derived``: expressions, in the order of what they need.
 
-    ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``given``: inputs that are written.
+    ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``fields``: what is written of a row.
     """
 
     study: SweepStudy
@@ -60,8 +61,8 @@ class SweepGrid:
     derived: Mapping[str, Expression]
     where: tuple[Expression, ...]
     filters: tuple[Expression, ...]
-    given: tuple[str, ...]
     columns: tuple[str, ...]
+    fields: tuple[Field, ...]
     parts: tuple[SubGrid, ...]
 
     @property
@@ -73,11 +74,6 @@ class SweepGrid:
     def points(self) -> int:
         """Number of rows, if none is left out."""
         return sum(part.points for part in self.parts) * len(self.compared)
-
-    @property
-    def slow(self) -> bool:
-        """Whether rows are computed one by one."""
-        return bool(self.pointwise)
 
     @property
     def pointwise(self) -> frozenset[str]:
@@ -103,18 +99,20 @@ def grid_of(study: SweepStudy) -> SweepGrid:
     choices, numbers, derived = _inputs(workload, workload.normalize(study.axes))
     workload.check(choices, study.axes)
     shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]
-    where, filters = constraints(workload, study.where)
-    read = {name for item in (*where, *filters) for name in item.names}
-    columns = read & {item.name for item in workload.columns}
+    conditions = [parse(text, "--where", workload, constraint=True) for text in study.where]
+    read, results = {name for item in conditions for name in item.names}, {item.name for item in workload.columns}
+    where = tuple(item for item in conditions if not results & {*item.names})
+    filters, columns = tuple(item for item in conditions if item not in where), read & results
     for name in read - columns - {*numbers, *derived}:
         item = workload.named[name]
         if not item.varies and not (item.choice and (item.kind == "flag" or choices[name] != (None,))):
             raise UsageError(f"--where: {name} has no value here", f"give {item.option}")
     wanted = tuple(dict.fromkeys([*shown, *sorted(columns)]))
     _check_read(workload, study.axes, wanted)
-    given = tuple(item.name for item in workload.inputs if item.name in study.axes or item.name in workload.always)
+    given = [item for item in workload.inputs if item.name in study.axes or item.name in workload.always]
+    fields = (*(input_field(item, choices.get(item.name, ())) for item in given), *(result_field(workload.column(name)) for name in wanted))
     parts = tuple(_parts(workload, choices, numbers, derived))
-    return SweepGrid(study, workload, choices, numbers, derived, where, filters, given, wanted, parts)
+    return SweepGrid(study, workload, choices, numbers, derived, where, filters, wanted, fields, parts)
 
 
 def _check_read(workload: SweepWorkload, axes: Mapping[str, Any], wanted: Sequence[str]) -> None:
@@ -151,7 +149,7 @@ def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str,
 
 def _compute(workload: SweepWorkload, axis: SweepInput, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
     """Adds the expression ``raw`` as a derived input, or as one value if it reads no other."""
-    expression = typecheck(parse(raw, axis.option, workload.numbers), workload, axis.option)
+    expression = parse(raw, axis.option, workload)
     if expression.names:
         derived[axis.name] = expression
         return
@@ -166,20 +164,6 @@ def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict
     except CycleError as error:
         circle = " -> ".join(error.args[1])
         raise UsageError(f"derived inputs of {workload.name} go in a circle: {circle}", "give one of them values") from None
-
-
-def constraints(workload: SweepWorkload, texts: Sequence[str]) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
-    """(constraints on inputs alone, constraints that read columns)."""
-    results = [condition.name for condition in workload.columns]
-    names = {name: name for name in (*workload.named, *results)} | dict(workload.words)
-    parsed = [typecheck(parse(text, "--where", names), workload, "--where") for text in texts]
-    for condition in parsed:
-        if not condition.names:
-            raise UsageError(f"--where {condition.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
-        if not is_condition(condition.tree, workload):
-            raise UsageError(f"--where {condition.text[:60]!r} is a number and no condition", "compare it: 'n * batch <= 65536'")
-    inputs = tuple(condition for condition in parsed if not {*results} & {*condition.names})
-    return inputs, tuple(condition for condition in parsed if condition not in inputs)
 
 
 def _parts(

@@ -20,7 +20,6 @@ from perfmodel.sweep.base import (
     DTYPE,
     FITS,
     HARDWARE,
-    Skipped,
     SweepColumn,
     SweepInput,
     SweepVariant,
@@ -43,36 +42,27 @@ class TileSizes:
 
     def __init__(self, names: Sequence[str], choose: Callable[..., Mapping[str, Number] | str]) -> None:
         self.names, self.choose = names, cache(choose)
-        self._known: dict[Any, tuple[Any, list[Mapping[str, Number] | str]]] = {}
+        self._known: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {}
 
-    def of(self, *axes: Any) -> tuple[dict[str, Any], list[Skipped]]:
+    def of(self, *axes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
         import numpy as np
 
-        key = tuple((np.shape(axis), np.asarray(axis, float).tobytes()) for axis in axes)
+        arrays = [np.asarray(axis, float) for axis in axes]
+        arrays = [array.flat[0] if (array == array.flat[0]).all() else array for array in arrays]
+        key = tuple((np.shape(array), array.tobytes()) for array in arrays)
         if key not in self._known:
             if len(self._known) >= self.MOST_KEPT:
                 self._known.clear()
-            self._known[key] = self._chosen(axes)
-        where, chosen = self._known[key]
-        columns = {name: [1 if isinstance(choice, str) else choice[name] for choice in chosen] for name in self.names}
-        reasons = dict.fromkeys(choice for choice in chosen if isinstance(choice, str))
-        missing = [Skipped(reason, np.array([choice == reason for choice in chosen])[where]) for reason in reasons]
-        return {name: np.array(column, float)[where] for name, column in columns.items()}, missing
-
-    def _chosen(self, axes: Sequence[Any]) -> tuple[Any, list[Mapping[str, Number] | str]]:
-        """(index of the different case that each row is, choice for each of these cases)."""
-        import numpy as np
-
-        codes, values = np.zeros((), np.int64), []
-        for axis in axes:
-            distinct, code = np.unique(axis, return_inverse=True)
-            codes = codes * len(distinct) + code.reshape(np.shape(axis))
-            values.append(distinct)
-        cases, where = np.unique(codes, return_inverse=True)
-        places = np.unravel_index(cases, [len(distinct) for distinct in values])
-        chosen = zip(*(distinct[place].astype(int).tolist() for distinct, place in zip(values, places, strict=True)), strict=True)
-        return where.reshape(codes.shape), [self.choose(*case) for case in chosen]
+            laid = np.broadcast_arrays(*arrays)
+            cases, where = np.unique(np.stack([array.reshape(-1) for array in laid]), axis=1, return_inverse=True)
+            where = where.reshape(laid[0].shape)
+            chosen = [self.choose(*map(int, case)) for case in cases.T]
+            columns = {name: [1.0 if isinstance(choice, str) else choice[name] for choice in chosen] for name in self.names}
+            reasons = dict.fromkeys(choice for choice in chosen if isinstance(choice, str))
+            missing = {reason: np.array([choice == reason for choice in chosen])[where] for reason in reasons}
+            self._known[key] = {name: np.array(column, float)[where] for name, column in columns.items()}, missing
+        return self._known[key]
 
 
 def _intensity(cost: Estimate, level: Traffic) -> Number:
@@ -164,17 +154,13 @@ class MatmulVariant(SweepVariant):
             return error.message
         return {name: getattr(tile, name) for name in _TILE}
 
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Sizes of the tile, which depend on the rows, the columns and the edges given."""
-        return {name: [edge for edge in ("m", "n", *_EDGES) if edge in values] for name in _TILE}
-
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sizes of the tile, and the rows where it does not fit or k cannot be split."""
         import numpy as np
 
         rows, columns = np.minimum(values["m"], TENSOR_TILE), np.minimum(values["n"], WIDE_COLUMNS)  # more of them change nothing
-        found, left_out = self.sizes.of(rows, columns, *(values.get(edge, 0) for edge in _EDGES))
-        return found, [Skipped("split_k is more than k", values["k"] < self.probe.split_k), *left_out]
+        sizes, left_out = self.sizes.of(rows, columns, *(values.get(edge, 0) for edge in _EDGES))
+        return sizes, {"split_k is more than k": values["k"] < self.probe.split_k, **left_out}
 
     def _workload(self, numbers: Mapping[str, Number]) -> Matmul:
         return replace(self.probe, **{name: numbers[name] for name in ("m", "n", "k", "batch")})

@@ -15,12 +15,13 @@ from typing import Any
 from perfmodel import catalog
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on
-from perfmodel.core.errors import PerfmodelError, UsageError, suggest
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import (
     DTYPE,
     FITS,
     HARDWARE,
+    RowVariant,
     SweepColumn,
     SweepInput,
     SweepVariant,
@@ -31,16 +32,15 @@ from perfmodel.sweep.base import (
     device_named,
     fallbacks,
     fits,
-    read_columns,
     with_question_defaults,
 )
-from perfmodel.transformer.answer import answer
+from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.cache_plan import CacheWorkload, memory_of, workload
 from perfmodel.transformer.gguf import MIXTURES
 from perfmodel.transformer.kv_cache import BITS, CacheFormat, batch_bytes, largest_batch, longest_context, sequence_bytes, token_bytes
 from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length
+from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, default_length
 from perfmodel.transformer.weight_formats.floats import PUBLISHED_AS
 
 
@@ -66,45 +66,21 @@ WEIGHTS = choice("weights_dtype", "format of the weights; by default as publishe
 
 # Whole models
 
-_VALUE = re.compile(r"(--[a-z-]+) \d+")
-
-
-def size_free(message: str) -> str:
-    """``message`` without the sizes of options: rows that fail alike are counted together, whatever theirs are."""
-    return _VALUE.sub(r"\1", message)
-
-
 _FITS = "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelVariant(SweepVariant):
-    """One model on one device, with everything that is no length, batch or number of devices."""
-
-    model: ModelSpec
-    device: Device
-    choices: Mapping[str, Any]
-
-    def _request(self, values: Mapping[str, int]) -> Request:
-        n = None if self.choices["phase"] == DECODE else values["n"]
-        return PhaseQuestion(self.model.name).updated({**self.choices, **values, "n": n}).request_for(self.model, self.device)
-
-    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Values of the columns of one row."""
-        try:
-            found = answer(self._request(values), fallbacks)
-        except PerfmodelError as error:
-            raise type(error)(size_free(error.message), error.fix) from None
-        return {name: None if value is None else float(value) for name, value in read_columns(MODEL.columns, found).items()}
-
-
-def variant(choices: Mapping[str, Any]) -> ModelVariant:
+def variant(choices: Mapping[str, Any]) -> RowVariant:
     """The variant for one combination of choices; PerfmodelError says why there is none."""
     if choices["phase"] not in PHASES:
         raise UsageError(f"--phase: unknown phase {choices['phase']!r}", suggest(choices["phase"], list(PHASES)))
-    device = device_named(choices["hardware"])
+    model, device = model_named(choices["model"]), device_named(choices["hardware"])
     dtype_on(choices["dtype"], device)
-    return ModelVariant(model_named(choices["model"]), device, choices)
+
+    def answered(values: Mapping[str, int]) -> ModelAnswer:
+        n = None if choices["phase"] == DECODE else values["n"]
+        return answer(PhaseQuestion(model.name).updated({**choices, **values, "n": n}).request_for(model, device), fallbacks)
+
+    return RowVariant(answered, MODEL.columns)
 
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:

@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.grid import SweepGrid
-from perfmodel.sweep.run import Chunk, Consumer, Runner
+from perfmodel.sweep.run import Chunk, Consumer, Runner, chunk_rows
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.writers import find
 from perfmodel.sweep.writers.parquet import library
@@ -73,28 +73,22 @@ class Parts:
     def write(self, runner: Runner, chunk: Chunk, consumer: Consumer, *, anew: bool) -> None:
         """Evaluate ``chunk`` into its part, unless it is there and not wanted ``anew``.
 
-        ``consumer`` sees it all the same, but for rows that are computed one by one. DataError if it cannot be written.
+        ``consumer`` sees it all the same, but for rows that are computed one by one.
         """
         path = self.path(chunk.index)
-        if not anew and path.exists():
-            if not runner.grid.slow:
-                runner.evaluate(chunk, consumer)
+        there = path.exists() and not anew
+        table = None if there and runner.grid.pointwise else runner.evaluate(chunk, consumer)
+        if there or table is None:
             return
-        table = runner.evaluate(chunk, consumer)
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with unfinished.open("wb") as stream:
-                writer = find(self.form)(stream, runner.fields, about(self.study, self.rows), first=chunk.index == 0)
+                writer = find(self.form)(stream, runner.grid.fields, about(self.study, self.rows), first=chunk.index == 0)
                 try:
                     writer.write(table)
                 finally:
                     writer.close()
             unfinished.replace(path)
-        except FileNotFoundError:
-            raise self.gone() from None
-        except OSError as error:
-            fix = f"the parts in {self.place} can be read; make room and go on with --resume"
-            raise DataError(f"{path}: {error.strerror or error}", fix) from None
         finally:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
@@ -187,7 +181,7 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
     target = Path(os.path.realpath(target))
     if target.is_symlink():  # still: it leads to itself
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    old, staged = _read(target) if output.folder else {}, _staged(target)
+    old, staged = _read(target) if output.folder else [], _staged(target)
     root, prefix = _beside(target)
     place = root / f"{prefix}{study.fingerprint()}-{rows}.parts"
     if output.resume:
@@ -198,7 +192,7 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
             fix = "give the same options as then, or another place"
             raise UsageError(f"--resume: {target} was begun by another study, or another version", fix)
         elif old:
-            place, rows = target, _rows_per_chunk(old, study)
+            place, rows = target, _rows_per_chunk(old, target, study)
         elif target.is_file():
             raise UsageError(f"--resume: {target} is whole, or was not begun by a sweep", "leave out --resume to write it anew")
     for path in () if output.resume else {*staged} - {place}:
@@ -207,47 +201,42 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
     return Parts(target, place, output.form, study, rows)
 
 
-def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
+def _read(folder: Path) -> list[Mapping[str, Any]]:
     """Metadata of each file in ``folder``; UsageError if one was not written by a sweep."""
-    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    for path in paths:
+    found = []
+    for path in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
         if not _PART.fullmatch(path.name):
             raise UsageError(f"--output: {folder} holds {path.name}, which is no part of a sweep", "name an empty or a new folder")
-    described = {path: _metadata(path) for path in paths}
-    wrong = next((path for path, text in described.items() if text.get("schema") != SCHEMA), None)
-    if wrong is not None:
-        raise UsageError(f"--output: {wrong} is not from a sweep, or is damaged", "move it away, or name an empty or a new folder")
-    return described
+        found.append(_metadata(path))
+        if found[-1].get("schema") != SCHEMA:
+            fix = "move it away, or name an empty or a new folder"
+            raise UsageError(f"--output: {path} is not from a sweep, or is damaged", fix)
+    return found
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
     """Metadata of a sweep's Parquet file; empty if it cannot be read."""
     pa = library()
-    try:
-        metadata = (path.is_file() and pa.parquet.read_schema(path).metadata) or {}
-        described = json.loads(metadata.get(b"perfmodel", b"{}"))
-    except (pa.ArrowException, OSError, ValueError):
-        return {}
-    return described if isinstance(described, dict) else {}
+    with suppress(pa.ArrowException, OSError, ValueError):
+        described = json.loads((pa.parquet.read_schema(path).metadata or {}).get(b"perfmodel", b"{}"))
+        return described if isinstance(described, dict) else {}
+    return {}
 
 
-def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: SweepStudy) -> int:
+def _rows_per_chunk(parts: Sequence[Mapping[str, Any]], target: Path, study: SweepStudy) -> int:
     """Rows per chunk of ``parts``. UsageError if one is not of ``study``, or they differ."""
-    sizes = set()
-    for path, text in parts.items():
-        if text.get("study") != study.fingerprint() or not isinstance(text.get("rows_per_chunk"), int):
-            fix = "give the same options as then, or another folder"
-            raise UsageError(f"--resume: {path} is of another study, or another version", fix)
-        sizes.add(int(text["rows_per_chunk"]))
-    if len(sizes) > 1:
-        raise UsageError(f"--resume: files in {path.parent} hold some rows twice or lack some", "leave out --resume to write them anew")
-    return sizes.pop()
+    if any(part.get("study") != study.fingerprint() for part in parts):
+        raise UsageError(f"--resume: {target} is of another study, or another version", "give the same options as then, or another folder")
+    rows, *others = {part.get("rows_per_chunk") for part in parts}
+    if others or not isinstance(rows, int):
+        raise UsageError(f"--resume: files in {target} hold some rows twice or lack some", "leave out --resume to write them anew")
+    return rows
 
 
 def write_parts(grid: SweepGrid, output: Output, memory: int, consumer: Consumer) -> None:
     """Writes every chunk into its part, and joins the parts into the file or folder."""
-    with opened(output, grid.study, Runner(grid, memory).rows) as parts:
-        runner, count = Runner(grid, 0, rows=parts.rows), 0
+    with opened(output, grid.study, chunk_rows(grid, memory)) as parts:
+        runner, count = Runner(grid, parts.rows), 0
         for chunk in runner.chunks():
             parts.write(runner, chunk, consumer, anew=not output.resume)
             count += 1
@@ -261,7 +250,7 @@ def write_stream(runner: Runner, output: Output, consumer: Consumer) -> None:
         raise UsageError(f"--resume: {output.path} is no file that rows can be read back from", "leave out --resume")
     try:
         with nullcontext(sys.stdout.buffer) if output.path is None else output.path.open("wb") as stream:
-            writer = find(output.form)(stream, runner.fields, about(runner.grid.study, runner.rows), first=True)
+            writer = find(output.form)(stream, runner.grid.fields, about(runner.grid.study, runner.rows), first=True)
             for chunk in runner.chunks():
                 writer.write(runner.evaluate(chunk, consumer))
             writer.close()

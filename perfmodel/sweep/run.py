@@ -6,16 +6,15 @@ are blocks that fit the memory given. Both come in one order, so that a chunk me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol
 
 import numpy as np
 
-from perfmodel.sweep.evaluate import Evaluator, GridBlock, Slices, VariantBlock
+from perfmodel.sweep.evaluate import Evaluator, GridBlock, Slices
 from perfmodel.sweep.grid import SubGrid, SweepGrid
-from perfmodel.sweep.table import WORD, RowTable, fields_of, row_bytes
+from perfmodel.sweep.table import RowTable, row_bytes
 
 BLOCK_POINTS = 1 << 15
 """Points of a block: a result of 256 KiB, so that those in use stay in a core's caches."""
@@ -58,7 +57,7 @@ class Chunk:
 def chunks(grid: SweepGrid, rows: int) -> Iterator[Chunk]:
     """Chunks of at most ``rows`` rows, or of one block."""
     points = max(rows // len(grid.compared), 1)
-    most, index, held = min(points, SLOW_ROWS if grid.slow else BLOCK_POINTS), 0, 0
+    most, index, held = min(points, SLOW_ROWS if grid.pointwise else BLOCK_POINTS), 0, 0
     blocks: list[tuple[int, Slices]] = []
     for number, part in enumerate(grid.parts):
         for block in blocks_of(part, most):
@@ -72,11 +71,8 @@ def chunks(grid: SweepGrid, rows: int) -> Iterator[Chunk]:
         yield Chunk(index, tuple(blocks), held)
 
 
-class Consumer(Protocol):
-    """Takes in every block of a run."""
-
-    def update(self, block: GridBlock) -> None:
-        """Take in one block, whose arrays will be used again."""
+Consumer = Callable[[GridBlock], None]
+"""Takes in every block of a run."""
 
 
 @dataclass(slots=True)
@@ -94,6 +90,7 @@ class Counts:
 
     def update(self, block: GridBlock) -> None:
         """Count one block."""
+        self._add(block.left_out)
         for answer in block.answers:
             self.rows += answer.rows
             self.excluded += answer.excluded
@@ -111,18 +108,19 @@ class Counts:
             self.left_out[known] = self.left_out.get(known, 0) + number
 
 
+def chunk_rows(grid: SweepGrid, memory_bytes: int) -> int:
+    """Rows of a chunk that fits the memory given."""
+    most = SLOW_ROWS if grid.pointwise else MOST_CHUNK_ROWS
+    return max(1, min(most, int(SHARE_OF_MEMORY * memory_bytes / row_bytes(grid.fields))))
+
+
 class Runner:
-    """Evaluates the chunks of a grid, in whatever order, in ``memory_bytes`` or as chunks of ``rows``.
+    """Evaluates the chunks of a grid of at most ``rows`` rows. ``tables``: whether rows are wanted or only what consumers make of them."""
 
-    ``tables``: whether rows are wanted or only what consumers make of them.
-    """
-
-    def __init__(self, grid: SweepGrid, memory_bytes: int, *, tables: bool = True, rows: int | None = None) -> None:
-        self.grid, self.fields, self.tables = grid, fields_of(grid), tables
-        most = SLOW_ROWS if grid.slow else MOST_CHUNK_ROWS
-        self.rows = rows or max(1, min(most, int(SHARE_OF_MEMORY * memory_bytes / row_bytes(self.fields))))
-        self._evaluator: tuple[int, Evaluator] | None = None
-        self._table = RowTable.empty(self.fields, 0)
+    def __init__(self, grid: SweepGrid, rows: int, *, tables: bool = True) -> None:
+        self.grid, self.rows, self.tables = grid, rows, tables
+        self._evaluator: Evaluator | None = None
+        self._table = RowTable.empty(grid.fields, 0)
 
     def chunks(self) -> Iterator[Chunk]:
         """All chunks, in order."""
@@ -130,52 +128,15 @@ class Runner:
 
     def evaluate(self, chunk: Chunk, consumer: Consumer | None = None) -> RowTable:
         """The rows of ``chunk``, in memory that the next call uses again; no rows where no tables are wanted."""
-        largest = max(prod(stretch.stop - stretch.start for stretch in slices) for _, slices in chunk.blocks)
-        capacity = (chunk.points if self.tables else largest) * len(self.grid.compared)
+        capacity = chunk.points * len(self.grid.compared) * self.tables
         if self._table.capacity < capacity:
-            self._table = RowTable.empty(self.fields, capacity)
+            self._table = RowTable.empty(self.grid.fields, capacity)
         self._table.rows = 0
         for number, slices in chunk.blocks:
-            block = self._block(number, slices)
+            part = self.grid.parts[number]
+            if self._evaluator is None or self._evaluator.part is not part:  # the one before is let go: parts come one after another
+                self._evaluator = Evaluator(self.grid, part)
+            block = self._evaluator.block(slices, self._table if self.tables else None)
             if consumer is not None:
-                consumer.update(block)
-            if self.tables:
-                self._append(block)
+                consumer(block)
         return self._table
-
-    def _block(self, number: int, slices: Slices) -> GridBlock:
-        """The block at ``slices`` of part ``number``; its variants write their columns into the table in turn."""
-        if self._evaluator is None or self._evaluator[0] != number:  # the one before is let go: parts come one after another
-            self._evaluator = number, Evaluator(self.grid, self.grid.parts[number])
-        lengths = tuple(stretch.stop - stretch.start for stretch in slices)
-        points, first, outs = prod(lengths), self._table.rows, {}
-        for value in self.grid.compared:
-            outs[value] = {name: self._table.arrays[name][first : first + points].reshape(lengths) for name in self.grid.columns}
-            first += points
-        return self._evaluator[1].block(slices, outs)
-
-    def _append(self, block: GridBlock) -> None:
-        """Fill in the inputs of a block's rows, and close the gaps that rows without an answer leave."""
-        table, start = self._table, self._table.rows
-        for answer in block.answers:
-            valid, count = None if answer.valid is None else answer.valid.reshape(-1), answer.rows
-            target = slice(table.rows, table.rows + count)
-            if count and (valid is not None or table.rows != start):
-                for name, array in answer.columns.items():
-                    flat = array.reshape(-1)
-                    table.arrays[name][target] = flat if valid is None else flat[valid]
-            if count:
-                self._inputs(target, answer, valid)
-            table.rows += count
-            start += block.points
-
-    def _inputs(self, target: slice, answer: VariantBlock, valid: Any) -> None:
-        for column, name in zip(self.fields, self.grid.given, strict=False):
-            value = answer.inputs[name]
-            if column.kind == WORD:
-                value = column.words.index(str(value))
-            rows = self._table.arrays[column.name][target]
-            if valid is None:
-                np.copyto(rows.reshape(answer.lengths), value, casting="unsafe")
-            else:
-                rows[...] = np.broadcast_to(value, answer.lengths).reshape(-1)[valid]

@@ -11,7 +11,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.sweep.evaluate import check_variants
 from perfmodel.sweep.grid import SweepGrid, grid_of
 from perfmodel.sweep.parts import Output, is_stream, write_parts, write_stream
-from perfmodel.sweep.run import Counts, Runner
+from perfmodel.sweep.run import Counts, Runner, chunk_rows
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.summary import Best, Findings, Pareto, Summary
 from perfmodel.sweep.table import Row
@@ -41,11 +41,11 @@ MOST_CHUNKS = 4
 def check_answers(grid: SweepGrid) -> None:
     """UsageError if no row of a small grid has an answer: said before a file is made for rows."""
     counts = Counts()
-    runner = Runner(grid, 0, tables=False, rows=TRIED_SLOW if grid.slow else TRIED)
+    runner = Runner(grid, TRIED_SLOW if grid.pointwise else TRIED, tables=False)
     for chunk in islice(runner.chunks(), MOST_CHUNKS + 1):
         if counts.rows or counts.excluded or chunk.index == MOST_CHUNKS:
             return
-        runner.evaluate(chunk, counts)
+        runner.evaluate(chunk, counts.update)
     _check_rows(counts)
 
 
@@ -74,17 +74,17 @@ def run_sweep(
     findings.progress = None if expect is None else expect(grid.points)
     if output is None:
         few = grid.points <= FEW_ROWS
-        runner = Runner(grid, memory, tables=few)
-        rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, findings).listed()]
+        runner = Runner(grid, chunk_rows(grid, memory), tables=few)
+        rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, findings.update).listed()]
         rows = rows if few else None
     elif output.dask is not None:
         from perfmodel.sweep.dask_run import write_cluster
 
         write_cluster(grid, output, memory, findings)
     elif is_stream(output):
-        write_stream(Runner(grid, memory), output, findings)
+        write_stream(Runner(grid, chunk_rows(grid, memory)), output, findings.update)
     else:
-        write_parts(grid, output, memory, findings)
+        write_parts(grid, output, memory, findings.update)
     if output is None or not output.resume:  # what was there before is not counted again
         _check_rows(findings.counts)
     return SweepResult(grid, findings.counts, findings.summary, findings.best, findings.pareto, rows)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from perfmodel import catalog
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer, answered
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.question import DEFAULT_ENGINE, ServeQuestion
@@ -19,9 +18,9 @@ from perfmodel.serving.steps import KernelTimes, step_times
 from perfmodel.sweep.base import (
     DTYPE,
     HARDWARE,
+    RowVariant,
     SweepColumn,
     SweepInput,
-    SweepVariant,
     SweepWorkload,
     canonical_name,
     choice,
@@ -30,9 +29,8 @@ from perfmodel.sweep.base import (
     fallbacks,
     with_question_defaults,
 )
-from perfmodel.sweep.model import AXIS, WEIGHTS, model_named, size_free, stored
+from perfmodel.sweep.model import AXIS, WEIGHTS, model_named, stored
 from perfmodel.transformer.hf import served_as
-from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass
 
 _TOO_LARGE = re.compile(r" with one request of .*")
@@ -44,41 +42,27 @@ def engine_named(name: str) -> Engine:
     return catalog.find_engine(name)
 
 
-@dataclass(frozen=True, slots=True)
-class ServeVariant(SweepVariant):
-    """One model under one engine on one device, in one set of formats. ``steps``: times of steps by layout, as rows ask for them."""
-
-    model: ModelSpec
-    published: str | None
-    device: Device
-    engine: Engine
-    choices: Mapping[str, Any]
-    steps: dict[ModelPass, KernelTimes] = field(default_factory=dict)
-
-    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Values of ``columns`` of one row."""
-        asked = ServeQuestion(self.model.name).updated({**self.choices, **values})
-        try:
-            served = answered(asked, self.model, self.published, self.device, self.engine, self._times)
-        except PerfmodelError as error:
-            raise type(error)(_TOO_LARGE.sub(" does not fit", size_free(error.message)), error.fix) from None
-        readers = {name: SERVE.column(name).of for name in columns}
-        return {name: None if (value := of(served)) is None else float(value) for name, of in readers.items() if of is not None}
-
-    def _times(self, engine: Engine, like: ModelPass) -> KernelTimes:
-        if like not in self.steps:
-            same = next(iter(self.steps.values()), None)
-            made = step_times(self.model, self.device, self.engine, like, fallbacks)
-            self.steps[like] = made if same is None else replace(made, known=same.known)
-        return replace(self.steps[like], engine=engine)
-
-
-def variant(choices: Mapping[str, Any]) -> ServeVariant:
-    """The variant for one combination of choices; PerfmodelError says why there is none."""
+def variant(choices: Mapping[str, Any]) -> RowVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none. Rows of one layout share the times of steps."""
     device = device_named(choices["hardware"])
     dtype_on(choices["dtype"], device)
     model, published = served_as(model_named(choices["model"]), choices["weights_dtype"])
-    return ServeVariant(model, published, device, engine_named(choices["engine"]).on(device), choices)
+    own, steps = engine_named(choices["engine"]).on(device), dict[ModelPass, KernelTimes]()
+
+    def times(engine: Engine, like: ModelPass) -> KernelTimes:
+        if like not in steps:
+            same = next(iter(steps.values()), None)
+            made = step_times(model, device, own, like, fallbacks)
+            steps[like] = made if same is None else replace(made, known=same.known)
+        return replace(steps[like], engine=engine)
+
+    def served(values: Mapping[str, int]) -> ServingAnswer:
+        try:
+            return answered(ServeQuestion(model.name).updated({**choices, **values}), model, published, device, own, times)
+        except PerfmodelError as error:
+            raise type(error)(_TOO_LARGE.sub(" does not fit", error.message), error.fix) from None
+
+    return RowVariant(served, SERVE.columns)
 
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:

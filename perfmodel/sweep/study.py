@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.sweep.base import SweepInput, SweepWorkload
+from perfmodel.sweep.base import SweepWorkload
 
 _MODULES = {"attention": "attention", "matmul": "kernels", "kv-cache": "model", "model": "model", "serve": "serving"}
 WORKLOADS = tuple(_MODULES)
@@ -27,27 +27,6 @@ def workload_named(name: str) -> SweepWorkload:
         raise UsageError(f"there is no sweep over {name!r}", suggest(str(name), list(WORKLOADS)))
     found: SweepWorkload = getattr(import_module(f"perfmodel.sweep.{_MODULES[name]}"), name.replace("-", "_").upper())
     return found
-
-
-class AxisValues:
-    """Type of an axis in a file: one check for all allowed forms, so that an error is one message."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """The check for pydantic, which is imported only when a file is read."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(_axis_values)
-
-
-def _axis_values(raw: Any) -> Any:
-    for item in raw if isinstance(raw, list) else [raw]:
-        if not isinstance(item, (bool, int, float, str)):
-            what = "a list inside it" if isinstance(item, list) else "a mapping" if isinstance(item, dict) else "nothing"
-            raise ValueError(f"{what}, where values stand; give a number, a text such as 512:131072:x2, or a list of those")
-    if raw == []:
-        raise ValueError("an empty list; give a value at least")
-    return raw
 
 
 Texts = list[str] | tuple[str, ...] | str
@@ -65,7 +44,7 @@ class SweepStudy:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     workload: str = "attention"
-    axes: Mapping[str, Annotated[Any, AxisValues]] = field(default_factory=dict)
+    axes: Mapping[str, Any] = field(default_factory=dict)
     where: Texts = ()
     columns: Texts | None = None
     minimize: str | None = None
@@ -160,6 +139,9 @@ def read_study(name: str) -> SweepStudy:
 
 def _problems(study: SweepStudy, has_axes: bool) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
     """Errors in a file's workload and axes: (place in the file, message, fix)."""
+    from perfmodel.sweep.expression import parse
+    from perfmodel.sweep.values import is_expression, values_of
+
     if not has_axes:
         yield (), "sweep.axes: this field is required", None
     try:
@@ -170,16 +152,9 @@ def _problems(study: SweepStudy, has_axes: bool) -> Iterator[tuple[tuple[str, ..
         try:
             [axis] = workload.by_name({name: raw})
             workload.check_names([axis], "sweep.axes.")
-            _check_axis(workload.named[axis], raw, workload)
+            if is_expression(workload.named[axis], raw):
+                parse(raw, f"sweep.axes.{name}", workload)
+            else:
+                values_of(workload.named[axis], raw)
         except UsageError as error:
             yield ("axes", name), error.message.replace(f"--{name.replace('_', '-')}", f"sweep.axes.{name}", 1), error.fix
-
-
-def _check_axis(axis: SweepInput, raw: Any, workload: SweepWorkload) -> None:
-    from perfmodel.sweep.expression import parse
-    from perfmodel.sweep.values import is_expression, values_of
-
-    if is_expression(axis, raw):
-        parse(raw, f"sweep.axes.{axis.name}", workload.numbers)
-    else:
-        values_of(axis, raw)

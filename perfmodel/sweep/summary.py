@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from perfmodel.sweep.evaluate import GridBlock, VariantBlock
 from perfmodel.sweep.grid import SweepGrid
 from perfmodel.sweep.run import Counts
 from perfmodel.sweep.study import SweepStudy
-from perfmodel.sweep.table import Row, row_of
+from perfmodel.sweep.table import Row
 
 PREDICTED = "predicted_s"
-OFTEN_UNKNOWN = "predicted"
-"""How the names of columns begin that are NaN where nothing is predicted."""
 MOST_GROUPS = 10_000
 MOST_VALUES = 100_000
 """Groups, and values of an axis, beyond which neither is kept apart."""
@@ -36,19 +33,17 @@ class WinShares:
         if len(other.values) == len(self.values) and (other.values == self.values).all():
             self.wins, self.of = self.wins + other.wins, self.of + other.of
             return
-        values, where = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
-        wins, of = np.zeros(len(values)), np.zeros(len(values))
-        np.add.at(wins, where, np.concatenate([self.wins, other.wins]))
-        np.add.at(of, where, np.concatenate([self.of, other.of]))
-        self.values, self.wins, self.of = values, wins, of
+        self.values, where = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
+        both = (self.wins, other.wins), (self.of, other.of)
+        self.wins, self.of = (np.bincount(where, np.concatenate(pair), len(self.values)) for pair in both)
 
 
 @dataclass(slots=True)
 class Summary:
     """Summary of a sweep. ``objective``: the column that is compared, less being better; ``swept``: choices with several values.
 
-    ``best``: by the values of ``swept``. ``shares``: by value of the compared choice, then by axis or choice. ``predicted``: in how
-    many configurations each other one is predicted to take less, and in how many both are predicted, if such times are computed.
+    ``best``: by the values of ``swept``. ``shares``: by value of the compared choice, then by axis or choice. ``compared``: in how many
+    configurations each other one has less of the objective, and in how many both have it; ``predicted``: the same of predicted times.
     """
 
     objective: str
@@ -67,47 +62,30 @@ class Summary:
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
-        usable = {answer.name: answer for answer in block.answers if answer.columns}
-        for answer in usable.values():
-            self._best(block, answer)
-        reference = usable.pop(self.reference, None)
-        if reference is not None:
-            for answer in usable.values():
-                self._compare(block, reference, answer)
+        columns = {answer.name: answer.flat(self.objective) for answer in block.answers}
+        for answer in block.answers:
+            self._best(block, answer, columns[answer.name])
+        reference = next((answer for answer in block.answers if answer.name == self.reference is not None), None)
+        for answer in block.answers:
+            if reference is not None and answer is not reference:
+                self._along(block, str(answer.name), *_wins(columns[self.reference], columns[answer.name], self.compared, answer.name))
+                if PREDICTED in block.grid.columns:
+                    _wins(reference.flat(PREDICTED), answer.flat(PREDICTED), self.predicted, answer.name)
 
-    def _best(self, block: GridBlock, answer: VariantBlock) -> None:
-        column = answer.columns[self.objective].reshape(-1)
-        place = _least(column, answer.valid)
-        if place is None:
-            return
-        key = tuple(answer.inputs[name] for name in self.swept)
-        best_before = self.best.get(key)
-        if len(self.best) < MOST_GROUPS if best_before is None else column[place] < best_before[self.objective]:
-            self.best[key] = row_of(block.grid, answer, place)
+    def _best(self, block: GridBlock, answer: VariantBlock, column: Any) -> None:
+        place = int(np.argmin(np.where(np.isfinite(column), column, np.inf)))
+        key = tuple(answer.values[name] for name in self.swept)
+        least_before = self.best[key][self.objective] if key in self.best else np.inf
+        if column[place] < least_before and (key in self.best or len(self.best) < MOST_GROUPS):
+            [self.best[key]] = block.rows(answer, [place])
 
-    def _compare(self, block: GridBlock, reference: VariantBlock, answer: VariantBlock) -> None:
-        """Count where ``answer`` is better, along every axis."""
-        name, sides = str(answer.name), (reference.columns[self.objective], answer.columns[self.objective])
-        finite = [np.isfinite(side) for side in sides] if self.objective.startswith(OFTEN_UNKNOWN) else []
-        marked = [valid for valid in (reference.valid, answer.valid, *finite) if valid is not None]
-        wins, both = sides[1] < sides[0], reduce(np.logical_and, marked) if marked else None
-        if both is not None:
-            wins &= both
-        number, of = int(np.count_nonzero(wins)), block.points if both is None else int(np.count_nonzero(both))
-        _count(self.compared, name, number, of)
-        if PREDICTED in reference.columns:
-            self._compare_predicted(name, reference.columns[PREDICTED], answer.columns[PREDICTED], both)
+    def _along(self, block: GridBlock, name: str, wins: Any, both: Any) -> None:
+        """Counts where the alternative called ``name`` is better, for every value of a choice and along every axis."""
         for choice in self.swept:
             if choice in block.part.choices:
-                self._add(name, choice, WinShares(np.array([str(block.part.choices[choice])]), np.array([number]), np.array([of])))
-        self._axes(block, name, wins, both)
-
-    def _compare_predicted(self, name: str, first: Any, other: Any, both: Any) -> None:
-        """Counts wins of predicted time, among rows where both are predicted; those are NaN elsewhere."""
-        known = np.isfinite(first) & np.isfinite(other) & (True if both is None else both)
-        _count(self.predicted, name, int(np.count_nonzero(known & (other < first))), int(np.count_nonzero(known)))
-
-    def _axes(self, block: GridBlock, name: str, wins: Any, both: Any) -> None:
+                word, numbers = str(block.part.choices[choice]), (np.array([np.count_nonzero(one)]) for one in (wins, both))
+                self._add(name, choice, WinShares(np.array([word]), *numbers))
+        wins, both = wins.reshape(block.lengths), None if both.all() else both.reshape(block.lengths)
         for axis, (one, values) in enumerate(block.part.axes.items()):
             if len(values) <= MOST_VALUES:
                 length = block.lengths[axis]
@@ -137,26 +115,17 @@ def _count(counts: dict[str, list[int]], name: str, wins: int, of: int) -> None:
     known[0], known[1] = known[0] + wins, known[1] + of
 
 
+def _wins(first: Any, other: Any, counts: dict[str, list[int]], name: Any) -> tuple[Any, Any]:
+    """Masks: where ``other`` is less than ``first``, and where both are numbers; noted in ``counts``."""
+    both = np.isfinite(first) & np.isfinite(other)
+    wins = (other < first) & both
+    _count(counts, str(name), int(np.count_nonzero(wins)), int(np.count_nonzero(both)))
+    return wins, both
+
+
 def _along(flags: Any, axis: int) -> Any:
     """Number of flags set for each value of one axis."""
     return np.count_nonzero(flags, axis=tuple(other for other in range(flags.ndim) if other != axis)).astype(float)
-
-
-def _least(column: Any, valid: Any) -> int | None:
-    """Index of the smallest value among the valid ones that are numbers; None if there is none."""
-    if valid is not None:
-        column = np.where(valid.reshape(-1), column, np.inf)
-    place = int(np.argmin(column))
-    if np.isnan(column[place]):
-        column = np.where(np.isnan(column), np.inf, column)
-        place = int(np.argmin(column))
-    return place if np.isfinite(column[place]) else None
-
-
-def _usable(answer: VariantBlock, *columns: str) -> Any:
-    """Flat mask of the rows that are valid and have all ``columns``."""
-    valid = [] if answer.valid is None else [answer.valid.reshape(-1)]
-    return reduce(np.logical_and, [*(np.isfinite(answer.columns[name].reshape(-1)) for name in columns), *valid])
 
 
 class _Search:
@@ -165,9 +134,9 @@ class _Search:
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
         for answer in block.answers:
-            places = self._places(answer) if answer.columns else []
+            places = self._places(answer)
             if len(places):
-                self._add([row_of(block.grid, answer, int(place)) for place in places])
+                self._add(block.rows(answer, places))
 
     def merge(self, other: Any) -> None:
         """Take in the rows of another."""
@@ -189,13 +158,15 @@ class Best(_Search):
     most: bool = False
     rows: list[Row] = field(default_factory=list)
 
+    @property
+    def word(self) -> str:
+        """What is looked for."""
+        return "most" if self.most else "least"
+
     def _places(self, answer: VariantBlock) -> Any:
-        values = (-1 if self.most else 1) * answer.columns[self.column].reshape(-1)
-        limit = self._cost(self.rows[-1]) if len(self.rows) >= self.top else np.inf
-        if answer.valid is None and not values.min() < limit:
-            return []
-        places = np.flatnonzero(_usable(answer, self.column) & (values < limit))
-        return places if len(places) <= self.top else places[np.argsort(values[places], kind="stable")[: self.top]]
+        values = (-1 if self.most else 1) * answer.flat(self.column)
+        places = np.flatnonzero(values < (self._cost(self.rows[-1]) if len(self.rows) >= self.top else np.inf))
+        return places[np.argsort(values[places], kind="stable")[: self.top]]
 
     def _add(self, rows: list[Row]) -> None:
         self.rows = sorted([*self.rows, *rows], key=self._cost)[: self.top]
@@ -217,8 +188,9 @@ class Pareto(_Search):
     rows: list[Row] = field(default_factory=list)
 
     def _places(self, answer: VariantBlock) -> Any:
-        places = np.flatnonzero(_usable(answer, self.first, self.second))
-        x, y = (sign * answer.columns[name].reshape(-1)[places] for sign, name in self._sides())
+        x, y = (sign * answer.flat(name) for sign, name in self._sides())
+        places = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+        x, y = x[places], y[places]
         if self.rows:  # the least second value that the front has at most at x
             own = self._values(self.rows)
             before = np.searchsorted(own[0], x, side="right") - 1

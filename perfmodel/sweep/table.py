@@ -1,4 +1,4 @@
-"""Rows in memory: tables of one NumPy array per column, words as codes; and single rows of a block as plain Python values."""
+"""Rows in memory: tables of one NumPy array per column, words as codes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.errors import visible
-from perfmodel.sweep.evaluate import VariantBlock
-from perfmodel.sweep.grid import SweepGrid
+from perfmodel.sweep.base import SweepColumn, SweepInput
 
 WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"
 _TYPES: Mapping[str, Any] = {WORD: np.int32, FLAG: np.bool_, WHOLE: np.int64, COUNT: np.float64, REAL: np.float64}
@@ -26,13 +25,14 @@ Row = dict[str, Any]
 class Field:
     """A column of a table. ``kind``: a word, true or false, a whole number, a count (whole, and exact up to 2^53), a real number.
 
-    ``words``: what the codes of a column of words mean.
+    ``words``: what the codes of a column of words mean. ``source``: the input or result that it holds.
     """
 
     name: str
     unit: str
     kind: str
     words: tuple[str, ...] = ()
+    source: str = ""
 
     @property
     def type(self) -> Any:
@@ -45,16 +45,16 @@ class Field:
         return list(map(visible, self.words))
 
 
-def fields_of(grid: SweepGrid) -> tuple[Field, ...]:
-    """Inputs that were given, then results."""
-    listed = []
-    for name in grid.given:
-        axis = grid.workload.named[name]
-        kind = _KINDS[axis.kind]
-        words = tuple(map(str, grid.choices[name])) if kind == WORD else ()
-        listed.append(Field(f"{name}_size_bytes" if axis.kind == "size" else name, axis.unit, kind, words))
-    columns = map(grid.workload.column, grid.columns)
-    return (*listed, *(Field(axis.name, axis.unit, COUNT if axis.whole else REAL) for axis in columns))
+def input_field(axis: SweepInput, values: Sequence[Any]) -> Field:
+    """The column of an input; ``values``: all that it has, if it is a choice."""
+    kind = _KINDS[axis.kind]
+    name = f"{axis.name}_size_bytes" if axis.kind == "size" else axis.name
+    return Field(name, axis.unit, kind, tuple(map(str, values)) if kind == WORD else (), axis.name)
+
+
+def result_field(column: SweepColumn) -> Field:
+    """The column of a result."""
+    return Field(column.name, column.unit, COUNT if column.whole else REAL, source=column.name)
 
 
 def row_bytes(fields: Sequence[Field]) -> int:
@@ -80,6 +80,21 @@ class RowTable:
         """Number of rows there is room for."""
         return len(next(iter(self.arrays.values())))
 
+    def append(self, values: dict[str, Any], lengths: tuple[int, ...], where: Any, rows: int) -> None:
+        """Adds ``rows`` rows of a block of ``lengths``, to which ``values`` broadcast: those ``where``, by a mask or indices; None: all."""
+        target = slice(self.rows, self.rows + rows)
+        for one in self.fields:
+            value, array = values[one.source], self.arrays[one.name][target]
+            if one.kind == WORD:
+                value = one.words.index(str(value))
+            if where is None:
+                np.copyto(array.reshape(lengths), value, casting="unsafe")
+                if one.type is np.float64 and np.size(value) > 1:
+                    values[one.source] = array.reshape(lengths)  # its own memory is used again while it is in the caches
+            else:
+                array[...] = np.broadcast_to(value, lengths)[where]
+        self.rows += rows
+
     def column(self, name: str) -> Any:
         """The values in use, codes where they are words; not a copy."""
         return self.arrays[name][: self.rows]
@@ -98,24 +113,12 @@ class RowTable:
         columns = {one.name: self.decoded(one.name).tolist() for one in self.fields}
         for one in self.fields:
             if one.kind in (COUNT, REAL):
-                columns[one.name] = [value if isfinite(value) else None for value in columns[one.name]]
+                columns[one.name] = [_plain(value, one.kind) for value in columns[one.name]]
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def row_of(grid: SweepGrid, answer: VariantBlock, place: int) -> Row:
-    """The row at flat index ``place``: inputs that are given, then columns."""
-    index, row = np.unravel_index(place, answer.lengths), dict[str, Any]()
-    for name in grid.given:
-        value = answer.inputs[name]
-        if isinstance(value, np.ndarray):
-            value = float(np.broadcast_to(value, answer.lengths)[index])
-        row[name] = _number(value, whole=value.is_integer()) if isinstance(value, float) else value
-    counts = {column.name for column in grid.workload.columns if column.whole}
-    return row | {name: _number(float(answer.columns[name][index]), whole=name in counts) for name in grid.columns}
-
-
-def _number(value: float, *, whole: bool) -> int | float | None:
-    """A column's value as Python has it: an int where it is a count and exact; None where there is none."""
+def _plain(value: float, kind: str) -> int | float | None:
+    """A number as Python has it: an int where it is a count and exact; None where there is none."""
     if not isfinite(value):
         return None
-    return int(value) if whole and abs(value) <= EXACT else value
+    return int(value) if kind == COUNT and abs(value) <= EXACT else value

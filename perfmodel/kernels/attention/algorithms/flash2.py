@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfmodel.core.arith import Number, is_deferred, maximum, minimum
+from perfmodel.core.arith import Number, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
@@ -51,7 +51,7 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
 
 def computed_widths(w: Attention, tile: Tile) -> tuple[Number, Number]:
     """Columns of Q, K and of V, O that a kernel computes: a head dim between two compiled ones is padded to the larger."""
-    if not is_deferred(tile.head_dim) and tile.head_dim == 0:
+    if tile.head_dim == 0:  # which a deferred one is not said to be
         return w.d, w.dv
     return maximum(w.d, tile.head_dim), maximum(w.dv, tile.head_dim)
 

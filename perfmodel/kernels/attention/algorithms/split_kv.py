@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from perfmodel.core.arith import Number, ceil_div, deferrable, is_deferred, minimum
+from perfmodel.core.arith import Number, ceil_div, deferrable, minimum
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UsageError
@@ -69,7 +69,7 @@ def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
     >>> num_splits(48, 108, 64), num_splits(87, 108, 64), num_splits(8, 216, 512)
     (2, 1, 23)
     """
-    if is_deferred(blocks, slots, key_tiles):
+    if not all(isinstance(size, int) for size in (blocks, slots, key_tiles)):
         return deferrable(_num_splits_arrays, blocks, slots, key_tiles)
     if blocks >= FULL_ENOUGH * slots:
         return 1
@@ -119,9 +119,8 @@ def complete(w: Attention, device: Device, tile: Tile) -> Tile:
         splits, origin = num_splits(blocks, slots, tiles), "FlashAttention-2's heuristic"  # which all hold a tile
     else:
         splits = effective_splits(tiles, w.splits)
-    if is_deferred(splits):
+    if not isinstance(splits, int):
         return replace(tile, splits=splits)
-    splits = int(splits)
     return replace(tile, splits=splits, origin=f"{tile.origin}; {splits} split{'s' * (splits > 1)} of the keys, {origin}")
 
 
@@ -137,7 +136,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     True
     """
     s = label("s", "splits launched", effective_splits(key_tiles(w, tile.bc), tile.splits))
-    several = is_deferred(tile.splits) or tile.splits > 1
+    several = tile.splits != 1  # a deferred number is taken for more
     cut = label("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
     each = label("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
     parts = each * query_rows(w)
