@@ -1,4 +1,4 @@
-# From the commands, by tests/refresh_docs.py: their options for editors and type checkers.
+# From the commands, by tools/refresh/docs.py: their options for editors and type checkers.
 from collections.abc import Sequence
 from typing import Any
 

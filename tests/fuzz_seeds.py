@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fuzzing import RECORDS, all_commands, answer, command, examples, readers
+from fuzzing import RECORDS, answer, examples, readers
 
 from perfmodel.catalog import load_config
 from perfmodel.core.files import read_json
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.saved_metrics import metrics_of
+from tools.commands import all_commands, command
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"

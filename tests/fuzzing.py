@@ -30,9 +30,10 @@ from hypothesis import strategies as st
 import perfmodel
 from perfmodel import catalog
 from perfmodel.catalog import device_ids, model_names
-from perfmodel.cli import CommandGroup, command_names, main
+from perfmodel.cli import main
 from perfmodel.commands._command import examples_apart
 from perfmodel.core.errors import UnavailableError
+from tools.commands import command
 
 RECORDS = Path(__file__).parent / "data" / "records.jsonl"
 """One of each workload of the record format, and one of every kind that is shipped."""
@@ -217,19 +218,6 @@ def asks_for_json(args: list[str]) -> bool:
     parser = command(" ".join(args[:words]))
     with parser.make_context(parser.name, args[words:], resilient_parsing=True) as context:
         return bool(context.params["json"])
-
-
-def command(name: str) -> Any:
-    """The parser of ``name``, such as ``attention`` or ``hardware show``."""
-    first, _, second = name.partition(" ")
-    found = CommandGroup(name="perfmodel").get_command(None, first)
-    return found.commands[second] if second else found
-
-
-def all_commands() -> list[str]:
-    """Every command, those of groups with both words."""
-    names = [name.replace("_", "-") for name in command_names()]
-    return [full for name in names for full in ([f"{name} {sub}" for sub in getattr(command(name), "commands", {})] or [name])]
 
 
 def examples(name: str) -> list[list[str]]:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from left_out import leave_out
-from refresh_readme import PAGES, SHOWN
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.cli import main
@@ -26,6 +24,8 @@ from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import Record, held_out, profiled, read_records, sets_width, shipped_records
 from perfmodel.validation.run import GroupScore, scoreboard
+from tools.refresh.readme import PAGES, SHOWN
+from tools.scores.left_out import leave_out
 
 PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")
 H200 = "nvidia-h200-sxm"
@@ -48,7 +48,7 @@ def all_rows() -> list[RecordRow]:
 
 def test_the_scoreboard_that_is_shown_is_current():
     [shown] = [text for page in PAGES for command, text in SHOWN.findall(page.read_text()) if command == SCOREBOARD]
-    assert scored()[0] == shown, "refresh with: python tests/refresh_readme.py"
+    assert scored()[0] == shown, "refresh with: python -m tools.refresh.readme"
 
 
 def judges(record: Record) -> bool:
@@ -243,7 +243,7 @@ def test_what_a_profile_says_of_versions_is_what_the_records_tell():
     for device in calibrated_devices():
         for block in device.calibration:
             records = told[device.id, block.workload, block.implementation, block.direction, block.model]
-            assert block.versions == versions_of(records), f"{device.id}: python tests/refresh_versions.py"
+            assert block.versions == versions_of(records), f"{device.id}: python -m tools.refresh.versions"
 
 
 def test_no_shipped_record_of_torch_lacks_its_versions():

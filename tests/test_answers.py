@@ -1,14 +1,14 @@
-"""The JSON of sixty command lines is what it was; who changes one on purpose runs ``python tests/answers.py`` and reads the difference."""
+"""The JSON of sixty command lines is what it was; who changes one runs ``python -m tools.refresh.answers`` and reads the difference."""
 
 from __future__ import annotations
 
 import pytest
-from accuracy_parts import there
-from answers import FOLDER, asked, kept, lines, written
-from refresh_docs import DOCS
 
 from perfmodel import catalog
 from perfmodel.kernels.attention import algorithms
+from tools.refresh.answers import FOLDER, asked, kept, lines, written
+from tools.refresh.docs import DOCS
+from tools.scores.accuracy_parts import there
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import function_types
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -26,12 +25,14 @@ import pyarrow as pa
 import pytest
 from each import each
 from fuzz_seeds import MEASURING
-from fuzzing import all_commands, answer, command, examples
+from fuzzing import answer, examples
 
 import perfmodel
 from perfmodel.cli import command_names
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.report.document import Report, Table
+from tools.commands import all_commands, command
+from tools.refresh import function_types
 
 PUBLIC = ["Report", "Result", "__version__", "answer", "api", "attention", "compare_attention", "sweep"]
 REPORTING = [name for name in all_commands() if name != "hardware check"]
@@ -177,7 +178,7 @@ def test_types_for_editors_are_those_of_the_functions() -> None:
     made, now = function_types.options(function_types.FILE.read_text()), function_types.options(function_types.stub())
     assert made.keys() <= now.keys()
     assert {name: {key: kind for key, kind in now[name].items() if key in known} for name, known in made.items()} == made, (
-        "refresh with: python tests/refresh_docs.py"
+        "refresh with: python -m tools.refresh.docs"
     )
     assert made["attention"]["n"] == "int | str | None"
 

@@ -5,7 +5,6 @@ from collections import defaultdict
 from statistics import median
 
 import pytest
-import refresh_cache_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.predict import TimeRequest, _moved_bytes, predict
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import as_record, read_records, shipped_records
+from tools.refresh import cache_state as refresh_cache_state
 
 H200 = find_device("h200")
 L2, BANDWIDTH = H200.cache_bytes, 4.8e12
@@ -77,7 +77,7 @@ def test_cost_of_dirty_lines_by_hand(clean_us, read, written, lost_us):
 def test_the_fitted_numbers_are_those_of_the_shipped_records():
     """And what they say of runs that are not clean is near: see the errors that ``cache_state.json`` holds."""
     found = refresh_cache_state.refit(record for path in shipped_records() for _, record in read_records(path))
-    assert {**found, "date": ""} == {**L2_STATE, "date": ""}, "refresh with: python tests/refresh_cache_state.py"
+    assert {**found, "date": ""} == {**L2_STATE, "date": ""}, "refresh with: python -m tools.refresh.cache_state"
 
 
 def test_dirty_over_clean_as_measured():

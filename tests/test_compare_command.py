@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import lines
 
 from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, Compared, MetricComparison, changes
 from perfmodel.report.document import SCHEMA, from_data
 from perfmodel.report.metrics import Metric, unit_by_name
 from perfmodel.report.saved_metrics import LEFT_OUT, NAMES, metrics_of
 from perfmodel.sweep.study import WORKLOADS, workload_named
+from tools.refresh.answers import lines
 
 ATTENTION = "n=4096 d=64 heads=16 batch=8"
 

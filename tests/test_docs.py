@@ -13,17 +13,18 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-import needed_formulas
 import pytest
-import refresh_docs
 from each import each
 from fuzz_seeds import MEASURING, tree
-from fuzzing import all_commands, examples, no_measuring
+from fuzzing import examples, no_measuring
 
 from perfmodel.catalog import device_ids, model_names
 from perfmodel.cli import command_names
 from perfmodel.commands._completion import SCRIPTS
 from perfmodel.report import formats
+from tools.commands import all_commands
+from tools.refresh import docs as refresh_docs
+from tools.refresh import needed_formulas
 
 DOCS = refresh_docs.DOCS
 README = DOCS.parent / "README.md"
@@ -43,7 +44,7 @@ NOT_MEASURED = "nothing is measured in a fuzz test"
 def test_generated_pages_are_current(name):
     """In all that they have; what was added since need not be there yet."""
     page = (DOCS / name).read_text()
-    assert page == refresh_docs.PAGES[name](page), "refresh with: python tests/refresh_docs.py"
+    assert page == refresh_docs.PAGES[name](page), "refresh with: python -m tools.refresh.docs"
 
 
 @pytest.mark.parametrize(

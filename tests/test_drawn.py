@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import wide_rows
-
 from perfmodel.catalog import find_device
 from perfmodel.timing.base import find_model
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation.records import FITTED, FOR_WIDTH, Record, as_record
+from tools.scores import wide_rows
 
 H200 = find_device("nvidia-h200-sxm")
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 from fuzz_seeds import MEASURING
-from fuzzing import RECORDS, all_commands, examples, no_measuring
+from fuzzing import RECORDS, examples, no_measuring
 
 from perfmodel.cli import main
 from perfmodel.report.formats import suffixes
 from perfmodel.validation.records import shipped_records
+from tools.commands import all_commands
 
 ROOT = Path(__file__).parents[1] / "perfmodel"
 ASK = "attention --n 64 --d 64"

@@ -17,9 +17,11 @@ from random import Random
 import pytest
 from each import each
 from fuzz_seeds import MEASURING
-from fuzzing import SETTINGS, all_commands, answer, check, examples, lines, no_measuring, peak
+from fuzzing import SETTINGS, answer, check, examples, lines, no_measuring, peak
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tools.commands import all_commands
 
 LARGEST = 10**15
 

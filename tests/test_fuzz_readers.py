@@ -17,13 +17,14 @@ from zlib import crc32
 import pytest
 from each import each
 from fuzz_seeds import READERS, SEEDS, Seeds, studies
-from fuzzing import SETTINGS, all_commands, answer, calls, check, command, contents, guard, no_measuring, peak
+from fuzzing import SETTINGS, answer, calls, check, contents, guard, no_measuring, peak
 from hypothesis import given
 
 import perfmodel
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.units import parse, parse_any
 from perfmodel.study.schema import kind_names
+from tools.commands import all_commands, command
 
 CASES = [
     pytest.param(name, seeds, id=f"{name.removeprefix('perfmodel.')}{seeds.suffix}") for name, all_of in SEEDS.items() for seeds in all_of

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from each import each
-from fuzzing import all_commands, command
 
 import perfmodel
 from perfmodel.core.roofline import Estimate
 from perfmodel.report.metrics import of_cost
 from perfmodel.sweep.study import WORKLOADS, workload_named
+from tools.commands import all_commands, command
 
 PAGE = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
 PLACES = {"Metric": 2, "Column": 1, "Meter": 0, "Figure": 0, "BarChart": 0, "LineChart": 0, "ScatterChart": 0}

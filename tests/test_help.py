@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from each import each
-from fuzzing import all_commands, command
 
 from perfmodel.cli import command_names
 from perfmodel.commands._command import OUTPUT
+from tools.commands import all_commands, command
 
 MOST_LINES, WIDTH = 50, 80
 PAGES = ["", *all_commands(), *(f"sweep {name}" for name in ("matmul", "kv-cache", "model"))]

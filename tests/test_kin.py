@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-import hidden_facts
 import pytest
-import refresh_pooled
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
 from perfmodel.core.architectures import MFMA, MMA_SYNC, TCGEN05, WGMMA, traits_of, transferable, wide_matrix
@@ -32,6 +30,8 @@ from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.timing.transfer import in_words, needed
 from perfmodel.validation.calibrate import points
 from perfmodel.validation.records import read_records, shipped_records
+from tools.refresh import pooled as refresh_pooled
+from tools.scores import hidden_facts
 
 EVERY = [find_device(name) for name in device_ids()]
 H200, H100, A100, B200 = (find_device(f"nvidia-{name}") for name in ("h200-sxm", "h100-sxm-80gb", "a100-sxm-80gb", "b200-sxm"))

@@ -10,8 +10,6 @@ from math import ceil, floor
 from pathlib import Path
 
 import pytest
-from accuracy_parts import counted_part
-from counted import RECORDS, case_of, groups, worst
 from each import each
 
 from perfmodel.catalog import calibrated_devices, find_device
@@ -27,6 +25,8 @@ from perfmodel.validation.libraries.kernels import find as find_library
 from tools.measure.counted import apart, count
 from tools.measure.counted import cases as counted_cases
 from tools.measure.drawn import ALIKE, FAMILIES, WIDER, drawn
+from tools.scores.accuracy_parts import counted_part
+from tools.scores.counted import RECORDS, case_of, groups, worst
 
 DOCS = Path(__file__).parents[1] / "docs" / "accuracy.md"
 H200 = find_device("h200")

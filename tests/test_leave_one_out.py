@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from refresh_leave_one_out import FILE, table
 
 from perfmodel.core.files import read_json
+from tools.refresh.leave_one_out import FILE, table
 
 LIMITS = {"alone": {"prefill": 0.20, "decode": 0.25, "matmul": 0.25}, "probed": {"prefill": 0.15, "decode": 0.20, "matmul": 0.20}}
 TPU, MI325X = "google-tpu-v6e", "amd-mi325x"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import llama_cpp_runs as bench
 import pytest
 from each import each
 
@@ -14,6 +13,7 @@ from perfmodel.transformer.gguf import BLOCKS, MIXTURES, TYPES, in_gguf
 from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.parallel import weight_bytes
 from perfmodel.transformer.step import DECODE, ModelPass, formats
+from tools.scores import llama_cpp_runs as bench
 
 GIB = 2**30
 SCORES = json.loads((bench.DATA / "llama_cpp_scores.json").read_text())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from each import each
 from fuzz_seeds import MEASURING
-from fuzzing import RECORDS, all_commands, answer, command, examples, no_measuring
+from fuzzing import RECORDS, answer, examples, no_measuring
 
 from perfmodel.commands.matmul import MatmulRun
 from perfmodel.core import question
@@ -25,6 +25,7 @@ from perfmodel.serving.question import ServeQuestion
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.validation.records import shipped_records, unpacked
+from tools.commands import all_commands, command
 
 COMMANDS = all_commands()
 ABSURD = ["nan", "inf", "-inf", "1e400", "-0", "-1", "9e99", "9" * 5000]

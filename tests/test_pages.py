@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from browser import BINARY, Browser
-from fuzzing import all_commands
 from test_report_browser import AXE, OVERLAPS
 
 from perfmodel.cli import main
+from tools.commands import all_commands
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no chromium is installed; apt-get install chromium")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import sustained_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from perfmodel.validation.records import Record, Seconds, held_out, read_records
 from tools.measure.sustained.__main__ import lasting
 from tools.measure.sustained.run import Sustained
 from tools.power_fit import absolute, power_point
+from tools.scores import sustained_rows
 
 H200 = "nvidia-h200-sxm"
 

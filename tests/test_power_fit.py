@@ -7,8 +7,6 @@ from functools import cache
 from math import isclose
 
 import pytest
-import tabled_power
-from refresh_power import section, with_power
 
 from perfmodel.catalog import data_folder, find_device
 from perfmodel.core.errors import DataError
@@ -16,6 +14,8 @@ from perfmodel.core.power import energy
 from perfmodel.core.sanity import validated
 from perfmodel.validation.records import held_out, read_records, shipped_records
 from tools.power_fit import absolute, points, power_fit, solved, terms
+from tools.refresh.power import section, with_power
+from tools.scores import tabled_power
 
 H200 = "nvidia-h200-sxm"
 

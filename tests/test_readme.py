@@ -8,10 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from predicted_measured import NAMES, NEAR, PICTURE, drawn, pairs
-from refresh_readme import ACCURACY, CAPTION, PAGES, SHOWN, caption
 
 from perfmodel.cli import command_names
+from tools.refresh.readme import CAPTION, PAGES, SHOWN, caption
+from tools.scores import PAGE
+from tools.scores.predicted_measured import NAMES, NEAR, PICTURE, drawn, pairs
 
 README = PAGES[0]
 SCOREBOARD = "validate --scoreboard"
@@ -24,7 +25,7 @@ def test_something_is_shown(page) -> None:
 
 
 def test_the_picture_is_current():
-    assert drawn() == PICTURE.read_text(encoding="utf-8"), "refresh with: python tests/refresh_readme.py"
+    assert drawn() == PICTURE.read_text(encoding="utf-8"), "refresh with: python -m tools.refresh.readme"
     for page in PAGES:
         assert f"({PICTURE.relative_to(page.parent)})" in page.read_text()
 
@@ -39,9 +40,9 @@ def test_the_picture_shows_what_is_near_and_what_is_not():
 
 def test_the_error_in_the_caption_is_that_of_the_page():
     """Which adds up what the page shows state by state."""
-    assert CAPTION.findall(README.read_text()) == [caption()], "refresh with: python tests/refresh_readme.py"
+    assert CAPTION.findall(README.read_text()) == [caption()], "refresh with: python -m tools.refresh.readme"
     [kernels] = re.findall(r"on ([\d,]+) kernels drawn afterwards", caption())
-    states = re.findall(r"^- (?:clean|dirty|warm): ([\d,]+) kernels", ACCURACY.read_text(), re.MULTILINE)
+    states = re.findall(r"^- (?:clean|dirty|warm): ([\d,]+) kernels", PAGE.read_text(), re.MULTILINE)
     assert int(kernels.replace(",", "")) == sum(int(count.replace(",", "")) for count in states)
 
 
@@ -55,7 +56,7 @@ def test_the_readme_is_short():
     ("command", "text"), [shown for page in PAGES for shown in SHOWN.findall(page.read_text()) if shown[0] != SCOREBOARD]
 )
 def test_outputs_are_current(run, command, text):
-    assert run("", *shlex.split(command)).out == text, "refresh with: python tests/refresh_readme.py"
+    assert run("", *shlex.split(command)).out == text, "refresh with: python -m tools.refresh.readme"
 
 
 def test_every_command_of_the_pages_is_in_the_table():

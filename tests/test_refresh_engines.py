@@ -7,9 +7,9 @@ import random
 from statistics import fmean
 
 import pytest
-from refresh_engines import FIGURES, REQUEST, Group, Run, by_group, holding, left_out, pooled, width, widths, written
 
 from perfmodel.catalog import data_folder, engine_names, find_engine
+from tools.refresh.engines import FIGURES, REQUEST, Group, Run, by_group, holding, left_out, pooled, width, widths, written
 
 
 def test_each_group_weighs_alike() -> None:

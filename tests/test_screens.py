@@ -14,7 +14,6 @@ import termios
 from pathlib import Path
 
 import pytest
-from answers import lines
 
 from perfmodel.cli import main
 from perfmodel.commands import _command
@@ -23,6 +22,7 @@ from perfmodel.report.formats import readable
 from perfmodel.report.formats.md import render as as_md
 from perfmodel.report.formats.txt import render as as_txt
 from perfmodel.report.terminal import render
+from tools.refresh.answers import lines
 
 WIDTHS = 60, 80, 100, 140
 SCREEN = 24

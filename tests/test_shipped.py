@@ -8,10 +8,10 @@ import re
 import shlex
 
 import pytest
-from fuzzing import all_commands, command
 
 from perfmodel.catalog import device_ids, find_device, find_model, model_names
 from perfmodel.transformer.training.question import untrained
+from tools.commands import all_commands, command
 
 OF_MODELS = {
     "batch": ["batch {}"],

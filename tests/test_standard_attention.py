@@ -6,8 +6,6 @@ from dataclasses import replace
 from math import hypot
 
 import pytest
-import refresh_pooled
-from refresh_leave_one_out import STANDARD_FILE, standard_table
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
 from perfmodel.core.dtypes import DTYPES
@@ -25,6 +23,8 @@ from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, modelled
 from perfmodel.timing.reference_devices import listed_once, with_parts
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.timing.transfer import at_held_clock, held_share
+from tools.refresh import pooled as refresh_pooled
+from tools.refresh.leave_one_out import STANDARD_FILE, standard_table
 
 EVERY = [find_device(name) for name in device_ids()]
 GPUS = [device for device in EVERY if device.vendor == "NVIDIA" or device.id.startswith("amd-mi")]

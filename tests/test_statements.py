@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tuned
-from accuracy_parts import PAGE, PART, PARTS
 from each import each
 
 from perfmodel.catalog import calibrated_devices, device_ids
 from perfmodel.timing.base import find_model, model_names
 from tools.measure.hardware import current_profile
 from tools.measure.steps import measure
+from tools.scores import tuned
+from tools.scores.accuracy_parts import PAGE, PART, PARTS
 
 ROOT = Path(__file__).parents[1]
 MODELS = sorted(path for folder in ("timing/models", "transformer/time_models") for path in (ROOT / "perfmodel" / folder).glob("*.py"))
@@ -27,7 +27,7 @@ SLOW = ("wide", "first", "families")
 def test_parts_from_the_code_are_current(name):
     shown = dict(PART.findall(PAGE.read_text(encoding="utf-8")))
     assert shown.keys() == PARTS.keys()
-    assert shown[name] == PARTS[name](shown[name]), "refresh with: python tests/refresh_docs.py"
+    assert shown[name] == PARTS[name](shown[name]), "refresh with: python -m tools.refresh.docs"
 
 
 # Constants

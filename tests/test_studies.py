@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 
 import pytest
-from refresh_studies import FOLDER, GOLDEN, rendered
 
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_model
 from perfmodel.core.arith import quantile
@@ -31,6 +30,7 @@ from perfmodel.study.workloads import with_kv_heads
 from perfmodel.timing.select_kernel import predictions
 from perfmodel.transformer.generation import curve
 from perfmodel.transformer.question import BatchQuestion
+from tools.refresh.studies import FOLDER, GOLDEN, rendered
 
 TEXTS = ("html", "md", "svg", "json", "txt")
 A100 = "nvidia-a100-sxm-80gb"
@@ -147,7 +147,7 @@ def test_a_saved_report_is_not_computed_again(run, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_files(name: str) -> None:
-    assert rendered(name) == (FOLDER / name).read_text(encoding="utf-8"), "if it is meant: python tests/refresh_studies.py"
+    assert rendered(name) == (FOLDER / name).read_text(encoding="utf-8"), "if it is meant: python -m tools.refresh.studies"
     assert rendered(name) == rendered(name)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from each import each
-from fuzzing import all_commands, command
 
 import perfmodel
 from perfmodel.core.dtypes import ALIASES, DTYPES, canonical
 from perfmodel.core.errors import DataError
 from perfmodel.core.units import parse, parse_number
+from tools.commands import all_commands, command
 
 ALIKE = {
     "attention --n 8000 --d 64 --batch 10 --dtype fp16": "attention --n 8k --d 64 --batch 1e1 --dtype Float16",

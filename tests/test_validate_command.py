@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from left_out import leave_out
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device, load_device
 from perfmodel.core.dtypes import DTYPES
@@ -23,6 +22,7 @@ from perfmodel.validation.cross_device import residuals, widths, with_borrowed
 from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import as_record
 from perfmodel.validation.statistics import Residual, interval
+from tools.scores.left_out import leave_out
 
 DATA = Path(__file__).parent / "data"
 COPY = find_model("stream")

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 from each import each
-from fuzzing import all_commands
 from hypothesis import given
 from hypothesis import strategies as st
-from refresh_docs import DOCS
 
 from perfmodel.catalog import implementations
 from perfmodel.report.answer import ROOFS_EVEN
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.speedup import MEASURED, RATIO_NOTE, Side, against, ends, ratio
 from perfmodel.sweep.base import fallbacks
+from tools.commands import all_commands
+from tools.refresh.docs import DOCS
 
 PACKAGE = Path(__file__).parents[1] / "perfmodel"
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8"

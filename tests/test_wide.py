@@ -6,12 +6,12 @@ import re
 from datetime import date
 
 import pytest
-import wide_rows
-from accuracy_parts import PAGE, PART, wide_part
-from wide_rows import BURST, FILES, LEAST_COVERED, MOST_COVERED, SUSTAINED, limits_of
 
 from perfmodel.timing.base import CLEAN, DIRTY, STATES, WARM
 from perfmodel.validation.records import as_record, held_out, read_records, shipped_records
+from tools.scores import wide_rows
+from tools.scores.accuracy_parts import PAGE, PART, wide_part
+from tools.scores.wide_rows import BURST, FILES, LEAST_COVERED, MOST_COVERED, SUSTAINED, limits_of
 
 CELL = re.compile(r"([\d.]+)%, ([\d.]+)%, (\d+)% of (\d+)")
 CHANCE = "within what chance does to this many rows, of an interval that holds 82 %"

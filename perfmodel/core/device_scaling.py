@@ -3,8 +3,8 @@
 A field is a path, memory by the name of its level: ``memory.dram.bandwidth``. A peak is multiprocessors x operations per clock x clock, so
 that rates of a unit go with multiprocessors and clock. The nominal bandwidth of a cache is that of its slices, which go with the clock
 alone; the measured one is what multiprocessors draw from it. Hidden and estimated from the nearest other architecture, it moves times by
-0.014 in logarithms if it goes with multiprocessors and clock, by 0.040 with the clock, by 0.062 with nothing (``tests/hidden_facts.py``).
-Limits and capacities go with nothing.
+0.014 in logarithms if it goes with multiprocessors and clock, by 0.040 with the clock, by 0.062 with nothing
+(``tools/scores/hidden_facts.py``). Limits and capacities go with nothing.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def lost_share(ratio: float, survives: float, is_lost: float) -> float:
 
 
 L2_STATE_FILE = Path(__file__).with_name("cache_state.json")
-"""What a dirty L2 costs and a warm one saves, fitted by ``tests/refresh_cache_state.py``."""
+"""What a dirty L2 costs and a warm one saves, fitted by ``tools/refresh/cache_state.py``."""
 L2_STATE = read_json(L2_STATE_FILE)
 WARM_LATENCY_S: float = L2_STATE["warm_latency_us"] * 1e-6
 """By which first loads and last stores are sooner where the L2 holds them."""

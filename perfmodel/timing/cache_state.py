@@ -9,7 +9,7 @@ more of the time after the launch the B bytes take. At most the share of the L2 
 Warm: the same buffers again. What survives (rule 2 of ``perfmodel.core.cache``, one copy) comes at the bandwidth of L2 and sooner;
 what does not is brought in over the lines that the run before has written.
 
-The numbers stand in ``cache_state.json``, which ``tests/refresh_cache_state.py`` fits to shipped kernels that were timed in several states,
+The numbers stand in ``cache_state.json``, which ``tools/refresh/cache_state.py`` fits to shipped kernels that were timed in several states,
 whatever their models say of either, beginning at what 14,393 kernels of 22 families told (9,331 of them warm too) on an H200.
 """
 

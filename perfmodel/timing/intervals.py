@@ -3,7 +3,7 @@
 The interval is that of kernels on devices that they were not fitted to. That of a sequence of kernels is composed of theirs: errors of
 products go together, as they are of how one chip multiplies; so do those of passes over memory, as they are of how much of one DRAM
 bandwidth is reached. The two have nothing to do with each other: errors add up within each kind, and as squares across both.
-``spread.json``: between two devices, how far apart the shares are that copies reach of the DRAM bandwidth (``tests/refresh_pooled.py``).
+``spread.json``: between two devices, how far apart the shares are that copies reach of the DRAM bandwidth (``tools/refresh/pooled.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ends = tuple[float, float]
 ESTIMATES = Path(__file__).with_name("estimates.json")
 """What an estimate moves, in logarithms of time: a number hidden and estimated from the nearest other architecture against the number
 known, on records that fits may see; of each device the 90 % quantile of what it moves at all, in the mean of devices
-(``tests/hidden_facts.py``)."""
+(``tools/scores/hidden_facts.py``)."""
 
 
 @cache

@@ -1,6 +1,6 @@
 """The time of a kernel on a device that no calibrated kernel serves: of another maker, or without a device like it for this workload.
 
-A roofline with shares fitted on the records of all devices together, by workload, in ``pooled.json``, which ``tests/refresh_pooled.py``
+A roofline with shares fitted on the records of all devices together, by workload, in ``pooled.json``, which ``tools/refresh/pooled.py``
 writes. Its interval is what devices miss whose records the fit does not see.
 """
 

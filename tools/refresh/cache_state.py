@@ -1,4 +1,4 @@
-"""Fit what a dirty L2 costs and a warm one saves anew to the shipped records: ``python tests/refresh_cache_state.py``.
+"""Fit what a dirty L2 costs and a warm one saves anew to the shipped records: ``python -m tools.refresh.cache_state``.
 
 No number of ``cache_state.json`` is typed in. Kernels whose own model knows warm runs say nothing of the rule.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 
 from perfmodel.catalog import find_device
+from perfmodel.core.arith import quantile
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import CLEAN, DIRTY, L2_STATE_FILE, WARM, Prior, model_of
 from perfmodel.timing.cache_state import warm_s, write_back_s
@@ -18,7 +19,6 @@ from perfmodel.timing.fit import fit
 from perfmodel.timing.predict import _moved_bytes
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import Record, held_out, read_records, shipped_records
-from perfmodel.validation.statistics import quantile
 
 STATES = (DIRTY, WARM)
 CLOSE = 0.02
@@ -49,8 +49,10 @@ def pairs(records: Iterable[Record]) -> list[Pair]:
             continue
         device = find_device(known[CLEAN].hardware)
         case = evaluated(known[CLEAN], device)[0]
-        states = [state for state in STATES if state in known] if case else []
-        if case and model_of(case).knows_warm(case):
+        if case is None:
+            continue
+        states = [state for state in STATES if state in known]
+        if model_of(case).knows_warm(case):
             states = [state for state in states if state != WARM]
         for state in states:
             found.append((state, known[CLEAN].time_s.median, *_moved_bytes(case, device), device, known[state].time_s.median))
@@ -59,8 +61,8 @@ def pairs(records: Iterable[Record]) -> list[Pair]:
 
 def seconds(pair: Pair, p: Mapping[str, float]) -> float:
     """Seconds of the run of ``pair`` that is not clean."""
-    state, clean_s, *moved, device, _ = pair
-    return clean_s + write_back_s(clean_s, *moved, device, p) if state == DIRTY else warm_s(clean_s, *moved, device, p)
+    state, clean_s, read, written, device, _ = pair
+    return clean_s + write_back_s(clean_s, read, written, device, p) if state == DIRTY else warm_s(clean_s, read, written, device, p)
 
 
 def refit(records: Iterable[Record]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Put the current output of every shown command, and the picture, into README and docs: ``python tests/refresh_readme.py``."""
+"""Put the current output of every shown command, and the picture, into README and docs: ``python -m tools.refresh.readme``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import io
 import re
 import shlex
 from contextlib import redirect_stdout
-from pathlib import Path
-
-from predicted_measured import PICTURE, drawn
 
 from perfmodel.catalog import device_ids
 from perfmodel.cli import main
+from tools.scores import PAGE, ROOT
+from tools.scores.predicted_measured import PICTURE, drawn
 
-ROOT = Path(__file__).parents[1]
-ACCURACY = ROOT / "docs" / "accuracy.md"
-PAGES = (ROOT / "README.md", ACCURACY)
+PAGES = (ROOT / "README.md", PAGE)
 SHOWN = re.compile(r"<!-- output: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
 CAPTION = re.compile(r"Median error [\d.]+ %, \d+ % of the 80 % intervals hold, on [\d,]+ kernels drawn afterwards\.")
 
@@ -23,6 +20,7 @@ PROFILES = re.compile(r"\d+ profiles of devices")
 
 
 def printed(*args: str) -> str:
+    """What the command with these arguments prints."""
     out = io.StringIO()
     with redirect_stdout(out):
         main(list(args))
@@ -30,12 +28,13 @@ def printed(*args: str) -> str:
 
 
 def current(match: re.Match[str]) -> str:
+    """The block of ``match`` with what its command prints now."""
     return f"<!-- output: {match[1]} -->\n```text\n{printed(*shlex.split(match[1]))}```"
 
 
 def caption() -> str:
     """The error of the picture's kernels, as docs/accuracy.md opens with it."""
-    [found] = CAPTION.findall(ACCURACY.read_text(encoding="utf-8"))
+    [found] = CAPTION.findall(PAGE.read_text(encoding="utf-8"))
     return str(found)
 
 

@@ -1,4 +1,4 @@
-"""Fit the pooled rooflines anew to the shipped records: ``python tests/refresh_pooled.py``. No number of ``pooled.json`` is typed in."""
+"""Fit the pooled rooflines anew to the shipped records: ``python -m tools.refresh.pooled``. No number of ``pooled.json`` is typed in."""
 
 from __future__ import annotations
 

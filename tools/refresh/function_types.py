@@ -12,7 +12,7 @@ from perfmodel.api import function
 from perfmodel.cli import command_names
 
 FILE = Path(perfmodel.__file__).with_name("_functions.pyi")
-HEAD = """# From the commands, by tests/refresh_docs.py: their options for editors and type checkers.
+HEAD = """# From the commands, by tools/refresh/docs.py: their options for editors and type checkers.
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,11 +25,7 @@ TAKEN = {"int": "int | str", "float": "float | str", "list[str]": "Sequence[str]
 
 
 def typed(annotation: object) -> str:
-    """An annotation as a call may have it.
-
-    >>> typed(int | None), typed(bool), typed(list[str] | None)
-    ('int | str | None', 'bool', 'Sequence[str] | str | None')
-    """
+    """An annotation as a call may have it: ``Sequence[str] | str | None`` of a list of texts or None."""
     text = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
     return " | ".join(TAKEN.get(part, part) for part in text.split(" | "))
 
@@ -38,7 +34,8 @@ def stub() -> str:
     """The whole file."""
     parts = [HEAD]
     for name in (name for name in command_names() if name != "sweep"):
-        listed, starred = [], False
+        listed: list[str] = []
+        starred = False
         for one in inspect.signature(function(name)).parameters.values():
             if one.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
                 listed, starred = [*listed, "*"], True

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from perfmodel.core.architectures import distance, transferable
 from perfmodel.core.arith import quantile
@@ -32,7 +33,9 @@ def hidden(device: Device, name: str) -> Device:
             device = with_quantity(device, field.removesuffix(".stream"), None, device)
     if name not in CYCLES:
         return device
-    bare = {unit: {key: replace(peak, per_clk=None) for key, peak in device.peaks_of(unit).items()} for unit in ("tensor", "vector")}
+    bare: dict[str, Any] = {
+        unit: {key: replace(peak, per_clk=None) for key, peak in device.peaks_of(unit).items()} for unit in ("tensor", "vector")
+    }
     return replace(device, peaks=replace(device.peaks, **bare))
 
 

@@ -1,13 +1,11 @@
-"""Predict the published throughput of engines and keep the scores: ``python refresh_throughput.py``. The first score stays."""
+"""Predict the published throughput of engines and keep the scores: ``python -m tools.refresh.throughput``. The first score stays."""
 
 import json
 
-import serving_runs
-import throughput_runs
-
 from perfmodel.core.files import read_json
+from tools.scores import DATA, throughput_runs
 
-SCORES = serving_runs.DATA / "throughput_scores.json"
+SCORES = DATA / "throughput_scores.json"
 
 if __name__ == "__main__":
     before = read_json(SCORES)

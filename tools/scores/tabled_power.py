@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from perfmodel.catalog import find_device
 from perfmodel.core.hardware import Device, PowerFit
@@ -20,8 +19,9 @@ from perfmodel.timing.power import of_case
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out, read_records
 from tools.power_fit import absolute, points, power_fit
+from tools.scores import DATA
 
-PATH = Path(__file__).parent / "data" / "b200-power.jsonl"
+PATH = DATA / "b200-power.jsonl"
 DEVICE, LIKE = "nvidia-b200-sxm", "nvidia-h200-sxm"
 FOLDS = 5
 STATIC_W = 243.0  # known

@@ -1,12 +1,11 @@
-"""Predict the public serving runs of one half or both again and keep the scores: ``python refresh_serving.py [fit] ["held out"]``."""
+"""Predict the public serving runs of one half or both again and keep the scores: ``python -m tools.refresh.serving [fit] ["held out"]``."""
 
 import sys
 
-import serving_runs
-
 from perfmodel.core.files import read_json
+from tools.scores import DATA, serving_runs
 
-SCORES = serving_runs.DATA / "serving_scores.json"
+SCORES = DATA / "serving_scores.json"
 
 if __name__ == "__main__":
     import json

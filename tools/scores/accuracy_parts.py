@@ -11,21 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import counted
-import sustained_rows
-import tuned
-import wide_rows
-from predicted_measured import NAMES
-
 from perfmodel.catalog import find_device
 from perfmodel.core.files import read_json
 from perfmodel.timing.base import CHOSEN, STATES, find_model, model_names
 from perfmodel.validation.calibrate import FEWEST_FOR_WIDTH
 from perfmodel.validation.statistics import HIGH, LOW, PROMISED
+from tools.scores import DATA, PAGE, counted, sustained_rows, tuned, wide_rows
+from tools.scores.predicted_measured import NAMES
 
-LEFT_OUT = Path(__file__).parent / "data" / "leave_one_out.json"
+LEFT_OUT = DATA / "leave_one_out.json"
 STANDARD_LEFT_OUT = LEFT_OUT.with_name("standard_left_out.json")
-PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 PART = re.compile(r"<!-- from the code: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
@@ -77,6 +72,7 @@ def chosen_rows() -> list[list[str]]:
 
 
 def in_package(module: str) -> str:
+    """The name of ``module`` below ``perfmodel``."""
     return module.removeprefix("perfmodel.")
 
 
@@ -209,7 +205,7 @@ def standard_part(page: str | None = None) -> str:
     return f"{held} of {count} intervals hold.\n\n" + table(["device", "rows", "median", "p90", "held"], rows)
 
 
-SERVED = Path(__file__).parent / "data" / "serving_scores.json"
+SERVED = DATA / "serving_scores.json"
 THROUGHPUT = SERVED.with_name("throughput_scores.json")
 KINDS = {"dense": "dense models", "experts": "models with experts", "experts, pools": "prefill and decode apart"}
 """Kinds of serving runs, as the first table names them."""
@@ -241,7 +237,7 @@ def serving_part(page: str | None = None) -> str:
 def serving_groups_part(page: str | None = None) -> str:
     """The same by group."""
     rows = [
-        [half, name, *served(one), REFERENCE.get(tuple(name.split(" / ")[:3]), "")]  # type: ignore[call-overload]
+        [half, name, *served(one), REFERENCE.get(tuple(name.split(" / ")[:3]), "")]
         for half, part in read_json(SERVED).items()
         for name, one in part["groups"].items()
     ]
@@ -311,6 +307,7 @@ PARTS = {
 
 
 def current(match: re.Match[str]) -> str:
+    """The part of ``match`` as it is now."""
     return f"<!-- from the code: {match[1]} -->\n{PARTS[match[1]]()}<!-- end -->"
 
 

@@ -1,16 +1,15 @@
-"""Write into each shipped calibration the versions that its records tell: ``python tests/refresh_versions.py``. A test checks them."""
+"""Write into each shipped calibration the versions that its records tell: ``python -m tools.refresh.versions``. A test checks them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
-from perfmodel.catalog import find_device
+from perfmodel.catalog import data_folder, find_device
 from perfmodel.validation.calibrate import Family, points
 from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.records import Record, read_records, shipped_records
 
-PROFILES = Path(__file__).parents[1] / "hardware_specs"
+PROFILES = data_folder("hardware_specs")
 
 
 def versions() -> dict[tuple[str, Family], str]:

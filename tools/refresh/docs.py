@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that come from the code: ``python tests/refresh_docs.py``. A test checks that they are current."""
+"""Write the pages of docs/ that come from the code: ``python -m tools.refresh.docs``. A test checks that they are current."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from importlib import import_module
-from pathlib import Path
 from typing import Any
-
-import function_types
-import needed_formulas
-from accuracy_parts import refresh, there
-from fuzzing import all_commands, command
 
 from perfmodel import catalog
 from perfmodel.catalog import device_ids, find_device, system_names
@@ -30,9 +24,13 @@ from perfmodel.report.hardware import list_report
 from perfmodel.study.described import schema
 from perfmodel.timing.base import Model, find_model
 from perfmodel.timing.base import model_names as time_model_names
+from tools.commands import all_commands, command
+from tools.refresh import function_types, needed_formulas
+from tools.scores import PAGE
+from tools.scores.accuracy_parts import refresh, there
 
-DOCS = Path(__file__).parents[1] / "docs"
-GENERATED = "<!-- From the code, by tests/refresh_docs.py. -->\n\n"
+DOCS = PAGE.parent
+GENERATED = "<!-- From the code, by tools/refresh/docs.py. -->\n\n"
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -48,6 +46,7 @@ def listed(name: str, page: str | None) -> bool:
 
 
 def code(text: str) -> str:
+    """``text`` as code of Markdown; empty of none."""
     return f"`{text}`" if text else ""
 
 
@@ -138,6 +137,7 @@ def steps(line: str) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def formulas(listed: Iterable[dict[str, Any]]) -> str:
+    """The table of the steps that have a formula or are given."""
     shown = [step for step in listed if step["formula"] or step["source"] == "given"]
     rows = [[step["name"], code(step["formula"]), step["meaning"], step["source"]] for step in shown]
     return table(["name", "formula", "meaning", "source"], rows)
@@ -173,14 +173,17 @@ def formulas_page(page: str | None = None) -> str:
 
 
 def told(line: str) -> list[tuple[bool, str, list[dict[str, Any]]]]:
+    """The lists of steps of ``line`` that have a formula of their own: whether there are several, name and steps."""
     found = steps(line)
     return [(len(found) > 1, name, listed) for name, listed in found if any(step["formula"] for step in own(listed))]
 
 
 def workload(name: str) -> Any:
+    """The attention that the formulas of algorithm ``name`` are shown for."""
     from perfmodel.kernels.attention.question import AttentionQuestion
 
-    options: dict[str, Any] = {"block-sparse": {"sparsity": 0.25}, "split-kv": {"splits": 4}}.get(name, {})
+    needed: dict[str, dict[str, Any]] = {"block-sparse": {"sparsity": 0.25}, "split-kv": {"splits": 4}}
+    options = needed.get(name, {})
     return AttentionQuestion(n=4096, d=64, heads=16, batch=8, **options).workload()
 
 
@@ -225,6 +228,8 @@ def devices_page(page: str | None = None) -> str:
 
 
 def calibrated(device: Device) -> list[list[str]]:
+    """A row for each calibration of ``device``."""
+
     def share(value: float | None) -> str:
         return "-" if value is None else f"{value:.1%}"
 
@@ -286,13 +291,14 @@ def type_words(how: dict[str, Any]) -> str:
     if "enum" in how:
         return ", ".join(map(code, how["enum"]))
     if "$ref" in how:
-        return how["$ref"].rsplit("/", 1)[-1]
+        return str(how["$ref"]).rsplit("/", 1)[-1]
     if "anyOf" in how:
         return " or ".join(map(type_words, how["anyOf"]))
     if how.get("type") == "array":
         return f"list of {type_words(how.get('items', {}))}"
     names = {"string": "text", "integer": "whole number", "object": "mapping", "boolean": "true or false"}
-    return names.get(how.get("type", ""), how.get("type", "any"))
+    kind = str(how.get("type", "any"))
+    return names.get(kind, kind)
 
 
 PAGES: dict[str, Callable[[str | None], str]] = {

@@ -5,6 +5,7 @@ They are those of sustained*.jsonl whose source says so; ``tools.measure.sustain
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from perfmodel.catalog import calibrated_devices, find_device
@@ -42,10 +43,11 @@ def pairs(predicted: bool) -> Pairs:
 
 
 def is_step(record: Record) -> bool:
+    """Whether ``record`` is a whole step."""
     return record.workload == "transformer"
 
 
-GROUPS = {
+GROUPS: dict[str, Callable[[Record], bool]] = {
     "kernels": lambda record: not is_step(record),
     "kernels that the limit slows": lambda record: not is_step(record) and limited(record, find_device(record.hardware)),
     "prefill steps": lambda record: record.shape.get("phase") == "prefill",

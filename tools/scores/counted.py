@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import find_device
@@ -17,8 +16,9 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.launched import kernels_of
+from tools.scores import DATA
 
-FILE = Path(__file__).parent / "data" / "h200_kernel_counters.jsonl"
+FILE = DATA / "h200_kernel_counters.jsonl"
 RECORDS = [json.loads(line) for line in FILE.read_text().splitlines()]
 
 
@@ -33,10 +33,12 @@ class Counted:
 
     @property
     def error(self) -> float:
+        """Listed over counted reads, less one."""
         return self.listed / self.counted - 1
 
 
 def case_of(record: dict[str, Any]) -> Case:
+    """The case of a record of counters."""
     shape = record["shape"]
     w = Attention(**shape, dv=shape["d"], dtype=DTYPES[record["dtype"]]).check()
     return Case(w, record["implementation"], record["pass"])
@@ -61,6 +63,7 @@ def groups() -> dict[tuple[str, str], list[Counted]]:
 
 
 def worst(rows: list[Counted]) -> float:
+    """The largest error of ``rows``, 0 of none."""
     return max((abs(row.error) for row in rows), default=0.0)
 
 

@@ -1,4 +1,4 @@
-"""Fit the shares of the roofs of llama.cpp's preset to the runs of the fitted devices: ``python tests/refresh_llama_cpp.py``.
+"""Fit the shares of the roofs of llama.cpp's preset to the runs of the fitted devices: ``python -m tools.refresh.llama_cpp``.
 
 It prints the section of ``configs/engines/llama.cpp.yaml`` and its widths. ``score``: scores of the devices held out, into their file.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import sys
 
-import llama_cpp_runs as bench
 import numpy as np
 from scipy.optimize import least_squares
 
+from perfmodel.catalog import find_model
 from perfmodel.serving.engine import RoofShares
+from tools.scores import DATA
+from tools.scores import llama_cpp_runs as bench
 
-SCORES = bench.DATA / "llama_cpp_scores.json"
+SCORES = DATA / "llama_cpp_scores.json"
 EXPECTED = {
     "NVIDIA": {
         **{"dram": (0.9, 0.03), "cache": (0.6, 0.3), "attention": (0.3, 0.2)},
@@ -65,7 +67,7 @@ def fit() -> None:
         for device in {run["device"] for run in rows}:
             without, _ = fitted(maker, [run for run in rows if run["device"] != device])
             for run in (run for run in rows if run["device"] == device):
-                kind = "experts" if bench.find_model(run["model"]).is_moe else "dense"
+                kind = "experts" if find_model(run["model"]).is_moe else "dense"
                 left.setdefault((kind, run["test"]), []).append(bench.log_error(run, without))
     for (kind, test), errors_of in sorted(left.items()):
         low, high = np.exp(-np.quantile(errors_of, [0.9, 0.1]))

@@ -1,4 +1,4 @@
-"""Fit calibrations of the device profiles anew to the shipped records: ``python tests/refresh_calibrations.py [IMPLEMENTATION ...]``.
+"""Fit calibrations of the device profiles anew to the shipped records: ``python -m tools.refresh.calibrations [IMPLEMENTATION ...]``.
 
 Those of the implementations named, or all. A block whose figures stay keeps its date. A block that today's records are too few to fit
 keeps its parameters and its interval; its errors on held-out records are computed. No line of a calibration is written by hand.

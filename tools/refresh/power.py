@@ -1,4 +1,4 @@
-"""Fit the power of each device anew to the shipped records that have watts: ``python tests/refresh_power.py``.
+"""Fit the power of each device anew to the shipped records that have watts: ``python -m tools.refresh.power``.
 
 No line of a ``power:`` section is written by hand. A fit whose figures stay keeps its date. Calibrations come first: steps take their
 rows' shares of the time from them.
@@ -12,14 +12,13 @@ from dataclasses import fields, replace
 from datetime import date
 from functools import cache
 
-import tabled_power
-
 from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.validation.calibration_run import RECORDS
 from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import Record, read_records, shipped_records
 from tools.power_fit import chosen, points, step_points
+from tools.scores import tabled_power
 
 SECTION = re.compile(r"^power:\n(?:[ #].*\n)*\n?", re.MULTILINE)
 TDP = re.compile(r"^tdp: .*\n", re.MULTILINE)

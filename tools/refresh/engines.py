@@ -1,4 +1,4 @@
-"""Fit the seconds of engines and the widths of their intervals to the runs of the fit half: ``python tests/refresh_engines.py [--write]``.
+"""Fit the seconds of engines and the widths of their intervals to the runs of the fit half: ``python -m tools.refresh.engines [--write]``.
 
 Seconds: those that a preset has, each engine for itself. Widths: of every group (model, device, engine) as the others predict it; for
 a kind of model that no run of an engine is of, as the other kind predicts this one under the engines that were fitted to both.
@@ -17,13 +17,12 @@ from itertools import product
 from statistics import fmean, median
 from typing import Any
 
-import serving_runs
-
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_engine, find_model
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.serving.engine import Overhead
 from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
+from tools.scores import serving_runs
 
 STEP = ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s")
 """Seconds that make steps longer, and so times per token."""
@@ -105,7 +104,9 @@ def predicted(records: Iterable[dict[str, Any]]) -> list[Run]:
         run = ServingRun(find_model(s["model"]), find_device(record["hardware"]), find_engine(s["engine"]), s)
         try:
             if run.key not in known:
-                known[run.key] = run.times(fallbacks)
+                times = run.times(fallbacks)
+                assert isinstance(times, KernelTimes)  # no run of the fit half has pools
+                known[run.key] = times
             found.append(_run(record, run, known[run.key]))
         except PerfmodelError:
             continue
@@ -240,10 +241,10 @@ if __name__ == "__main__":
     groups = by_group(predicted(sampled()))
     kinds, missed = {name: own[0].kind for name, own in groups.items()}, left_out(groups)
     found, shares = widths(missed, kinds), holding(missed, kinds)
-    for name, own in missed.items():
-        off = [median(abs(math.expm1(-run[figure])) for run in own) for figure in (0, 1)]
+    for name, errors in missed.items():
+        off = [median(abs(math.expm1(-run[figure])) for run in errors) for figure in (0, 1)]
         told = ", ".join(f"{figure} {one:.1%} off, {share:.0%} held" for figure, one, share in zip(FIGURES, off, shares[name], strict=True))
-        print(*name, len(own), "runs, left out:", told)
+        print(*name, len(errors), "runs, left out:", told)
     print(
         "held, mean of groups:",
         *(f"{name} {fmean(each):.0%}" for name, each in zip(FIGURES, zip(*shares.values(), strict=True), strict=True)),

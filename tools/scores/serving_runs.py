@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from math import ceil
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,7 +20,6 @@ from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.validation.records import SERVING_RUNS, held_out, read_records, shipped_records
 
-DATA = Path(__file__).parent / "data"
 FIT, HELD = "fit", "held out"
 
 

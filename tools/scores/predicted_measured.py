@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-
-import wide_rows
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.report.charts.draw import standalone
@@ -17,8 +14,9 @@ from perfmodel.report.charts.schema import Pair
 from perfmodel.timing.base import CLEAN
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import as_record
+from tools.scores import PAGE, wide_rows
 
-PICTURE = Path(__file__).parents[1] / "docs" / "predicted-measured.svg"
+PICTURE = PAGE.with_name("predicted-measured.svg")
 ONE_IN = 20
 """Of the kernels, so many to one that is drawn."""
 NEAR = 0.1

@@ -1,4 +1,4 @@
-"""Predict every device with records as if it had none, and keep what was missed: ``python tests/refresh_leave_one_out.py [DEVICE ...]``.
+"""Predict every device with records as if it had none, and keep what was missed: ``python -m tools.refresh.leave_one_out [DEVICE ...]``.
 
 ``--fit``: of the rows that fits may see, to choose a rule by; nothing is kept. ``--standard``: of standard attention alone."""
 
@@ -7,15 +7,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
-
-from left_out import KINDS, STANDARD, Score, Side, group, score, standard_rows, thinned
 
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
 from perfmodel.core.arith import quantile
 from perfmodel.validation.records import Record, held_out, read_records, shipped_records
+from tools.scores import DATA
+from tools.scores.left_out import KINDS, STANDARD, Score, Side, group, score, standard_rows, thinned
 
-FILE = Path(__file__).parent / "data" / "leave_one_out.json"
+FILE = DATA / "leave_one_out.json"
 STANDARD_FILE = FILE.with_name("standard_left_out.json")
 DRAWS = ("wide", "drawn")
 """Draws of thousands of shapes of one device, which are judged by themselves."""

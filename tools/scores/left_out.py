@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
 
-from refresh_pooled import Pool, fit_of, half_width, missed
-
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
@@ -29,6 +27,7 @@ from perfmodel.validation.calibrate import calibrate, points
 from perfmodel.validation.cross_device import kind_of, residuals, widths, with_borrowed, without_probes
 from perfmodel.validation.fit_points import Effort, FitPoint, Key
 from perfmodel.validation.records import Record, held_out, profiled, sets_width
+from tools.refresh.pooled import Pool, fit_of, half_width, missed
 
 KINDS = ("prefill", "decode", "matmul", "backward", "softmax", "norm")
 EFFORT = Effort(folds=2, points=150)
@@ -80,7 +79,7 @@ def standard_rows(name: str, records: Iterable[Record], devices: Sequence[Device
         shape = record.shape
         if record.hardware != name or record.implementation not in STANDARD or not held_out(record) or record.clock == SUSTAINED:
             continue
-        if min(shape["n"], shape["kv_len"]) < LONG or (record.implementation == STANDARD[1] and record.direction != FORWARD):
+        if min(int(shape["n"]), int(shape["kv_len"])) < LONG or (record.implementation == STANDARD[1] and record.direction != FORWARD):
             continue
         case, _, _ = evaluated(record, own)
         if case is not None and case.workload.dtype.size == 2:
@@ -230,7 +229,8 @@ def score(
     name: str, grouped: Grouped, few: Grouped, devices: Mapping[str, Device], judged: Callable[[Record], bool] = held_out
 ) -> dict[str, Score]:
     """Of the rows of device ``name`` that are ``judged``, by kind of kernel."""
-    lend, shared, found = lenders(name, grouped, few, devices), Baselines(name, few), defaultdict(Score)
+    lend, shared = lenders(name, grouped, few, devices), Baselines(name, few)
+    found: dict[str, Score] = defaultdict(Score)
     own = replace(devices[name], calibration=[])
     bare = without_probes(own)
     rows = [(kind_at(key, point), point) for key, listed in grouped.items() for point in listed if point.device.id == name]

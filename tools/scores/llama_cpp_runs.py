@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from perfmodel.transformer.hf import served_as
 from perfmodel.transformer.op_time import op_estimate
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.step import DECODE, ModelPass, Split, formats
+from tools.scores import DATA
 
-DATA = Path(__file__).parent / "data"
 RUNS = DATA / "llama_cpp_2026-11-28.jsonl"
 SPLIT = json.loads((DATA / "llama_cpp_2026-11-28.split.json").read_text())
 FORMATS = {"MXFP4": "mxfp4_moe"}
@@ -86,7 +85,7 @@ def steps(run: Run) -> list[Iteration]:
 
 def measured_s(run: Run) -> float:
     """Seconds of a token, or of the whole prompt."""
-    return (1 if run["test"] == "tg" else run["tokens"]) / run["tokens_per_s"]
+    return float((1 if run["test"] == "tg" else run["tokens"]) / run["tokens_per_s"])
 
 
 def predicted_s(run: Run, engine: Engine | None = None) -> float:

@@ -1,4 +1,4 @@
-"""Write the golden renderings of the small study anew: ``python tests/refresh_studies.py``."""
+"""Write the golden renderings of the small study anew: ``python -m tools.refresh.studies``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from perfmodel import __version__
 from perfmodel.report import render_for
 from perfmodel.study.document import build
 from perfmodel.study.schema import read_study
+from tools.scores import DATA
 
-FOLDER = Path(__file__).parent / "data" / "studies"
+FOLDER = DATA / "studies"
 GOLDEN = ("small.md", "small.svg", "small.json")
 
 

@@ -1,4 +1,4 @@
-"""Sixty command lines whose JSON is kept, to see what a change of the code changes: ``python tests/answers.py`` writes it anew.
+"""Sixty command lines whose JSON is kept, to see what a change of the code changes: ``python -m tools.refresh.answers`` writes it anew.
 
 A number that changes is looked at: it is a correction with its own test, or a fault.
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.cli import main
+from tools.scores import DATA
 
-FOLDER = Path(__file__).parent / "data" / "answers"
+FOLDER = DATA / "answers"
 LINES = """
 attention --n 4096 --d 64
 attention --n 4096 --d 64 --heads 16 --batch 8 --causal --pass both --hardware h200

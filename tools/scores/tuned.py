@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,14 +13,15 @@ from types import ModuleType
 from typing import Any
 
 from perfmodel.timing.base import find_model
+from tools.scores import ROOT
 
-ROOT = Path(__file__).parents[1]
 MODELS = "perfmodel.timing.models"
 Constant = tuple[str, str]
 """Module and name."""
 
 
 def module_of(path: Path) -> ModuleType:
+    """The module of a file of the package."""
     return import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
@@ -75,7 +76,7 @@ def declared() -> tuple[Constant, ...]:
     return tuple((name, constant) for name, module in modules().items() for constant in marked(inspect.getsource(module), "tuned"))
 
 
-def count(constants: Iterator[Constant] | set[Constant]) -> int:
+def count(constants: Iterable[Constant]) -> int:
     """Numbers in ``constants``."""
     return sum(numbers(getattr(modules()[module], name)) for module, name in constants)
 

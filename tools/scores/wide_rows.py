@@ -14,14 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import sustained_rows
-
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.arith import quantile
 from perfmodel.validation.compare import RecordRow, compare
 from perfmodel.validation.records import Record, Seconds, as_record, raw_of
+from tools.scores import DATA, sustained_rows
 
-FILES = sorted((Path(__file__).parent / "data").glob("h200_wide_*.jsonl.gz"))
+FILES = sorted(DATA.glob("h200_wide_*.jsonl.gz"))
 BORROWED = FILES[0].parent / "h100_wide_2026-11-28.jsonl.gz"
 """Kernels of a draw of its own on an H100, most of which an H200 lends: no fit, no rule and no width has seen them."""
 APART = ("fp32", "tf32", "fp8")
@@ -42,17 +41,21 @@ class Judged:
 
     @property
     def median(self) -> float:
+        """Median of the absolute errors."""
         return quantile(list(map(abs, self.errors)), 0.5)
 
     @property
     def p90(self) -> float:
+        """90 % quantile of the absolute errors."""
         return quantile(list(map(abs, self.errors)), 0.9)
 
     @property
     def coverage(self) -> float:
+        """Share of the measurements in their intervals."""
         return sum(self.covered) / len(self.covered)
 
     def add(self, row: RecordRow) -> None:
+        """Counts a row, or why it has no prediction."""
         if row.prediction is None or row.error is None:
             self.missing.append(row.reason)
         else:
