@@ -15,65 +15,6 @@ from perfmodel.core.files import read_yaml
 PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text()
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "words"),
-    [
-        ("attention --n 0 --d 64", 2, ["--n is 0", "whole number"]),
-        ("attention --n -4 --d 64", 2, ["--n is -4"]),
-        ("attention --n 4.5 --d 64", 2, ["--n", "is not a whole number"]),
-        ("attention --n abc --d 64", 2, ["--n", "is not a whole number"]),
-        ("attention --n 1.5e0 --d 64", 2, ["--n", "is not a whole number"]),
-        ("attention --n 10000000000000000 --d 64", 2, ["--n is too large"]),
-        ("attention --n 64", 2, ["--d is missing", "--n 4096 --d 64"]),
-        ("attention --n 64 --d 0", 2, ["--d is 0"]),
-        ("attention --n 64 --d 64 --batch 0", 2, ["--batch is 0"]),
-        ("attention --n 64 --d 64 --block-q 0", 2, ["--block-q is 0"]),
-        ("attention --n 64 --d 64 --block-kv -1", 2, ["--block-kv is -1"]),
-        ("attention --n 64 --d 200000", 2, ["--d 200000 is larger than any tile", "B more than", "smaller --d"]),
-        ("attention --n 64 --d 64 --block-q 1024 --block-kv 1024", 2, ["226,304 B more", "--block-q 64 --block-kv 128 fits"]),
-        ("attention --n 64 --d 64 --heads 12 --kv-heads 5", 2, ["--kv-heads 5 does not divide --heads 12", "3, 4, 6"]),
-        ("attention --n 64 --d 64 --heads 4 --kv-heads 8", 2, ["does not divide"]),
-        ("attention --n 64 --d 64 --dtype fp8", 1, ["nvidia-a100-sxm-80gb has no fp8 peak", "fp16 (tensor)"]),
-        ("attention --n 64 --d 64 --dtype float17", 2, ["unknown dtype 'float17'", "did you mean"]),
-        ("attention --n 64 --d 64 --pass fwd", 2, ["unknown pass 'fwd'", "forward"]),
-        ("attention --n 64 --d 64 --algorithm flsh", 2, ["unknown algorithm 'flsh'", "flash"]),
-        ("attention --n 64 --d 64 --dropout 1", 2, ["--dropout is 1"]),
-        ("attention --n 64 --d 64 --dropout nan", 2, ["--dropout is nan"]),
-        ("attention --n 64 --d 64 --sram 163", 2, ["--sram", "163KiB"]),
-        ("attention --n 64 --d 64 --sram 0B", 2, ["--sram is 0B"]),
-        ("attention --n 64 --d 64 --sram -1KiB", 2, ["--sram"]),
-        ("attention --n 64 --d 64 --sram 1.5B", 2, ["whole number of bytes"]),
-        ("attention --n 64 --d 64 --hardware a100-pcie", 2, ["2 devices", "nvidia-a100-pcie-80gb"]),
-        ("attention --n 64 --d 64 --hardware h201", 2, ["no device is called 'h201'", "did you mean"]),
-        ("attention --n 64 --d 64 --hardware nowhere.yaml", 1, ["nowhere.yaml", "No such file"]),
-        ("attention --n 64 --d 64 --dtype bf16 --hardware gaudi3 --algorithm flash", 1, ["no SRAM size per block", "--sram"]),
-        ("attention --n 64 --d 64 --hardware=", 2, ["the value of --hardware is empty"]),
-        ("attention --n 64 --d 64 --pass=", 2, ["the value of --pass is empty"]),
-        ("attention --n 64 --d 64 --dtype=", 2, ["the value of --dtype is empty"]),
-        ("attention --n 64 --d 64 --hardware H100_SXM --dtype int3", 2, ["unknown dtype"]),
-        ("attention --config nothing", 2, ["no configuration is called 'nothing'", "flashattention-fig2"]),
-        ("attention --n 64 --d 64 -o x.pdf", 2, ["'.pdf'", ".json, .md, .png"]),
-        ("attention --n 64 --d 64 -o x", 2, ["without suffix"]),
-        ("attention --n 64 --d 64 -o no/such/folder/x.json", 2, ["no folder no/such/folder"]),
-        ("attention --n 64 --d 64 --nothing", 2, ["--nothing"]),
-        ("attenton", 2, ["no command 'attenton'", "did you mean attention"]),
-        ("hardware show", 2, ["ID"]),
-        ("hardware show a100-pcie", 2, ["nvidia-a100-pcie-40gb, nvidia-a100-pcie-80gb"]),
-        ("hardware check nowhere.yaml", 1, ["nowhere.yaml"]),
-    ],
-)
-def test_one_message_with_place_and_fix(run, tmp_path, monkeypatch, line, code, words):
-    monkeypatch.chdir(tmp_path)
-    outcome = run(line)
-    assert outcome.code == code, outcome
-    assert outcome.out == ""
-    for word in words:
-        assert word in outcome.err
-    assert len(outcome.err.splitlines()) <= 4
-    assert "Traceback" not in outcome.err
-    assert list(tmp_path.iterdir()) == []
-
-
 def changed(old: str, new: str) -> str:
     assert old in PROFILE
     return PROFILE.replace(old, new, 1)

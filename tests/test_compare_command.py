@@ -379,30 +379,6 @@ def test_unlike_rates_have_no_median(run) -> None:
     assert "1 is LESS" in " ".join(report.reasons)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("compare stnadard flash2", "nothing is called 'stnadard'\n  did you mean standard"),
-        ("compare standard h200", "of different kinds"),
-        ("compare rtx h200", "could be any of"),
-        ("compare standard flash2", "on which workload?"),
-        ("compare standard flash2 --attention n=64,d=64", "on which device?"),
-        ("compare standard flash2 --matmul 8x8x8 --hardware h200", "algorithms are of attention"),
-        ("compare h200 a100-sxm-80gb --hardware h200", "--hardware, when two devices are compared"),
-        ("compare a.json h200", "is a document and the other is none"),
-        ("compare a.json b.json", "a.json: No such file"),
-        ("compare a.json b.json --hardware h200", "are compared as they are"),
-        ("compare h200 h200 --threshold much", "--threshold is 'much'"),
-        ("compare h200 h200 --fail-on slow", "did you mean slower?"),
-    ],
-)
-def test_wrong_comparisons(run, line: str, said: str) -> None:
-    outcome = run(line)
-    assert outcome.code in (1, 2)
-    assert outcome.out == ""
-    assert said in outcome.err
-
-
 def test_a_document_of_another_kind_is_refused(run, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text('{"schema": "other/1"}', encoding="utf-8")

@@ -418,36 +418,6 @@ def test_pattern_file_mistakes(run, tmp_path, text, code, words) -> None:
     assert len(outcome.err) < 400
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "words"),
-    [
-        ("--algorithm block-sparse", 2, ["--algorithm block-sparse", "--sparsity", "--pattern"]),
-        ("--algorithm block-sparse --sparsity 0", 2, ["--sparsity is 0"]),
-        ("--algorithm block-sparse --sparsity 1.5", 2, ["--sparsity is 1.5"]),
-        ("--algorithm block-sparse --sparsity nan", 2, ["--sparsity is nan"]),
-        ("--algorithm block-sparse --sparsity half", 2, ["--sparsity", "not a number"]),
-        ("--algorithm block-sparse --sparsity 0.5 --pattern strided", 2, ["--sparsity and --pattern exclude each other"]),
-        ("--algorithm block-sparse --pattern stride", 2, ["no pattern is called 'stride'", "did you mean strided?", "path of a file"]),
-        ("--algorithm block-sparse --pattern none.txt", 1, ["none.txt", "No such file"]),
-        ("--algorithm block-sparse --pattern ./", 1, ["not a regular file"]),
-        ("--algorithm block-sparse --pattern butterfly --window 8", 2, ["butterfly", "--window"]),
-        ("--algorithm block-sparse --pattern strided --causal --heads 4 --kv-heads 2 --packed", 2, ["strided", "--unpacked"]),
-        ("--algorithm split-kv --pass backward", 2, ["no split-KV backward pass", "flash2"]),
-        ("--algorithm split-kv --pass both", 2, ["no split-KV backward pass"]),
-        ("--algorithm split-kv --splits 0", 2, ["--splits is 0"]),
-        ("--algorithm split-kv --splits two", 2, ["--splits", "whole number"]),
-        ("--algorithm memory-eficient", 2, ["did you mean memory-efficient?"]),
-    ],
-)
-def test_mistakes(run, tmp_path, monkeypatch, line, code, words) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = run(f"attention --n 64 --d 64 {line}")
-    assert (outcome.code, outcome.out) == (code, ""), outcome
-    for word in words:
-        assert word in outcome.err
-    assert "Traceback" not in outcome.err
-
-
 def test_all_takes_what_can_run(run) -> None:
     def names(options: str) -> list[str]:
         found = run(f"attention --n 64 --d 64 --algorithm all {options} --json").json["results"]

@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -318,33 +317,6 @@ def test_what_the_profile_lacks_is_said(run):
     assert "not in the profile" in found.out
     found = run("kv-cache gpt2 --n 8 --kv-dtype fp32 --hardware amd-epyc-9654 --json").json
     assert (found["max_batch"], found["max_context"], found["any_context_fits"], found["bytes"]) == (None, None, False, 8 * 73_728)
-
-
-@each(
-    ("line", "code", "words"),
-    [
-        ("kv-cache", 2, ["MODEL is missing", "llama-2-7b"]),
-        ("kv-cache lama", 2, ["no model is called 'lama'", "did you mean llama"]),
-        ("kv-cache llama-3", 2, ["could be any of 2"]),
-        ("kv-cache nowhere/config.json", 1, ["nowhere/config.json", "No such file"]),
-        ("kv-cache gpt2 --n 0", 2, ["--n is 0"]),
-        ("kv-cache gpt2 --batch -1", 2, ["--batch is -1"]),
-        ("kv-cache gpt2 --block-size 0", 2, ["--block-size is 0"]),
-        ("kv-cache gpt2 --kv-dtype int3", 2, ["--dtype: unknown dtype 'int3'", "int4"]),
-        ("kv-cache gpt2 --weights-dtype fp7", 2, ["--weights-dtype", "fp8"]),
-        ("kv-cache gpt2 --rope-dtype bf16", 2, ["--rope-dtype", "latent"]),
-        ("kv-cache deepseek-v3 --rope-dtype x", 2, ["--rope-dtype: unknown"]),
-        ("kv-cache gpt2 --scale-group 8", 2, ["--scale-group", "int8"]),
-        ("kv-cache gpt2 --kv-dtype int8 --scale-group 0", 2, ["--scale-group is 0"]),
-        ("kv-cache gpt2 --reserve 4", 2, ["--reserve", "48KiB"]),
-    ],
-)
-def test_mistakes(run, line, code, words):
-    outcome = run(line)
-    assert outcome.code == code, outcome
-    assert outcome.out == ""
-    for word in words:
-        assert word in outcome.err
 
 
 def test_a_model_without_a_length_needs_one(run, tmp_path):

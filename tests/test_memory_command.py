@@ -163,38 +163,6 @@ def test_printed_formulas_give_the_printed_values(run, line):
         assert values[row["name"]] == row["bytes"]
 
 
-@each(
-    ("line", "code", "words"),
-    [
-        ("memory", 2, ["MODEL"]),
-        ("memory lama-3-8b", 2, ["no model is called 'lama-3-8b'", "llama-3-8b"]),
-        ("memory gpt2 --lora-targets qv", 2, ["--lora-targets is for adapters", "--lora"]),
-        ("memory gpt2 --batch 4 --micro-batch 3", 2, ["--micro-batch 3 does not divide", "one of 1, 2, 4 does"]),
-        ("memory gpt2 --batch 0", 2, ["--batch is 0"]),
-        ("memory gpt2 --micro-batch 0", 2, ["--micro-batch is 0"]),
-        ("memory gpt2 --n 0", 2, ["--n is 0"]),
-        ("memory gpt2 --zero 4", 2, ["--zero 4"]),
-        ("memory gpt2 --dp 0", 2, ["--dp is 0"]),
-        ("memory gpt2 --pp 13", 2, ["--pp 13", "12 layers"]),
-        ("memory gpt2 --tp 5", 2, ["--tp 5 does not divide 12 heads"]),
-        ("memory gpt2 --recompute every", 2, ["every:4"]),
-        ("memory gpt2 --recompute sometimes", 2, ["unknown kind 'sometimes'"]),
-        ("memory gpt2 --optimizer adamx", 2, ["did you mean adam"]),
-        ("memory gpt2 --precision int8", 2, ["--precision: unknown value 'int8'", "mixed"]),
-        ("memory gpt2 --implementation megatron", 2, ["unknown implementation", "known: fused, huggingface"]),
-        ("memory mixtral-8x7b --implementation huggingface", 1, ["known as huggingface's"]),
-        ("memory gpt2 --hardware nowhere-9000", 2, ["no device is called"]),
-        ("memory gpt2 -o out.xyz", 2, ["--output"]),
-    ],
-)
-def test_one_message_with_place_and_fix(run, line, code, words):
-    outcome = run(line)
-    assert (outcome.code, outcome.out) == (code, "")
-    for word in words:
-        assert word in outcome.err
-    assert "Traceback" not in outcome.err
-
-
 def test_a_file(run, tmp_path):
     target = tmp_path / "memory.json"
     assert run("memory gpt2", "-o", str(target)).out == ""

@@ -388,32 +388,6 @@ def test_explained_totals_are_the_totals_and_formulas_give_their_values(run, lin
 # Mistakes of users
 
 
-@each(
-    ("line", "code", "words"),
-    [
-        ("model", 2, ["MODEL"]),
-        ("model lama-3-8b", 2, ["no model is called 'lama-3-8b'", "llama-3-8b"]),
-        ("model llama-3-8b --phase learn", 2, ["unknown phase 'learn'"]),
-        ("model llama-3-8b --batch 0", 2, ["--batch is 0"]),
-        ("model llama-3-8b --n 100 --kv-len 50", 2, ["--kv-len 50 is less than --n 100"]),
-        ("model llama-3-8b --phase generate --n 100 --kv-len 100", 2, ["leaves nothing to generate"]),
-        ("model llama-3-8b --tp 3", 2, ["--tp 3 does not divide 32 heads"]),
-        ("model llama-3-8b --ep 2", 2, ["has no experts"]),
-        ("model llama-3-8b --weights-dtype int3", 2, ["--weights-dtype: unknown dtype 'int3'"]),
-        ("model llama-3-8b --tp 2 --hardware nvidia-t4", 1, ["nvidia-t4 has no interconnect"]),
-        ("model llama-3-8b --hardware nowhere-9000", 2, ["no device is called 'nowhere-9000'"]),
-        ("batch llama-3-8b --kv-len 0", 2, ["--kv-len is 0"]),
-        ("batch nothing", 2, ["no model is called 'nothing'"]),
-    ],
-)
-def test_one_message_with_place_and_fix(run, line, code, words):
-    outcome = run(line)
-    assert (outcome.code, outcome.out) == (code, "")
-    for word in words:
-        assert word in outcome.err
-    assert "Traceback" not in outcome.err
-
-
 # Mistakes of other tools
 
 

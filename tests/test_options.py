@@ -205,56 +205,6 @@ def test_a_file_that_exists_is_named_in_full(tmp_path):
 # Options that nothing reads
 
 
-@each(
-    ("line", "words"),
-    [
-        ("attention --n 512 --d 64 --algorithm standard --block-q 64", "--block-q is for algorithms with tiles"),
-        ("attention --n 512 --d 64 --printed-backward", "--printed-backward is for the backward pass of flash2"),
-        ("attention --n 512 --d 64 --algorithm flash --unfused-scale", "--unfused-scale is for algorithms that leave scores in memory"),
-        ("attention --n 512 --d 64 --algorithm flash --causal --masked-fill", "--masked-fill is for"),
-        ("attention --n 512 --d 64 --algorithm standard --pass backward --sram 64KiB", "--sram is for the forward pass"),
-        ("attention --n 512 --d 64 --algorithm flash --splits 4", "--splits is for split-kv"),
-        ("attention --n 512 --d 64 --algorithm flash --sparsity 0.5", "--sparsity is for block-sparse"),
-        ("attention --n 512 --d 64 --algorithm standard --implementation torch-sdpa-flash", "runs flash2, which is not compared"),
-        ("sweep --n 512 --d 64 --algorithm standard --block-kv 64", "--block-kv is for algorithms with tiles"),
-        ("sweep --n 512 --d 64 --algorithm flash2 --printed-backward", "--printed-backward is for the backward pass"),
-        ("attention --n 512 --d 64 --unpacked", "--unpacked is for query heads that share K and V"),
-        ("compare standard flash --attention n=512,d=64,packed --hardware h200", "packed is for query heads that share K and V"),
-        ("sweep --n 512 --d 64 --packed both", "--packed is for query heads that share K and V"),
-        ("sweep --n 512 --d 64 --algorithm standard --implementation torch-sdpa-flash", "runs flash2, which is not compared"),
-        ("model gpt2 --phase decode --kv-len 512 --n 100", "--n 100: a decode step at --kv-len 512 has no prompt to read"),
-        ("sweep model --model gpt2 --phase decode --kv-len 512 --n 100", "--n with --kv-len: nothing here reads it"),
-        ("sweep model --model gpt2 --phase generate --kv-len 512 --generated 9", "--generated with --kv-len: nothing here reads it"),
-        ("sweep --n 512 --d 64 --top 3", "--top is for --minimize"),
-        ("compare standard memory-efficient --attention n=512,d=64,printed_backward --hardware h200", "printed-backward is for"),
-        ("model gpt2 --phase decode --micro-batch 2", "--micro-batch is an option of training"),
-        ("model gpt2 --phase train --eager", "--eager is an option of inference"),
-        ("model gpt2 --phase train --search 8 --hardware h100 --explain all", "--explain is for one layout"),
-        ("memory gpt2 --optimizer sgd --foreach", "--foreach is for optimizers with temporary copies"),
-        ("remat --width 64 --layers 4 --n 128", "--n is for a model"),
-        ("remat --layers 4 --seconds 5", "--seconds is for the exact solver"),
-        ("remat --layers 4 --autograd --strategy revolve", "--strategy is for schedules"),
-        ("remat --layers 4 --budget 3 --exact --checkpoints 2", "--checkpoints is for schedules"),
-        ("remat --graph-file graph.json --layers 3", "--layers is for a chain of layers"),
-        ("remat --graph-file graph.json --seconds 3", "--seconds is for the exact solver"),
-        ("validate --counters-csv x.csv --hardware h200", "--hardware is for measurements of time"),
-        ("validate --backend simulator --tolerance 5%", "--tolerance is for measurements of time"),
-        ("calibrate --require 3", "--require is for --from-records"),
-        ("roofline --hardware h200 --implementation torch-matmul", "--implementation is for attention and matmuls"),
-        ("roofline --hardware h200 --model gpt2 --implementation torch-matmul", "--implementation is for attention and matmuls"),
-        ("compare torch-matmul cublas --model gpt2 --hardware h200", "--model is neither"),
-        ("sweep matmul --m 64 --n 64 --k 64 --implementation torch-matmul", "--implementation is for the column predicted_s"),
-        ("sweep --n 64 --d 64 --algorithm standard --sram 64KiB", "--sram is for algorithms with tiles in SRAM"),
-        ("roofline --hardware h200 --require 3", "--require is for --records and --ncu"),
-        ("attention --n 64 --d 64 --algorithm flash1 --hardware mi300x --cache warm", "--cache warm is of a kernel that is predicted"),
-    ],
-)
-def test_what_nothing_reads_is_refused(line, words):
-    code, out, err = answer(line.split())
-    assert (code, out) == (2, "")
-    assert words in err
-
-
 @pytest.mark.parametrize(
     "line",
     [

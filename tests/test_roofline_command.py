@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from each import each
 
 from perfmodel.catalog import find_device
 from perfmodel.kernels.matmul import Matmul, evaluate
@@ -540,30 +539,3 @@ def test_a_baseline_draws_arrows(run, tmp_path: Path) -> None:
     assert report.reasons[0].startswith("this report against before: 1 FASTER, 1 SAME of 2 predicted times")
     assert run(f"roofline --hardware h200 --baseline {saved} -o {tmp_path / 'x.svg'}", *options).code == 0
     assert ">baseline<" in (tmp_path / "x.svg").read_text(encoding="utf-8")
-
-
-@each(
-    ("options", "said"),
-    [
-        (["--attention", "n=64 d=64 hed=2"], "--attention: hed: unknown field; did you mean"),
-        (["--attention", "n=64 d=x"], "--attention: d: input should be a valid integer"),
-        (["--attention", "n=64 n=65 d=64"], "n appears twice"),
-        (["--attention", "d=64"], "--attention: n is missing"),
-        (["--attention", "n=0 d=64"], "--attention: n is 0"),
-        (["--attention", "n=64 d=64 hardware=h200"], "name devices beside the workloads"),
-        (["--matmul", "8x8"], "'8x8' is not M x N x K"),
-        (["--matmul", "m=8 n=8"], "--matmul: k is missing"),
-        (["--model", "llama-3-9b"], "did you mean llama-3-8b"),
-        (["--model", "llama-3-8b decode batch=0"], "--model: batch is 0"),
-        (["--attention", "n=64 d=64", "--implementation", "torch-sdpa-flsh"], "did you mean torch-sdpa-flash"),
-        (["--records", "shipped hardware=h200 implementaton=x"], "--records: implementaton: unknown field; did you mean implementation?"),
-        (["--records", "none.jsonl"], "none.jsonl: No such file"),
-        (["--records", "shipped hardware=h200 dtype=fp64"], "no record in shipped meets the conditions"),
-        (["nosuch"], "no study is called 'nosuch'"),
-    ],
-)
-def test_wrong_options(run, options: list[str], said: str) -> None:
-    outcome = run("roofline", *options)
-    assert outcome.code in (1, 2)
-    assert outcome.out == ""
-    assert said in outcome.err

@@ -45,23 +45,6 @@ def test_the_proposed_gpus_hold_the_model(run, capsys) -> None:
     assert run(f"serve glm-5 --hardware b200 --gpus {more[1]} --json").json["memory"]["most_running"]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (f"{LLAMA} --reserve 200GB", "smaller --reserve"),
-        ("serve llama-3.1-8b --hardware t4", "no interconnect"),
-        (f"{LLAMA} --draft-tokens 1000000", "at most 64"),
-        (f"{LLAMA} --weights-dtype mxfp4", "llama-3.1-8b has none"),
-        (f"{LLAMA} --search --spread 0.5", "--spread is of one layout alone"),
-        (f"{LLAMA} --search --requests 50", "--requests is of one layout alone"),
-        ("serve llama-3.1-8b --hardware t4 --search --gpus 8", "no interconnect"),
-    ],
-)
-def test_a_message_names_what_helps(capsys, line: str, words: str) -> None:
-    assert main(shlex.split(line)) != 0
-    assert words in capsys.readouterr().err
-
-
 def test_a_search_for_one_token_has_no_time_after_it(run) -> None:
     found = run(f"{LLAMA} --engine vllm --gpus 1 --isl 64 --osl 1 --search --json").json
     assert found["best"]["tpot_s"] is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from each import each
 
 from perfmodel.catalog import find_model
 from perfmodel.transformer.training.memory import peak
@@ -139,48 +138,6 @@ def test_a_system_of_ones_own(run, tmp_path):
     outcome = run(f"model llama-3-8b --phase train --dp 2 --batch 2 --system {path}")
     assert outcome.code == 1
     assert "line 1: device: this field is required" in outcome.err
-
-
-@each(
-    ("line", "words"),
-    [
-        ("--kv-len 5", "--kv-len is an option of inference"),
-        ("--no-kv-cache", "--no-kv-cache is an option of inference"),
-        ("--eager", "--eager is an option of inference"),
-        ("--search 8 --tp 2", "--tp is what --search looks for"),
-        ("--search 8 --recompute full", "--recompute is what --search looks for"),
-        ("--search 8 --implementation huggingface", "kernels of fused only"),
-        ("--search 0", "--search is 0"),
-        ("--dp 0", "--dp is 0"),
-        ("--micro-batch 3", "--micro-batch 3"),
-        ("--batch 4 --micro-batch 3", "--micro-batch 3 does not divide the 4 sequences of a GPU"),
-        ("--batch 8 --dp 2 --micro-batch 3 --system h200-x8", "one of 1, 2, 4 does"),
-        ("--n 1", "1 token of a sequence"),
-        ("--hardware h200 --dp 16 --batch 16", "16 GPUs: one node of 8 H200 has 8"),
-        ("--hardware h200 --dp 16 --batch 16", "say with --system"),
-        ("--hardware h200 --search 16 --batch 16", "16 GPUs: one node of 8 H200 has 8"),
-        ("--hardware h100-sxm --dp 1032 --batch 1032", "1,032 GPUs: DGX H100 nodes has 1,024"),
-        ("--hardware h100-nvl --dp 4 --batch 4", "4 GPUs"),
-        ("--search 1000000000000000", "--search 1,000,000,000,000,000"),
-        ("--dtype fp16 --precision bf16", "--dtype fp16 with --precision bf16"),
-        ("--batch 0", "--batch is 0"),
-        ("--sp", "--sp divides what --tp"),
-        ("--zero 4", "--zero 4"),
-        ("--recompute sel", "did you mean selective?"),
-        ("--optimizer adan", "did you mean adam or"),
-        ("--dtype fp8", "--dtype fp8"),
-        ("--precision fp16", "--precision"),
-        ("--implementation torch", "--implementation"),
-        ("--system nowhere", "no system is called 'nowhere'"),
-        ("--dp 16 --batch 16 --system h200-x8", "16 GPUs: one node of 8 H200 has 8"),
-        ("--tp 3", "--tp 3 does not divide 32 heads"),
-    ],
-)
-def test_one_message_with_place_and_fix(run, line, words):
-    outcome = run(f"model llama-3-8b --phase train {line}")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert words in outcome.err
-    assert "Traceback" not in outcome.err
 
 
 def test_options_of_training_are_refused_elsewhere(run):

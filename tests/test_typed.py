@@ -91,23 +91,3 @@ def test_units_keep_their_meaning() -> None:
     for text in ("1Gb", "1mB", "1 g", "1G"):
         with pytest.raises(DataError):
             parse(text, "B")
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("attention --n 8q --d 64", ["--n", "8k (8,000)"]),
-        ("attention --n 4.5 --d 64", ["--n", "whole number"]),
-        ("attention --n 64 --d 64 --dtype fp61", ["--dtype", "did you mean"]),
-        ("attention --n 4096 --d 64 --sram 163k", ["--sram", "163KiB"]),
-        ("attention --n 4096 --d 64 --sram 80GB", ["--sram is 80000000000 B, more than a block on", "166912 B"]),
-        ("matmul -m 64 -n 64 -k 64 --sram 80GB", ["--sram is 80000000000 B, more than a block on", "166912 B"]),
-        ("sweep --n 64 --d 64 --sram 80GB", ["--sram is 80000000000"]),
-        ("occupancy --threads 64 --sram 80GB", ["--sram is 80000000000 B, more than a block on", "166912 B"]),
-        ("roofline --attention n=8q,d=64", ["--attention", "n"]),
-    ],
-)
-def test_errors_name_the_option_and_the_fix(run, line: str, words: list[str]) -> None:
-    outcome = run(line)
-    assert outcome.code == 2
-    assert all(word in outcome.err for word in words), outcome.err

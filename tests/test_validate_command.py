@@ -106,35 +106,6 @@ def test_auto_takes_the_cpu_without_a_gpu(run, cpu_session, monkeypatch):
     assert validation_run.best_backend() in ("cpu", "cuda")
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("validate --backend tpu", ["tpu", "cuda, cpu, simulator"]),
-        ("validate --backend cpu --counters", ["--counters", "cuda"]),
-        ("validate --backend cpu --records shipped", ["--records"]),
-        ("validate --tolerance lots", ["--tolerance", "25%"]),
-        ("validate --tolerance -1", ["--tolerance"]),
-        ("validate --counters-csv missing.csv", ["missing.csv"]),
-        ("validate --records shipped --hardware nvidia-v100-sxm-32gb", ["no record is of"]),
-        ("validate -o x.yaml", [".yaml", ".jsonl"]),
-        ("attention --n 64 --d 64 -o x.jsonl", [".jsonl"]),
-        ("attention --n 64 --d 64 --implementation nothing", ["nothing"]),
-        ("matmul -m 64 -n 64 -k 64 --implementation nothing", ["nothing"]),
-        ("calibrate --implementation nothing --from-records shipped", ["nothing"]),
-        ("calibrate --from-records missing.jsonl", ["missing.jsonl"]),
-        ("calibrate --implementation torch-copy", ["--from-records"]),
-    ],
-)
-def test_refusals(run, tmp_path, monkeypatch, line, words):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(validation_run, "best_backend", lambda: "cpu")
-    outcome = run(line)
-    assert outcome.code in (1, 2)
-    assert outcome.out == ""
-    assert all(word in outcome.err for word in words), outcome.err
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_gpu_backend_without_a_gpu_says_so(run):
     outcome = run("validate --backend cuda")
     assert outcome.code == 1

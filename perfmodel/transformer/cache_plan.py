@@ -57,7 +57,7 @@ class CacheWorkload:
         Split(self.tp).check(self.spec)
         for option, value in (("n", self.n), ("batch", self.batch), ("block-size", self.form.block_size)):
             positive_int(option, value)
-        for option, name in (("dtype", self.form.dtype), ("weights-dtype", self.weights_dtype)):
+        for option, name in (("kv-dtype", self.form.dtype), ("weights-dtype", self.weights_dtype)):
             kv_cache.bits_of(option, name)
         if self.form.rope_dtype is not None:
             kv_cache.bits_of("rope-dtype", self.form.rope_dtype)

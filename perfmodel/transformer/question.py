@@ -279,9 +279,11 @@ class CacheQuestion(Question):
 
     def workload(self, model: ModelSpec) -> CacheWorkload:
         """The cache of ``model``, checked; UsageError names a wrong option."""
+        from perfmodel.core.checks import positive_int
         from perfmodel.transformer.cache_plan import workload
         from perfmodel.transformer.kv_cache import CacheFormat
 
+        positive_int("gpus", self.tp)
         [n] = self.updated({"n": model.max_positions if self.n is None else self.n}).require("kv-cache llama-3-8b --n 8192", "n")
         form = CacheFormat(self.dtype, self.rope_dtype, self.block_size, self.scale_group)
         return workload(model, n, self.batch, form, self.weights_dtype, _size_of("reserve", self.reserve), self.tp)
