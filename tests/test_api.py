@@ -378,43 +378,25 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert perfmodel.compare_attention(n=64, d=64, hardware=device) == perfmodel.compare_attention(n=64, d=64)
 
 
+WITHOUT_MEANING = [
+    *(({"n": n}, f"n is {said}") for n, said in (("512 tokens", "'512 tokens'"), (512.5, "512.5"), (float("nan"), "nan"))),
+    *(({"n": n}, f"n is {said}") for n, said in ((float("inf"), "inf"), (True, "True"), (np.array([1, 2]), "array"))),
+    *(({"causal": "no"}, "causal is 'no'"), ({"dropout": "10%"}, "dropout is '10%'"), ({"dtype": 3}, "dtype is 3")),
+    *(({"algorithm": [3]}, "algorithm is"), ({"hardware": 3}, "hardware is 3"), ({"hardware": ""}, "no device is called ''")),
+]
+OF_A_SWEEP = [
+    *(({"n": n}, said) for n, said in ((b"64", "b'64' is no number"), ({"a": 1}, "is no number"), (object(), "is no number"))),
+    *(({"where": 3}, "where is 3"), ({"where": ["n < 3", 3]}, "where is 3"), ({"hardware": 3}, "--hardware is 3")),
+    *(({"columns": 3}, "columns is 3"), ({"columns": "flop"}, "no column 'flop'"), ({"workload": 3}, "no sweep over 3")),
+    ({"most_bytes": "1 GB"}, "most_bytes is '1 GB'"),
+]
+
+
 @each(
     ("function", "options", "words"),
     [
-        ("attention", {"n": "512 tokens"}, "n is '512 tokens'"),
-        ("attention", {"n": 512.5}, "n is 512.5"),
-        ("attention", {"n": float("nan")}, "n is nan"),
-        ("attention", {"n": float("inf")}, "n is inf"),
-        ("attention", {"n": True}, "n is True"),
-        ("attention", {"n": np.array([1, 2])}, "n is array"),
-        ("attention", {"causal": "no"}, "causal is 'no'"),
-        ("attention", {"dropout": "10%"}, "dropout is '10%'"),
-        ("attention", {"dtype": 3}, "dtype is 3"),
-        ("attention", {"algorithm": [3]}, "algorithm is"),
-        ("attention", {"hardware": 3}, "hardware is 3"),
-        ("attention", {"hardware": ""}, "no device is called ''"),
-        ("compare_attention", {"n": "512 tokens"}, "n is '512 tokens'"),
-        ("compare_attention", {"n": 512.5}, "n is 512.5"),
-        ("compare_attention", {"n": float("nan")}, "n is nan"),
-        ("compare_attention", {"n": float("inf")}, "n is inf"),
-        ("compare_attention", {"n": True}, "n is True"),
-        ("compare_attention", {"n": np.array([1, 2])}, "n is array"),
-        ("compare_attention", {"causal": "no"}, "causal is 'no'"),
-        ("compare_attention", {"dropout": "10%"}, "dropout is '10%'"),
-        ("compare_attention", {"dtype": 3}, "dtype is 3"),
-        ("compare_attention", {"algorithm": [3]}, "algorithm is"),
-        ("compare_attention", {"hardware": 3}, "hardware is 3"),
-        ("compare_attention", {"hardware": ""}, "no device is called ''"),
-        ("sweep", {"n": b"64"}, "b'64' is no number"),
-        ("sweep", {"n": {"a": 1}}, "is no number"),
-        ("sweep", {"n": object()}, "is no number"),
-        ("sweep", {"hardware": 3}, "--hardware is 3"),
-        ("sweep", {"where": 3}, "where is 3"),
-        ("sweep", {"where": ["n < 3", 3]}, "where is 3"),
-        ("sweep", {"columns": 3}, "columns is 3"),
-        ("sweep", {"columns": "flop"}, "no column 'flop'"),
-        ("sweep", {"workload": 3}, "no sweep over 3"),
-        ("sweep", {"most_bytes": "1 GB"}, "most_bytes is '1 GB'"),
+        *((function, *row) for function in ("attention", "compare_attention") for row in WITHOUT_MEANING),
+        *(("sweep", *row) for row in OF_A_SWEEP),
     ],
 )
 def test_what_has_no_meaning_is_a_usage_error(function: str, options: dict[str, object], words: str) -> None:

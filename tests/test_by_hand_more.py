@@ -368,17 +368,6 @@ def test_a_matmul_needs_memory_for_its_three_matrices() -> None:
     assert found.memory == 3 * 2 * (64 * 16 + 16 * 32 + 64 * 32)
 
 
-@pytest.mark.parametrize(
-    ("name", "causal", "edges"),
-    [("l40s", False, (128, 32)), ("l40s", True, (64, 64)), ("a100-sxm-80gb", False, (128, 64)), ("a100-sxm-80gb", True, (128, 64))],
-)
-def test_tiles_of_head_dim_128_where_sram_is_small(name: str, causal: bool, edges: tuple[int, int]) -> None:
-    """run_mha_fwd_hdim128 of FlashAttention-2: 128 x 32 on compute capability 8.6 and 8.9, 64 x 64 with a mask; 128 x 64 elsewhere."""
-    tile = fa2_tile(replace(attention(4096, 128), causal=causal), find_device(f"nvidia-{name}"), 99 << 10, FORWARD)
-    assert tile is not None
-    assert (tile.br, tile.bc) == edges
-
-
 def test_the_widest_head_of_flash_attention_2_has_256_dims() -> None:
     """run_mha_fwd_hdim256: 64 x 64 where 128 x 64 does not fit, and no kernel beyond."""
     found = [fa2_tile(attention(4096, d), find_device("nvidia-l40s"), 99 << 10, FORWARD) for d in (256, 257)]

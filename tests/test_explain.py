@@ -20,6 +20,26 @@ LINES = [
     "attention --n 65536 --d 128 --heads 8 --algorithm flash --hardware h200 --causal",
     "attention --n 65536 --d 128 --heads 8 --algorithm flash --hardware h200",
 ]
+OPS = [
+    "matmul -m 1000 -n 700 -k 300 --split-k 3",
+    "mlp --batch 100 --d-in 64 --d-hidden 256 --d-out 32",
+    "softmax --rows 1000 --cols 3000",
+    "fuse --elements 1000000 --ops 7 --reads-per-op 2",
+    "occupancy --threads 200 --registers 40 --sram 10000B --stride 3 --element-bytes 8",
+    "recompute --bytes 1MiB --flops 1e9 --times 3",
+    "matmul -m 8192 -n 8192 -k 8192 --dtype fp32",
+    "matmul -m 100 -n 3000 -k 77 --batch 5 --tile-m 32 --tile-n 64 --hardware h200",
+    "matmul -m 64 -n 64 -k 64 --hardware tpu-v5e --dtype bf16 --sram 1MiB",
+    "matmul -m 640 -n 640 -k 64 --hardware mi300x",
+    "mlp --batch 100 --d-in 64 --d-hidden 256 --d-out 32 --input-gradient --hardware nvidia-h100-sxm-80gb",
+    "softmax --rows 4096 --cols 200000 --no-store --hardware h200",
+    "fuse --example sin-cos",
+    "fuse --elements 100000000 --ops 2 --hardware mi300x",
+    "fuse --elements 1000 --ops 1 --hardware nvidia-b200-sxm",
+    "occupancy --threads 1024 --hardware mi300x",
+    "occupancy --threads 96 --registers 168 --sram 16888B --hardware nvidia-l40s --stride 0",
+    "recompute --bytes 1GiB --flops 1GFLOP --dtype fp32 --hardware nvidia-h100-sxm-80gb",
+]
 KEYS = {
     "FLOP, visible": ("flops",),
     "FLOP, executed": ("executed_flops",),
@@ -41,11 +61,22 @@ KEYS = {
     "roofline": ("time_s", "roofline"),
     "without overlap": ("time_s", "no_overlap"),
 }
+OF_OPS = {
+    **{"memory": ("memory_bytes",), "extra memory": ("extra_memory_bytes",), "launches": ("launches",), "occupancy": ("occupancy",)},
+    **{"minimum traffic": ("minimum_traffic", "elements"), "tiled traffic": ("tiled_traffic", "elements")},
+    **{"intensity, minimum traffic": ("arithmetic_intensity", "minimum"), "tile reuse": ("tile", "reuse")},
+    **{"tile quantization": ("tile", "quantization"), "slots": ("waves", "slots"), "waves": ("waves", "waves")},
+    **{"wave quantization": ("waves", "quantization"), "time": ("time_s", "with_launches"), "blocks": ("blocks_per_multiprocessor",)},
+    **{"active threads": ("active_threads",), "most threads": ("device", "max_active_threads"), "sectors": ("request", "sectors")},
+    **{"efficiency": ("request", "efficiency"), "recompute": ("recompute_s",), "store, DRAM": ("levels", "dram", "store_s")},
+    "break-even, L2": ("levels", "l2", "break_even_flop_per_byte"),
+}
+"""Numbers of single operations besides, where an answer has them."""
 
 
 def at(data: Any, path: tuple[str, ...]) -> Any:
     for key in path:
-        data = data[key]
+        data = data.get(key) if isinstance(data, dict) else None
     return data
 
 
@@ -112,7 +143,27 @@ def test_explained_numbers_are_the_numbers(run, line):
             assert steps["theta"]["value"] == pytest.approx(compulsory["theta"]["value_without_constant"])
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", OPS)
+def test_explained_numbers_of_operations_are_the_numbers(run, line):
+    data, checked = run(line + " --json --explain all").json, 0
+    for explanation in data["explanation"]:
+        [entry] = [
+            one for one in data["results"] if all(explanation.get(key, one.get(key)) == one.get(key) for key in ("algorithm", "pass"))
+        ]
+        steps = {step["name"]: step["value"] for step in explanation["steps"]}
+        for name, path in (KEYS | OF_OPS).items():
+            value, found = at(entry, path), steps.get(f"total {name}", steps.get(name))
+            if isinstance(value, (int, float)) and value and found is not None:
+                assert found == pytest.approx(value, rel=1e-12), name
+                checked += 1
+    bound = data.get("io_lower_bound")
+    if bound:
+        assert steps["IO lower bound"] == pytest.approx(bound["elements"])
+        assert steps["tiled / bound"] == pytest.approx(bound["tiled_over_bound"])
+    assert checked >= 2
+
+
+@pytest.mark.parametrize("line", [*LINES, *OPS])
 def test_printed_formulas_give_the_printed_values(run, line):
     """With values and with symbols, brackets and all: a wrong precedence would show."""
     for explanation in run(line + " --json --explain all").json["explanation"]:

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, find_model
-from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.answer import answer
-from perfmodel.transformer.cache_plan import CacheWorkload, evaluate, generation_on, workload
+from perfmodel.transformer.cache_plan import CacheWorkload, evaluate
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.generation import MEASURED, heads_at_every_token, score_flops, scores, scores_anew, with_cache, without_cache
+from perfmodel.transformer.generation import MEASURED, score_flops, scores, scores_anew, with_cache, without_cache
 from perfmodel.transformer.kv_cache import (
     BITS,
     CacheFormat,
@@ -29,7 +28,6 @@ from perfmodel.transformer.kv_cache import (
     token_bytes,
     vector_bytes,
 )
-from perfmodel.transformer.parameters import active
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec
 from perfmodel.transformer.step import Request
 
@@ -93,12 +91,6 @@ def test_intensity_of_latent_attention(heads, intensity):
 def test_grouped_decode_intensity_is_the_group():
     attention = GroupedAttention(heads=32, kv_heads=8, head_dim=128)
     assert score_flops(attention, cached=True) / layer_token_bytes(attention, SIXTEEN) == 4
-
-
-def test_kib_are_not_kb(run):
-    """A public note multiplies 320 KB by 4096 to 1.28 GB: the size is 1.342 GB, or 1.25 GiB."""
-    outcome = run("kv-cache llama-2-70b --n 4096 --batch 1")
-    assert "1.342 GB (1.25 GiB)" in outcome.out
 
 
 # Formats, blocks, windows
@@ -198,53 +190,12 @@ def test_generation_against_a_walk_over_steps():
     assert uncached.cache_read == 0
 
 
-def test_growth_is_what_the_lecture_says_and_what_it_leaves_out():
-    spec = find_model("gpt2")
-    few, many = ((with_cache(spec, n, "fp32", SIXTEEN), without_cache(spec, n, "fp32")) for n in (10**5, 2 * 10**5))
-    assert many[0].layers / few[0].layers == 2  # n d^2
-    assert many[1].layers / few[1].layers == pytest.approx(4, rel=1e-4)  # n^2 d^2
-    assert many[0].attention / few[0].attention == pytest.approx(4, rel=1e-4)  # n^2 d
-    assert many[1].attention / few[1].attention == pytest.approx(8, rel=1e-4)  # n^3 d
-
-
-def test_gpt2_on_a_t4():
-    """Means of 10 runs of 1000 tokens, 11.885 s and 56.197 s, lie above reading the weights and above the FLOP."""
-    spec, device, row = find_model("gpt2"), find_device("nvidia-t4"), MEASURED[0]
-    w = workload(spec, row.tokens, 1, CacheFormat("fp32"), "fp32")
-    found = evaluate(w, device)
-    cached, uncached = found.cached, found.uncached
-    bandwidth, peak = device.dram.bandwidth_bytes_per_s, device.matmul_peak("fp32", "vector").number
-    assert bandwidth is not None
-    assert f"{cached.weights_read / bandwidth:.2f}" == "1.55"
-    assert cached.weights_read == 1000 * 4 * active(spec)
-    everywhere = uncached.layers + heads_at_every_token(spec, row.tokens)
-    assert f"{everywhere:.2e}" == "1.24e+14"
-    assert f"{everywhere / peak:.1f}" == "15.3"
-    times = generation_on(w, device)
-    assert not isinstance(times, UnavailableError)
-    assert [f"{one.cost.roofline_s:.2f}" for one in times] == ["1.67", "14.54"]
-    assert row.cached_s[0] > times[0].cost.roofline_s
-    assert row.uncached_s[0] > times[1].cost.roofline_s
-    assert f"{row.uncached_s[0] / row.cached_s[0]:.2f}" == "4.73"
-
-
 def test_gpt2_on_an_a5000():
     row = next(row for row in MEASURED if "A5000" in row.device)
     assert f"{row.uncached_s[0] / row.cached_s[0]:.2f}" == "3.38"
 
 
 # The command
-
-
-@pytest.mark.parametrize(("name", "size"), [("llama-2-7b", 1_073_741_824), ("llama-3-8b", 268_435_456)])
-def test_json(run, name, size):
-    found = run(f"kv-cache {name} --n 2048 --batch 1 --kv-dtype bf16 --json").json
-    assert found["schema"] == "perfmodel.kv_cache/1"
-    assert found["bytes"] == found["bytes_per_sequence"] == size == 2048 * found["bytes_per_token"]
-    assert {"inputs", "hardware", "max_batch", "max_context"} <= found.keys()
-    assert found["memory"]["room_bytes"] == found["memory"]["capacity_bytes"] - found["memory"]["weights_bytes"]
-    assert found["max_batch"] == found["memory"]["room_bytes"] // size
-    assert found["max_context"] == found["memory"]["room_bytes"] // found["bytes_per_token"]
 
 
 LINES = [
@@ -273,17 +224,6 @@ def test_explanations_end_in_the_numbers_of_the_report(run, line):
     for label, key in (("with", "with_cache"), ("without", "without_cache")):
         for part in ("layers", "head", "attention"):
             assert values[f"{label} cache, {part}"] == found["generation"][key][f"{part}_flops"]
-
-
-@pytest.mark.parametrize("line", LINES[::3])
-def test_every_format(run, tmp_path, line):
-    plain = run(line)
-    assert plain.code == 0, plain
-    assert "to generate" in plain.out
-    files = [tmp_path / f"r.{suffix}" for suffix in ("json", "md", "txt")]
-    assert run(line, *(part for file in files for part in ("-o", str(file)))).code == 0
-    written = json.loads(files[0].read_text())
-    assert {name: value for name, value in written.items() if name != "provenance"} == run(f"{line} --json").json
 
 
 def test_what_cannot_fit_says_so(run):
@@ -397,11 +337,3 @@ def test_a_cache_gains_a_ratio_only_where_both_times_are_predicted(run, line, sa
     assert found["verdict"][-1].startswith("One sequence is generated in ")
     assert re.search(said, found["verdict"][-1])
     assert {found["generation"][key]["times_from"] for key in ("with_cache", "without_cache")} <= kinds
-
-
-def test_the_claim_takes_the_same_generation(run):
-    """What a cache saves of GPT-2's layers, over 1000 tokens: 484x, as the table of kv-cache has it without the head."""
-    found = evaluate(workload(find_model("gpt2"), 1000, 1, CacheFormat(), "fp16"), find_device("t4"))
-    saved = (found.uncached.layers + found.uncached.attention) / (found.cached.layers + found.cached.attention)
-    assert f"{saved:.4g}" == "484.2"
-    assert "484.2" in run("claims S059").out

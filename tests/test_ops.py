@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from typing import Any
@@ -13,7 +12,6 @@ import walker_ops
 from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_explain import evaluate, in_values
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core import occupancy
@@ -25,33 +23,9 @@ from perfmodel.core.workload import Stream
 from perfmodel.kernels import fuse, matmul, mlp, recompute, softmax
 from perfmodel.kernels import occupancy as sectors
 from perfmodel.kernels.tile import on_chip
-from perfmodel.report.charts.format_number import digits
 from perfmodel.timing.base import Case, calibrated_seconds
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("h200")
-OPS = {
-    "matmul": "matmul -m 1000 -n 700 -k 300 --split-k 3",
-    "mlp": "mlp --batch 100 --d-in 64 --d-hidden 256 --d-out 32",
-    "softmax": "softmax --rows 1000 --cols 3000",
-    "fuse": "fuse --elements 1000000 --ops 7 --reads-per-op 2",
-    "occupancy": "occupancy --threads 200 --registers 40 --sram 10000B --stride 3 --element-bytes 8",
-    "recompute": "recompute --bytes 1MiB --flops 1e9 --times 3",
-}
-LINES = [
-    *OPS.values(),
-    "matmul -m 8192 -n 8192 -k 8192 --dtype fp32",
-    "matmul -m 100 -n 3000 -k 77 --batch 5 --tile-m 32 --tile-n 64 --hardware h200",
-    "matmul -m 64 -n 64 -k 64 --hardware tpu-v5e --dtype bf16 --sram 1MiB",
-    "matmul -m 640 -n 640 -k 64 --hardware mi300x",
-    "mlp --batch 100 --d-in 64 --d-hidden 256 --d-out 32 --input-gradient --hardware nvidia-h100-sxm-80gb",
-    "softmax --rows 4096 --cols 200000 --no-store --hardware h200",
-    "fuse --example sin-cos",
-    "fuse --elements 100000000 --ops 2 --hardware mi300x",
-    "fuse --elements 1000 --ops 1 --hardware nvidia-b200-sxm",
-    "occupancy --threads 1024 --hardware mi300x",
-    "occupancy --threads 96 --registers 168 --sram 16888B --hardware nvidia-l40s --stride 0",
-    "recompute --bytes 1GiB --flops 1GFLOP --dtype fp32 --hardware nvidia-h100-sxm-80gb",
-]
 
 
 def moved(kernels: list[Kernel], tensor: str, kind: str) -> int:
@@ -84,35 +58,6 @@ def test_tiled_traffic_equals_the_walk() -> None:
         assert matmul.tiled_loads(w, tile) + w.outputs == batch * (k * (m * -(-n // bn) + n * -(-m // bm)) + m * n)
         assert matmul.minimum_elements(w) <= matmul.tiled_loads(w, tile) + w.outputs
     assert partial > 400
-
-
-@pytest.mark.parametrize(("shape", "intensity"), [("-m 8192 -n 128 -k 8192", 124.12), ("-m 8192 -n 8192 -k 8192", 2730.67)])
-def test_intensity_of_the_lecture_notes(run, shape, intensity):
-    """Claims S021, S022; the first is memory bound on an A100, the second compute bound."""
-    outcome = run(f"matmul {shape} --full")
-    data = run(f"matmul {shape} --json").json
-    [entry] = data["results"]
-    assert round(entry["arithmetic_intensity"]["minimum"], 2) == intensity
-    assert ("Fits; memory bound" in outcome.out.splitlines()[1]) == (intensity < 153)
-    assert f" if operands move once: {digits(intensity, 4)} FLOP/B, " in outcome.out.splitlines()[1]
-    assert entry["bound"] == ("dram" if intensity < 153 else "tensor")
-
-
-def test_fp32_on_an_a100_40gb_is_memory_bound_up_to_75(run):
-    """Claim S082 with the 1,555 GB/s of the part: N / 6 FLOP/B against 12.54."""
-    sides = {n: "memory" in run(f"matmul -m {n} -n {n} -k {n} --dtype fp32 --hardware a100-sxm-40gb").out.splitlines()[1] for n in (75, 76)}
-    assert sides == {75: True, 76: False}
-
-
-def test_score_matrix_is_memory_bound_for_small_heads() -> None:
-    """Claim S020: Q K^T of one head tends to d FLOP/B."""
-    assert 63 < matmul.minimum_intensity(matmul.Matmul(10**6, 10**6, 64)) < 64
-
-
-@pytest.mark.parametrize("edge", [2, 16, 128])
-def test_a_square_tile_loads_that_many_times_less(edge):
-    """Claim S024: a 2 x 2 tile halves the loads."""
-    assert matmul.tile_reuse(matmul.Matmul(256, 256, 64), Tile(edge, edge)) == edge
 
 
 def test_default_tiles_and_waves(run):
@@ -161,28 +106,6 @@ def test_no_tile_that_fits_beats_the_io_bound(name, dtype):
     assert fitting >= 10
 
 
-def test_io_bound_says_that_its_formula_is_from_memory(run):
-    outcome, data = run("matmul -m 4096 -n 4096 -k 4096 --full"), run("matmul -m 4096 -n 4096 -k 4096 --json").json
-    bound = data["io_lower_bound"]
-    assert "from memory" in outcome.out
-    assert "from memory" in bound["source"]
-    assert bound["m_bytes"] == (163 + 256) * 1024
-    assert bound["elements"] == pytest.approx(2 * 4096**3 / (bound["m_bytes"] / 2) ** 0.5 + 4096**2)
-    assert bound["sram_only"]["elements"] == pytest.approx(2 * 4096**3 / (163 * 512) ** 0.5 + 4096**2)
-    assert bound["tiled_over_bound"] > bound["sram_only"]["tiled_over_bound"] > 1 > bound["minimum_over_bound"]
-
-
-def test_matmul_runs_on_arrays() -> None:
-    sizes = np.array([100, 1000, 8192], dtype=float)
-    w, tile = matmul.Matmul(sizes, sizes, sizes), Tile(128, 128)
-    each = [matmul.Matmul(int(n), int(n), int(n)) for n in sizes]
-    for formula in (matmul.flops, matmul.minimum_elements, matmul.minimum_intensity):
-        np.testing.assert_allclose(formula(w), [formula(one) for one in each])
-    for formula in (matmul.tiled_loads, matmul.tile_reuse, matmul.tile_quantization):
-        np.testing.assert_allclose(formula(w, tile), [formula(one, tile) for one in each])
-    np.testing.assert_allclose(matmul.io_lower_bound(w, 2**16), [matmul.io_lower_bound(one, 2**16) for one in each])
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([16, 64, 128]), st.sampled_from([A100, H200]))
 def test_dram_traffic_of_a_matmul_lies_between_minimum_and_tiled(m, n, k, edge, device):
@@ -226,14 +149,6 @@ def test_occupancy_of_a_published_case() -> None:
     assert (limits["sram"], limits["registers"]) == (5, 6)
 
 
-def test_most_threads_is_a_minimum_over_limits(run):
-    """Claim S023: 108 x 2,048, not 108 x 32 x 1,024."""
-    data = run("occupancy --threads 1024 --registers 32 --json").json["results"][0]
-    assert data["device"]["max_active_threads"] == 221_184 == data["device"]["active_threads"]
-    assert data["limited_by"] == ["registers", "threads"]
-    assert "221,184" in run("occupancy --threads 128").out
-
-
 def test_units_are_nvidias_alone() -> None:
     sm = occupancy.multiprocessor(find_device("mi300x"))
     assert (sm.register_unit, sm.partitions, sm.sram_unit, sm.sram_reserve, sm.warp) == (1, 1, 1, 0, 64)
@@ -273,15 +188,6 @@ def test_softmax_equals_the_walk(variant):
         assert kernel.accesses[0].footprint == memory.touched("x", "read")
 
 
-def test_three_pass_softmax_moves_3_or_4_per_element(run):
-    """Claim S069: 3 N^2 without the write of the output, 4 N^2 with it."""
-    totals = [
-        run(f"softmax --rows 512 --cols 512 {option} --json").json["results"][0]["accesses"]["total"]
-        for option in ("--no-store", "--store")
-    ]
-    assert totals == [3 * 512**2, 4 * 512**2]
-
-
 def test_a_row_that_does_not_fit_is_said(run):
     assert "1.33x faster than safe; a row (391 KiB) does not fit SRAM.\n" in run("softmax --rows 64 --cols 200000").out
     assert "fused does not fit" in run("softmax --rows 64 --cols 200000 --full").out
@@ -308,14 +214,6 @@ def test_a_softmax_is_predicted_as_a_kernel_that_is_named(run):
     assert "did you mean torch-softmax?" in run(f"{question} --implementation torch-softmx").err
 
 
-def test_re_reads_reach_dram_once_running_rows_outgrow_the_cache(run):
-    def reads(columns: int) -> int:
-        entry = run(f"softmax --rows 10000 --cols {columns} --json").json["results"][0]
-        return int(entry["traffic"]["dram"]["read_bytes"] / (10000 * columns * 2))
-
-    assert (reads(1000), reads(1_000_000)) == (1, 3)
-
-
 # Elementwise chains
 
 
@@ -327,15 +225,6 @@ def test_chain_equals_running_it(elements, pattern, rounds):
         counted = tuple(sum(one.count * one.kernel.elements(kind) for one in listed) for kind in ("read", "write"))
         assert (*counted, sum(one.count for one in listed)) == walker_ops.chain(elements, pattern * rounds, fused)
         assert sum(one.count * one.kernel.work.vector for one in listed) == w.ops * elements
-
-
-def test_k_reads_and_k_writes_become_one_of_each(run):
-    unfused, graph, fused = run("fuse --elements 1000 --ops 9 --json").json["results"]
-    assert (unfused["bytes"], graph["bytes"], fused["bytes"]) == (9 * 2 * 2000, 9 * 2 * 2000, 2 * 2000)
-    assert (unfused["launches"], graph["launches"], fused["launches"]) == (9, 9, 1)
-    assert unfused["time_s"]["with_launches"] == pytest.approx(9 * 2.7e-6)
-    assert graph["time_s"]["with_launches"] == pytest.approx(9 * 1.37e-6)
-    assert fused["speedup"] == pytest.approx(9)
 
 
 def test_large_tensors_are_bandwidth_bound_and_small_ones_stay_in_the_cache(run):
@@ -400,27 +289,6 @@ def test_mlp_gradients_and_flop_equal_the_chain_rule() -> None:
     assert change.sum() == pytest.approx(np.trace(found["dW1"][:, :3]), rel=1e-3)
 
 
-def test_backward_takes_twice_the_flop_but_for_the_first_layer(run):
-    """Claims S003 to S006: 2BNH forward, 4BNH backward; 2BNH less where no input gradient is needed."""
-    b, m, h, n = 32, 100, 200, 50
-    line = f"mlp --batch {b} --d-in {m} --d-hidden {h} --d-out {n}"
-    first, second = run(line + " --json").json["layers"]
-    assert (second["forward_flops"], second["backward_flops"]) == (2 * b * n * h, 4 * b * n * h)
-    assert (first["forward_flops"], first["backward_flops"]) == (2 * b * m * h, 2 * b * m * h)
-    data = run(line + " --input-gradient --json").json
-    assert data["layers"][0]["backward_flops"] == 4 * b * m * h
-    forward, backward, both = data["results"]
-    assert backward["flops"] == 2 * forward["flops"]
-    assert both["flops"] == forward["flops"] + backward["flops"]
-    assert [entry["pass"] for entry in run(line + " --pass forward --json").json["results"]] == ["forward"]
-
-
-def test_what_backward_needs_is_kept(run):
-    """Claim S007: x and a1; ReLU needs a bit per element, which a1 > 0 gives."""
-    kept = run("mlp --batch 32 --d-in 100 --d-hidden 201 --d-out 50 --json").json["cached_bytes"]
-    assert kept == {"x": 6400, "a1": 12864, "total": 19264, "relu_sign_bits": 804}
-
-
 # Store or recompute
 
 
@@ -443,138 +311,6 @@ def test_verdict_follows_the_level_that_the_tensor_fits(run):
 
 
 # What all commands share
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_json_is_one_strict_object(run, name):
-    data = run(OPS[name] + " --json").json
-    assert data["schema"] == f"perfmodel.{name}/1"
-    assert {"schema", "version", "inputs", "hardware", "results"} <= set(data)
-    assert data["hardware"] == {"id": A100.id, "name": A100.name}
-    json.loads(json.dumps(data, allow_nan=False))
-
-
-@pytest.mark.parametrize("name", ["matmul", "mlp", "softmax"])
-def test_entries_have_the_keys_of_the_contract(run, name):
-    shared = {"flops", "executed_flops", "work", "accesses", "traffic", "arithmetic_intensity", "bound", "time_s"}
-    for entry in run(OPS[name] + " --json").json["results"]:
-        assert shared | {"algorithm", "pass", "implementation", "memory_bytes", "fits"} <= set(entry)
-        for kernel in entry.get("kernels", []):
-            assert shared | {"name"} <= set(kernel)
-    [entry] = run(OPS["matmul"] + " --json").json["results"]
-    assert {"tile", "waves"} <= set(entry)
-
-
-@each("line", LINES)
-def test_every_number_is_explained(run, line):
-    """Each has a source; the printed formula gives the printed value, in values and in names."""
-    data = run(line + " --json --explain all").json
-    for explanation in data["explanation"]:
-        values: dict[str, float] = {}
-        for step in explanation["steps"]:
-            assert step["source"], step
-            assert step["meaning"], step
-            if step["formula"]:
-                assert evaluate(step["numbers"]) == pytest.approx(step["value"], rel=2e-5, abs=1e-12), step
-                assert evaluate(in_values(step["formula"], values)) == pytest.approx(step["value"], rel=1e-9, abs=1e-12), step
-            values[step["name"]] = step["value"]
-    text = run(line + " --explain all").out
-    assert "formula = with values = value" in text
-
-
-KEYS = {
-    "FLOP, visible": ("flops",),
-    "work vector": ("work", "vector"),
-    "work sfu": ("work", "sfu"),
-    "accesses": ("accesses", "total"),
-    "SRAM read bytes": ("traffic", "sram", "read_bytes"),
-    "SRAM write bytes": ("traffic", "sram", "write_bytes"),
-    "DRAM read bytes": ("traffic", "dram", "read_bytes"),
-    "DRAM write bytes": ("traffic", "dram", "write_bytes"),
-    "lower bound": ("time_s", "lower"),
-    "roofline": ("time_s", "roofline"),
-    "memory": ("memory_bytes",),
-    # matmul
-    "extra memory": ("extra_memory_bytes",),
-    "minimum traffic": ("minimum_traffic", "elements"),
-    "intensity, minimum traffic": ("arithmetic_intensity", "minimum"),
-    "tiled traffic": ("tiled_traffic", "elements"),
-    "tile reuse": ("tile", "reuse"),
-    "tile quantization": ("tile", "quantization"),
-    "slots": ("waves", "slots"),
-    "waves": ("waves", "waves"),
-    "wave quantization": ("waves", "quantization"),
-    # fuse
-    "launches": ("launches",),
-    "time": ("time_s", "with_launches"),
-    # occupancy
-    "blocks": ("blocks_per_multiprocessor",),
-    "active threads": ("active_threads",),
-    "occupancy": ("occupancy",),
-    "most threads": ("device", "max_active_threads"),
-    "sectors": ("request", "sectors"),
-    "efficiency": ("request", "efficiency"),
-    # recompute
-    "recompute": ("recompute_s",),
-    "store, DRAM": ("levels", "dram", "store_s"),
-    "break-even, L2": ("levels", "l2", "break_even_flop_per_byte"),
-}
-
-
-def at(data: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        if not isinstance(data, dict) or key not in data:
-            return None
-        data = data[key]
-    return data
-
-
-@each("line", LINES)
-def test_explained_numbers_are_the_numbers(run, line):
-    data = run(line + " --json --explain all").json
-    results = {(entry.get("algorithm"), entry.get("pass")): entry for entry in data["results"]}
-    checked = 0
-    for explanation in data["explanation"]:
-        [entry] = [
-            entry
-            for (algorithm, direction), entry in results.items()
-            if explanation.get("algorithm", algorithm) == algorithm and explanation.get("pass", direction) == direction
-        ]
-        steps = {step["name"]: step["value"] for step in explanation["steps"]}
-        for name, path in KEYS.items():
-            value, found = at(entry, path), steps.get(f"total {name}", steps.get(name))
-            if isinstance(value, (int, float)) and value and found is not None:
-                assert found == pytest.approx(value, rel=1e-12), name
-                checked += 1
-    bound = data.get("io_lower_bound")
-    if bound:
-        assert steps["IO lower bound"] == pytest.approx(bound["elements"])
-        assert steps["tiled / bound"] == pytest.approx(bound["tiled_over_bound"])
-    assert checked >= 2
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_help_and_files(run, tmp_path, name):
-    help_page = run(f"{name} --help")
-    assert help_page.code == 0
-    assert help_page.out.startswith(f"Usage: perfmodel {name}")
-    for option in ("--hardware", "--json", "--explain", "--output"):
-        assert option in help_page.out
-    example = next(line for line in help_page.out.split("Example: ")[1].split("Options:")[:1])
-    assert run(" ".join(example.split()).removeprefix("perfmodel ")).code == 0
-    path = tmp_path / "out.md"
-    assert run(f"{OPS[name]} -o {path}").code == 0
-    assert path.read_text().startswith("## ")
-
-
-@each("device", device_ids())
-def test_every_device_answers_or_says_what_it_lacks(run, device):
-    for line in OPS.values():
-        outcome = run(f"{line} --hardware {device}")
-        assert outcome.code in (0, 1, 2), outcome
-        if outcome.code:
-            assert "Traceback" not in outcome.err
-            assert "\n  " in outcome.err, line
 
 
 def test_a_product_is_the_same_in_a_model_as_alone(run) -> None:
