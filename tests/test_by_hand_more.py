@@ -421,14 +421,6 @@ def generated() -> ModelAnswer:
     return answer(request, calibrated_devices)
 
 
-def test_lines_of_a_generation_are_sums_over_its_steps() -> None:
-    found = generated()
-    for line in found.lines:
-        steps = [(one, times) for one, times in found.steps if one.step.phase == line.phase]
-        rows = [(row.prediction, times) for one, times in steps for row in one.rows if row.op.name == line.row.op.name]
-        assert line.times == pytest.approx([sum(getattr(p, name) * times for p, times in rows) for name in ("seconds", "low", "high")])
-
-
 def test_utilization_is_flop_over_time_at_the_peak() -> None:
     found = generated()
     assert found.mfu == pytest.approx(found.flops / (found.seconds * 989.4e12)), "all of it multiplies in fp16"

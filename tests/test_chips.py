@@ -36,10 +36,6 @@ ALIKE = [(a, b) for a, b in WHOLE if geforce(a) == geforce(b)]
 """Those with one tensor rate per clock: GeForce parts halve it."""
 
 
-def ids(pair: object) -> str:
-    return " ".join(device.id for device in pair) if isinstance(pair, tuple) else str(pair)
-
-
 def test_architectures_that_name_a_chip_have_it() -> None:
     """Two NVIDIA profiles of one die cannot miss each other: the die is the last word of the architecture, GL on professional boards."""
     own = [device for device in DEVICES if device.vendor == "NVIDIA"]

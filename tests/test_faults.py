@@ -24,7 +24,6 @@ from perfmodel.report.formats import suffixes
 from perfmodel.validation.records import shipped_records
 from tools.commands import all_commands
 
-ROOT = Path(__file__).parents[1] / "perfmodel"
 ASK = "attention --n 64 --d 64"
 WRITERS = {
     **dict.fromkeys(suffixes(), ASK),

@@ -28,8 +28,8 @@ from perfmodel.transformer.training.implementations import (
     saved_tensors,
 )
 from perfmodel.transformer.training.matrices import adapters, in_flight, shape_of, stage_holding
-from perfmodel.transformer.training.memory import _stage, evaluate, largest_micro_batch, peak
-from perfmodel.transformer.training.question import OPTIMIZERS, Parallel, Recomputation, TrainingConfig, checked, recompute_named, untrained
+from perfmodel.transformer.training.memory import _stage, largest_micro_batch, peak
+from perfmodel.transformer.training.question import OPTIMIZERS, Parallel, Recomputation, TrainingConfig, checked, untrained
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, attention_peak, backward, forward
 
@@ -425,11 +425,6 @@ def test_largest_micro_batch_fits_and_the_next_does_not(model, n, options):
         assert (peak(replace(training, batch=batch, micro_batch=sequences)).bytes <= capacity) is fits
 
 
-def test_what_no_device_holds():
-    result = evaluate(TrainingConfig(find_model("llama-3.1-405b"), 1, 128), find_device("h200"))
-    assert (result.largest, result.fits) == (0, False)
-
-
 # Attention alone
 
 
@@ -460,48 +455,6 @@ def test_grouped_heads_get_gradients_each():
 
 
 # Mistakes
-
-
-@each(
-    ("options", "words"),
-    [
-        ({"batch": 0}, "--batch is 0"),
-        ({"n": 0}, "--n is 0"),
-        ({"micro_batch": 5}, "--micro-batch 5: each GPU has 4"),
-        ({"precision": "fp16"}, "--precision: unknown value 'fp16'"),
-        ({"optimizer": "adamm"}, "did you mean adam"),
-        ({"gradients": "fp32", "precision": "bf16"}, "--gradients fp32: bf16 has one format"),
-        ({"gradient_life": "applied", "micro_batch": 1}, "--gradient-life applied"),
-        ({"lora": 0}, "--lora 0"),
-        ({"lora": 65}, "--lora 65"),
-        ({"lora_targets": "mlp"}, "--lora-targets"),
-        ({"recompute": Recomputation("every", 5)}, "has 4 layers"),
-        ({"parallel": Parallel(zero=4)}, "--zero 4"),
-        ({"parallel": Parallel(sp=True)}, "--sp"),
-        ({"parallel": Parallel(tp=3)}, "--tp 3"),
-        ({"parallel": Parallel(dp=3, ep=2)}, "has no experts"),
-        ({"parallel": Parallel(cp=3)}, "--cp 3"),
-        ({"parallel": Parallel(interleave=2)}, "--interleave 2 needs"),
-        ({"parallel": Parallel(pp=2, interleave=3)}, "has 4 layers"),
-        ({"micro_batch": 1, "batch": 3, "parallel": Parallel(pp=2, interleave=2)}, "no multiple of --pp 2"),
-        ({"parallel": Parallel(dp=0)}, "--dp is 0"),
-    ],
-)
-def test_mistakes_are_named(options, words):
-    with pytest.raises(UsageError, match=words) as caught:
-        checked(replace(TrainingConfig(small(), 4, 32), **options))
-    assert caught.value.fix
-
-
-def test_expert_groups_are_data_parallel_gpus():
-    with pytest.raises(UsageError, match="--ep 2 does not divide --dp 3"):
-        checked(TrainingConfig(EXPERTS, 6, 32, parallel=Parallel(dp=3, ep=2)))
-
-
-@pytest.mark.parametrize("text", ["", "some", "every", "every:", "every:0", "every:-2", "every:x", "full:2"])
-def test_kinds_of_recomputation(text):
-    with pytest.raises(UsageError, match="--recompute"):
-        recompute_named(text)
 
 
 def test_unknown_implementations():

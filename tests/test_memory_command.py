@@ -92,25 +92,6 @@ def test_largest_batch(run):
         assert run(line).json["memory"]["fits"] is fits
 
 
-def test_text(run):
-    out = run("memory gpt2-medium --batch 8 --n 1024 --precision bf16 --implementation huggingface --hardware h200").out
-    for words in (
-        "The peak is in the backward pass (head, log-softmax).",
-        "Fits: 18.46 GB of 150.1 GB",
-        "up to --micro-batch 72",
-        "kept by each of 24 x layer: MHA, MLP",
-        "Q, K, V  ",
-        "until the backward pass of",
-        "sbh (34 + 5as/h)",
-        "█",
-        "└┬",
-        "log-softmax",
-        "cuBLAS's workspaces",
-    ):
-        assert words in out, words
-    assert max(map(len, out.split("memory over the step")[1].split("parts of the step")[0].splitlines())) <= 80
-
-
 @each(
     ("line", "words"),
     [
@@ -161,12 +142,6 @@ def test_printed_formulas_give_the_printed_values(run, line):
     assert literature == pytest.approx(data["literature"]["layer"])
     for row in data["state"]:
         assert values[row["name"]] == row["bytes"]
-
-
-def test_a_file(run, tmp_path):
-    target = tmp_path / "memory.json"
-    assert run("memory gpt2", "-o", str(target)).out == ""
-    assert json.loads(target.read_text())["bytes"]["peak"] > 16 * 124_439_808
 
 
 @each("name", [name for name in model_names() if not untrained(find_model(name))])

@@ -14,8 +14,6 @@ from test_explain import evaluate
 from perfmodel.catalog import device_ids, find_device, find_model
 from perfmodel.transformer.layer import HEAD_ROW
 
-ON_A100 = "--dtype fp16 --hardware nvidia-a100-sxm-80gb --json"
-
 
 @pytest.fixture
 def run(run_full):

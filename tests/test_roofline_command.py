@@ -353,9 +353,6 @@ def test_a_phase_of_a_model_is_a_point_per_kernel(run) -> None:
     assert "of the time is in" in report.reasons[0]
 
 
-SQUARE = ("--matmul", "4096x4096x4096")
-
-
 @pytest.mark.parametrize("device", ["h200", "b200", "a100-sxm-80gb", "rtx-4090", "mi300x"])
 @pytest.mark.parametrize("dtype", ["fp16", "fp8"])
 def test_one_limiter_of_a_product_and_no_meter_above_its_roof(run, device: str, dtype: str) -> None:

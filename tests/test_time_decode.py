@@ -63,19 +63,6 @@ def test_pages_of_flash_attention_2_transpose_where_batch_and_kv_heads_are_sever
     assert (transposed.gaps, transposed.later_waits, transposed.moved_bytes) == (2, 2, 4 * 2 * 16 * 128 * 2)
 
 
-def test_pages_of_flash_attention_2_are_neither_packed_nor_split_otherwise() -> None:
-    plan = decode_fa2.paged(work(heads=8), A100, 108)
-    assert (plan.blocks, plan.splits, plan.gaps, plan.moved_bytes, plan.rereads) == (64, 1, 0, 0, 1)
-    few_queries = decode_fa2.paged(work(n=4), A100, 108)
-    assert (few_queries.blocks, few_queries.splits, few_queries.rereads) == (256, 1, 4)
-
-
-def test_resident_blocks_of_pages_follow_sram() -> None:
-    # d = 128: 64 + 2 * 128 rows of 256 B are 80 KiB, d = 256: 64 + 2 * 64 rows of 512 B are 96 KiB
-    held = [decode_fa2.paged(*given).resident for given in ((work(), A100, 108), (work(d=256, dv=256), A100, 108), (work(), L40S, 142))]
-    assert held == [2, 1, 1]
-
-
 def test_flash_attention_3_splits_by_tiles_per_multiprocessor() -> None:
     # 65,537 keys are 513 tiles; 513 * 1.1 / 132 = 4.3, so 5 tiles per block would give 103 splits: vLLM allows 32
     one = FA3(work(batch=1, heads=1, kv_heads=1, kv_len=65536), H100, 132)
@@ -85,12 +72,6 @@ def test_flash_attention_3_splits_by_tiles_per_multiprocessor() -> None:
     assert (many.splits, many.blocks, many.tiles) == (2, 128, 17)
     assert FA3(work(batch=993, heads=1, kv_heads=1), H100, 132).splits == 1
     assert FA3(work(n=4, heads=1, kv_heads=1), H100, 132).blocks == FA3(work(heads=1, kv_heads=1), H100, 132).blocks
-
-
-def test_flash_attention_3_looks_longer_for_its_next_block_with_few_heads() -> None:
-    few, many = (FA3(work(batch=512, heads=heads, kv_heads=heads, kv_len=128), H100, 132).block_terms for heads in (1, 8))
-    assert few == {"look_waits": pytest.approx(132 / 31)}
-    assert many == {"look_waits": pytest.approx(132 / 31 / 8)}
 
 
 def test_tensorrt_fills_blackwell_at_most_once_and_hopper_eight_times() -> None:
@@ -107,18 +88,6 @@ def test_flash_of_torch_splits_a_packed_head_over_two_blocks_per_multiprocessor(
     plan = FLASH(work(batch=32, heads=8, kv_heads=1, kv_len=8192), H200, 132)
     assert (plan.blocks, plan.splits, plan.tiles, plan.resident, plan.gaps) == (224, 7, 10, 2, 1)
     assert plan.moved_bytes == 7 * 32 * 8 * 128 * 4, "outputs of all splits in fp32"
-
-
-def test_flash_of_torch_without_splits_takes_the_prefill_tile() -> None:
-    # 256 heads fill 97 % of 264 places; 128 x 64 tiles at head dim 128, 128 x 128 at 64
-    assert (FLASH(work(batch=32), H200, 132).tiles, FLASH(work(batch=32, d=64, dv=64), H200, 132).tiles) == (64, 32)
-    assert FLASH(work(batch=32), H200, 132).later_terms == {}
-
-
-def test_flash_of_torch_packs_only_a_single_query() -> None:
-    single, several = (FLASH(work(batch=16, n=n, heads=64), H200, 132) for n in (1, 2))
-    assert (single.blocks, single.rereads) == (16 * 8 * 2, 1)
-    assert (several.blocks, several.rereads) == (16 * 64, 8)
 
 
 def test_flash_of_torch_pads_rows_and_head_dim_to_its_tile() -> None:
@@ -161,11 +130,6 @@ def test_blocks_and_tiles_of_cudnn_as_profiled(changes: dict[str, int], grid: tu
     plan = CUDNN(work(**changes, dv=changes["d"]), H200, 132)
     assert (plan.blocks, plan.resident) == (grid[0] * grid[1] * grid[2], held)
     assert plan.tiles == ceil(ceil(changes["kv_len"] / keys) / plan.splits)
-
-
-def test_cudnn_reads_the_cache_again_for_each_16_rows() -> None:
-    plan = CUDNN(work(batch=13, heads=71, kv_heads=1, kv_len=63840), H200, 132)
-    assert (plan.blocks, plan.splits, plan.rereads) == (13 * 5 * 4, 4, 5)
 
 
 def test_resident_blocks_are_bounded_by_registers_and_sram_and_never_none() -> None:
@@ -228,19 +192,6 @@ def test_more_work_takes_longer_over_doublings(device: Any, key: str) -> None:
     assert times == sorted(set(times))
 
 
-@DEVICES
-def test_long_caches_stream_at_the_share_of_dram(device: Any) -> None:
-    model = model_of(case(), device)
-    floor = 2 * 64 * 8 * 2**17 * 128 * 2 / (device.dram.bandwidth.number * model.starts()["dram_share"])
-    assert floor < seconds(device, batch=64, kv_len=2**17) < 1.25 * floor
-
-
-@DEVICES
-def test_a_warm_cache_that_fits_l2_is_faster_and_a_large_one_is_not(device: Any) -> None:
-    assert seconds(device, cold=False, batch=8, kv_len=512) < seconds(device, cold=True, batch=8, kv_len=512)
-    assert seconds(device, cold=False, batch=64) == seconds(device, cold=True, batch=64)
-
-
 @pytest.mark.parametrize("model", PAGES, ids=lambda model: model.name)
 def test_each_parameter_acts_in_its_direction(model: Model) -> None:
     """On its own device and first implementation; what counts there."""
@@ -253,36 +204,10 @@ def test_each_parameter_acts_in_its_direction(model: Model) -> None:
         assert change or name in ("narrow_factor", "uneven_factor", "l2_bytes_per_clock"), name
 
 
-@pytest.mark.parametrize("implementation", ["torch-sdpa-flash", "torch-sdpa-cudnn"])
-@pytest.mark.parametrize("key", ["batch", "kv_len"])
-def test_more_work_takes_longer_in_torch_too(implementation: str, key: str) -> None:
-    times = [seconds(H200, implementation=implementation, **{key: 2**power}) for power in range(12, 18)]
-    assert times == sorted(set(times))
-
-
 # A cache of 8 bits
 
 
-@pytest.mark.parametrize(("device", "name"), [(H200, "decode-fa3"), (B200, "decode-trtllm")])
-def test_a_cache_of_8_bits_is_half_as_long(device: Any, name: str) -> None:
-    asked = Case(narrow(batch=64, kv_len=2**17), "vllm-flash-attn-fp8-cache", cache="warm")
-    model = model_of(asked, device)
-    assert model.name == name
-    free = {**model.starts(), "tile_waits": 1e-6}
-    wide = model.seconds(case(False, batch=64, kv_len=2**17), device, free)
-    assert model.seconds(asked, device, free) == pytest.approx(wide / 2, rel=0.02)
-
-
-def test_tiles_of_8_bits_are_those_of_the_kernel() -> None:
-    assert [FA3(work(d=d, dv=d, dtype=DTYPES["fp8"]), H100, 132).tile_bytes for d in (64, 128, 256)] == [160 * 128, 160 * 256, 128 * 512]
-
-
 # What is covered
-
-
-@pytest.mark.parametrize("changes", [{}, {"n": 16}, {"kv_len": 1}, {"causal": True}])
-def test_covers(changes: dict[str, Any]) -> None:
-    assert all(model.covers(case(**changes)) for model in (decode_fa2.MODEL, decode_fa3.MODEL, decode_trtllm.MODEL))
 
 
 @pytest.mark.parametrize("changes", [{"n": 17}, {"n": 8, "kv_len": 4}, {"window": 128}, {"dtype": DTYPES["fp32"]}, {"d": 512}])
@@ -302,12 +227,6 @@ def test_covers_forward_and_the_caches_of_its_kernels(model: Model) -> None:
     assert not model.covers(replace(case(implementation=name), direction=BACKWARD))
     assert model.covers(Case(narrow(), name)) == (model in (decode_fa3.MODEL, decode_trtllm.MODEL))
     assert not model.covers(Case(narrow(kv_bits=4), name))
-
-
-def test_the_kernel_of_vllm_is_that_of_the_architecture() -> None:
-    names = [model_of(case(), device).name for device in (A100, L40S, H100, H200, B200)]
-    assert names == ["decode-fa2", "decode-fa2", "decode-fa3", "decode-fa3", "decode-trtllm"]
-    assert all(model_of(case(implementation="torch-sdpa-flash"), device) is decode_fa2.MODEL for device in (A100, H200, B200))
 
 
 def test_unknown_architectures_and_incomplete_profiles_are_reported() -> None:

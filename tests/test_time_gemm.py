@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isclose
 from typing import Any
 
 import pytest
@@ -23,12 +22,6 @@ from perfmodel.timing.products import CallTimes, Costs, TilePlan, fastest, parts
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("nvidia-h200-sxm")
 MODEL = gemm.MODELS["gemm"]
 STARTS = MODEL.starts()
-NEAR_ZERO = 1e-12
-FREE: dict[str, Any] = {
-    **dict.fromkeys(("wait_cycles", "launch_us", "split_us", "part_us", "store_cost", "throttle"), NEAR_ZERO),
-    "multiply_share": 1.0,
-    "overlap": 30.0,
-}
 SIZES = st.integers(1, 5000)
 
 
@@ -46,48 +39,6 @@ def test_the_model_is_found_and_has_few_parameters() -> None:
 
 
 # Limits, worked by hand
-
-
-def test_a_tiny_kernel_takes_the_launch() -> None:
-    assert isclose(time_of(8, 8, 8, launch_us=3.0), 3e-6, rel_tol=0.05)
-
-
-def test_deep_dense_kernels_reach_the_datasheet_peak() -> None:
-    """108 tiles of 256 x 128 on 108 multiprocessors, loads free: 2 mnk over the peak."""
-    m, n, k = 256 * 12, 128 * 9, 1 << 20
-    expected = 2 * m * n * k / A100.peaks.tensor["fp16"].number
-    assert isclose(time_of(m, n, k, A100, flop_per_loaded_byte=1.0, **FREE), expected, rel_tol=0.01)
-
-
-def test_one_tile_more_than_a_wave_takes_two() -> None:
-    shape: dict[str, Any] = {"launch": {"br": 128, "bc": 128}, "dram_share": 1e6, "flop_per_loaded_byte": NEAR_ZERO, **FREE}
-    one, two = (time_of(128 * tiles, 128, 64, A100, **shape) for tiles in (108, 109))
-    assert isclose(one, 2 * 128 * 128 * 64 * 108 / A100.peaks.tensor["fp16"].number, rel_tol=1e-3)
-    assert isclose(two, 2 * one, rel_tol=1e-3)
-
-
-def test_a_matrix_times_a_vector_takes_its_bytes() -> None:
-    n, k = 65536, 16384
-    bandwidth = A100.dram.bandwidth_bytes_per_s
-    assert bandwidth is not None
-    expected = 2 * n * k / (0.8 * bandwidth)
-    assert isclose(time_of(1, n, k, A100, dram_share=0.8, half_bandwidth_share=NEAR_ZERO, **FREE), expected, rel_tol=0.02)
-
-
-def test_few_blocks_do_not_fill_the_bandwidth() -> None:
-    """One block of 108: (1/108 + 1) / (1/108 * 2) = 54.5 times the time of the full device."""
-    one_tile: dict[str, Any] = {"launch": {"br": 128, "bc": 128}, "dram_share": 1e-6, **FREE}
-    slow = time_of(128, 128, 128, A100, half_bandwidth_share=1.0, **one_tile)
-    assert isclose(slow / time_of(128, 128, 128, A100, half_bandwidth_share=NEAR_ZERO, **one_tile), 54.5, rel_tol=1e-3)
-
-
-def test_long_kernels_slow_down_by_the_throttle_and_then_settle() -> None:
-    def slowdown(k: int) -> float:
-        return time_of(4096, 4096, k, throttle=0.1) / time_of(4096, 4096, k, throttle=NEAR_ZERO)
-
-    assert slowdown(4096) == pytest.approx(1, abs=1e-6)
-    assert 1.05 < slowdown(30_000) < slowdown(100_000) < 1.3
-    assert slowdown(10**7) == pytest.approx(1.3, rel=0.01)
 
 
 # Rows that do not start on 16 bytes
@@ -119,17 +70,7 @@ def test_aligned_rows_are_never_slower(m: int, octets_n: int, octets: int, name:
     assert time_of(m, n, k, device) <= time_of(m, n, k - 4, device) * k / (k - 4)
 
 
-def test_a_vector_has_no_rows_to_align() -> None:
-    assert time_of(4096, 1, 4096) < 1.01 * time_of(4096, 8, 4096)
-    assert time_of(4096, 1, 4095) > 1.2 * time_of(4096, 1, 4096)
-
-
 # What the library may choose
-
-
-def test_split_k_is_chosen_for_deep_products_with_small_grids_only() -> None:
-    assert time_of(64, 64, 65536) < 0.5 * time_of(64, 64, 65536, split_us=1e6)
-    assert time_of(8192, 8192, 1024) == time_of(8192, 8192, 1024, split_us=1e6)
 
 
 @given(SIZES, SIZES)
@@ -243,14 +184,6 @@ def test_a_batch_fills_waves_like_one_tall_matrix() -> None:
     tile: dict[str, Any] = {"launch": {"br": 128, "bc": 128}, "dram_share": 1e6}
     assert time_of(128, 4096, 64, batch=48, **tile) == time_of(128 * 48, 4096, 64, **tile)
     assert time_of(4096, 4096, 64, batch=64) > 50 * (time_of(4096, 4096, 64) - STARTS["launch_us"] * 1e-6)
-
-
-def test_narrow_formats_are_faster_and_the_vector_unit_slower() -> None:
-    fp8, fp16 = (time_of(8192, 8192, 8192, dtype=DTYPES[name], throttle=NEAR_ZERO) for name in ("fp8", "fp16"))
-    simt = gemm.MODELS["gemm-fp32"]
-    fp32 = simt.seconds(Case(Matmul(8192, 8192, 8192, dtype=DTYPES["fp32"]), "torch-matmul"), H200, simt.starts())
-    assert 1.6 < fp16 / fp8 < 2.1
-    assert fp32 > 10 * fp16
 
 
 def test_a_warm_run_reads_only_what_its_last_turn_has_pushed_out() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
-from perfmodel.timing.engine import joined
 from perfmodel.timing.models import gemm
 from perfmodel.timing.products import TilePlan
 
@@ -129,12 +127,6 @@ def test_kernels_fed_by_tma_may_form_clusters() -> None:
         assert gemm.fed_by_tma(w, H200, listed(m, 4096, k, dtype)[1][0]) == fed
 
 
-def test_the_plan_of_a_vector_by_hand() -> None:
-    """6,375 rows by eight are seven for each of 132; as few rows as multiprocessors are read in two parts of k."""
-    assert gemm.vector_plan(Matmul(1, 6375, 8192, dtype=DTYPES["fp32"]), SLOTS) == (0, 6375 * 8192 * 4 / SLOTS, 0, 7, 0, 1, 1, 8, 0)
-    assert [gemm.vector_plan(Matmul(n, 1, 64), SLOTS).parts for n in (SLOTS, SLOTS + 1)] == [2, 1]
-
-
 # Times
 
 
@@ -159,61 +151,3 @@ def test_the_time_of_a_product_by_hand() -> None:
     assert stored[1] - stored[0] == pytest.approx(load_s * 128 * 128 * 2, rel=1e-3), "results of 8 bits have 16"
     waits_s = of("bf16", (128 * 82, 128, 4096), find_device("nvidia-rtx-3090"), (128, 128), wait_cycles=1000.0)
     assert waits_s == pytest.approx(64 * 1000 / (1.08 * 1695e6), rel=1e-3), "at the clock at work"
-
-
-@pytest.mark.parametrize(("device", "peak"), [(H200, 0.629 * 989.4e12), (A100, 312e12)])
-def test_narrow_copies_multiply_by_older_instructions(device: Any, peak: float) -> None:
-    blocks = int(device.multiprocessors.number)
-    found = of("bf16", (128 * blocks, 256, 65540), device, (128, 256), multiply_share=1.0)
-    assert found == pytest.approx(2 * 128 * blocks * 256 * 65540 / peak, rel=2e-3)
-
-
-@pytest.mark.parametrize(("dtype", "model", "norm"), [("bf16", "gemm", 50.0), ("fp32", "gemm-fp32", 2.0)])
-def test_multiplications_and_loads_hide_each_other_less_on_the_vector_unit(dtype: str, model: str, norm: float) -> None:
-    shape, given = (128 * 12, 128 * 11, 8192), {"overlap": 2.0, "model": model, "tile": (128, 128)}
-    shares: list[dict[str, Any]] = [{"multiply_share": 1.0}, {"flop_per_loaded_byte": 60.0}]
-    one, other, both = (of(dtype, shape, **{**given, **costs}) for costs in (*shares, {**shares[0], **shares[1]}))
-    assert 0.3 < other / one < 1
-    assert both == pytest.approx(joined(norm, one, other), rel=1e-6)
-
-
-def test_kernels_fed_by_tma_start_later() -> None:
-    assert of("tf32", (512, 512, 512), tile=(128, 128), model="gemm-tf32", tma_us=3.0) == pytest.approx(3e-6, rel=1e-3)
-    assert of("tf32", (512, 512, 512), model="gemm-tf32", tma_us=3.0) < 1e-6, "others are at hand"
-
-
-def test_a_linear_layer_rounds_its_input_first() -> None:
-    """4,096 x 8,192 of 2 bytes read, of 1 written."""
-    whole, matmul = (of("fp8", (4096, 64, 8192), model="fp8-linear", quantize_share=share) for share in (0.5, 1e9))
-    assert whole - matmul == pytest.approx(4096 * 8192 * 3 / (0.5 * 4.8e12), rel=1e-3)
-
-
-@pytest.mark.parametrize(("k", "width", "stages"), [(65540, 4, 3), (65537, 2, 2)])
-def test_narrow_copies_and_waits_set_the_pace(k: int, width: int, stages: int) -> None:
-    """132 blocks, one on each multiprocessor: copies of a slice take so many times as long, and leave a latency open."""
-    found = of("bf16", (128 * 12, 256 * 11, k), tile=(128, 256), flop_per_loaded_byte=40.0, latency_cycles=1000.0)
-    loaded_s = SLOTS * (128 + 256) * k * 2 * 40.0 / 989.4e12 * 16 / width
-    waits_s = -(-k // 32) * 1000 / (stages - 1) / 1830e6
-    assert found == pytest.approx(loaded_s + waits_s, rel=5e-3)
-
-
-def test_a_vector_in_fp32_is_priced_by_its_bytes_and_its_own_launch() -> None:
-    """6375 rows of 8192 took 60.3 us."""
-    model = gemm.MODELS["gemm-fp32"]
-    case = Case(Matmul(1, 6375, 8192, dtype=DTYPES["fp32"]), "torch-matmul")
-    [block] = [one for one in H200.calibration if one.model == "gemm-fp32"]
-    assert model.seconds(case, H200, block.parameters) == pytest.approx(60.3e-6, rel=0.1)
-
-
-def test_results_of_8_bits_have_16() -> None:
-    case = Case(Matmul(1024, 512, 256, dtype=DTYPES["fp8"]), "torch-scaled-mm")
-    assert gemm.dram_bytes(case, H200) == 1024 * 256 + 512 * 256 + 2 * 1024 * 512
-    narrow = replace(case, workload=replace(case.workload, dtype=DTYPES["bf16"], stored=0.5))
-    assert gemm.dram_bytes(narrow, H200) == 2 * 1024 * 256 + 512 * 256 / 2 + 2 * 1024 * 512, "B as it is stored"
-
-
-def test_eight_bit_kernels_by_narrow_copies_wait_as_others_do() -> None:
-    """No record has any: a row of a multiple of four bytes, in slices of 32, waits as a row of whole copies does in slices of 128."""
-    for n, slices in ((8, 128), (16, 32)):
-        found = of("fp8", (64, n, 4096), tile=(64, 64), model="gemm-fp8", wait_cycles=1000.0)
-        assert found == pytest.approx(slices * 1000 / 1830e6, rel=1e-3)

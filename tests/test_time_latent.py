@@ -12,12 +12,11 @@ from perfmodel.catalog import find_model as find_transformer
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
-from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention, flops
+from perfmodel.kernels.latent_decode import LatentDecode, flops
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.models import latent_attention
-from perfmodel.timing.models.gemm import dram_bytes
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.op import linear
 from perfmodel.transformer.ops import step_ops
@@ -64,30 +63,8 @@ def test_more_takes_longer(name, device):
     assert time_of(replace(W, **{name: 4 * getattr(W, name)}), device) > time_of(device=device)
 
 
-def test_heads_of_one_tile_cost_the_arithmetic_of_a_whole_one():
-    free = {"dram_share": 1e6, "query_share": 1e6}
-    assert time_of(replace(W, heads=1), **free) == pytest.approx(time_of(replace(W, heads=64), **free))
-    assert time_of(replace(W, heads=65), **free) > time_of(replace(W, heads=64), **free)
-
-
-def test_few_heads_stream_at_the_bandwidth():
-    alone = time_of(replace(W, heads=16), launch_us=1e-6, tile_cycles=1e-6, join_cycles=1e-6, query_share=1e6, dram_share=1.0)
-    assert alone == pytest.approx(W.cache_bytes / H200.dram.bandwidth.number, rel=1e-3)
-
-
-def test_before_hopper_a_sequence_stays_with_one_block():
-    one, sixteen = (time_of(LatentDecode(batch, 16, 4096), A100, query_share=1e6, dram_share=1e6) for batch in (1, 16))
-    assert one == pytest.approx(sixteen)
-    assert time_of(LatentDecode(1, 16, 4096), H200) < one
-
-
 def test_kernels_that_other_rows_hold_are_left_out():
     assert time_of(replace(W, appends=False)) < time_of()
-
-
-def test_a_small_warm_cache_costs_no_bandwidth():
-    small = LatentDecode(1, 16, 4096)
-    assert time_of(small, cold=True, dram_share=0.01) > time_of(small, cold=False, dram_share=0.01)
 
 
 def test_a_device_that_does_not_multiply_8_bits():
@@ -105,39 +82,7 @@ def test_coverage():
 
 # Narrow caches of grouped attention
 
-N = NarrowCacheAttention(1, 4096, 128, 128, 64, 32, 8, DTYPES["bf16"], packed=True)
-
-
-def test_the_narrow_cache_is_half_of_a_wide_one():
-    sizes = {a.tensor: a.compulsory * a.element_size for a in N.kernels(Tile(64, 64))[0].accesses}
-    assert sizes["K"] == sizes["V"] == 64 * 8 * 4096 * 128
-    assert sizes["Q"] == 64 * 32 * 128 * 2
-
-
-def test_only_8_bits_are_covered():
-    covers = find_model("decode-fa3").covers
-    assert covers(Case(N, "vllm-flash-attn-fp8-cache"))
-    assert not covers(Case(replace(N, kv_bits=4), "vllm-flash-attn-fp8-cache"))
-    assert find_model("decode-trtllm").covers(Case(replace(N, n=4), "trtllm-attention-fp8-cache"))  # drafted tokens
-    assert not covers(Case(replace(N, n=64), "vllm-flash-attn-fp8-cache"))
-
-
 # Linear layers in fp8
-
-LINEAR = find_model("fp8-linear")
-
-
-def linear_time(m, n, k, **parameters):
-    return LINEAR.seconds(Case(Matmul(m, n, k, dtype=DTYPES["fp8"]), "trtllm-fp8-linear"), H200, LINEAR.starts() | parameters)
-
-
-def test_rounding_costs_what_it_moves():
-    """x in 16 bits and its copy in 8; the result of the product, in 16 bits, is the product's own."""
-    free = linear_time(4096, 8192, 2048, quantize_share=1e6)
-    rounding = linear_time(4096, 8192, 2048, quantize_share=1.0) - free
-    assert rounding == pytest.approx(4096 * 2048 * 3 / H200.dram.bandwidth.number, rel=1e-3)
-    product = Case(Matmul(4096, 8192, 2048, dtype=DTYPES["fp8"]), "trtllm-fp8-linear")
-    assert dram_bytes(product, H200) == 4096 * 2048 + 2048 * 8192 + 2 * 4096 * 8192
 
 
 def test_fp8_linear_is_for_fp8_alone():
@@ -214,10 +159,3 @@ def test_drafted_tokens_read_the_cache_with_the_one_before_them(name):
 
     assert read(one) > 0
     assert read(four) <= (4 if name == "deepseek-v3" else 1) * read(one) * 1.01
-
-
-def test_verifying_drafts_takes_little_longer_than_a_token():
-    alone, drafted = (
-        run_pass(find_transformer("deepseek-v3"), replace(decode(batch=32, kv_len=4096, fused=True), n=n), H200).seconds for n in (1, 2)
-    )
-    assert alone < drafted < 2 * alone

@@ -60,12 +60,6 @@ def test_causal_rows_are_paired_by_aiter_and_listed_by_hipkittens():
     assert found == {"hipkittens": (4, 4, 8, 8, 12, 12, 16, 16), "aiter": (20, 20, 20, 20)}
 
 
-@pytest.mark.parametrize(("rows", "pairs"), [(1280, [24, 24, 12]), (256, [4])])
-def test_an_odd_row_tile_is_alone(rows, pairs):
-    w = replace(W, n=rows, kv_len=rows, causal=True)
-    assert sorted(set(blocks_of(w, "aiter", FORWARD, 256).last), reverse=True) == sorted(set(pairs), reverse=True)
-
-
 def test_backward_by_hand():
     """HipKittens: 8 key tiles of 256 x 256 heads = 8 blocks a CU of 32 steps of 64 queries; it moves Q, dO, K, V, dK, dV and dQ twice,
     then O, dO, and dQ twice: every tensor is 134 MB."""

@@ -53,45 +53,10 @@ def test_what_has_no_meaning(changed, message):
         replace(W, **changed).check()
 
 
-def test_the_whole_is_the_sum_of_its_parts():
-    assert time_of() == pytest.approx(sum(time_of(replace(W, parts=(part,))) for part in PARTS))
-
-
 @pytest.mark.parametrize("name", ["tokens", "hidden", "width", "touched"])
 def test_more_takes_longer(name):
     small = replace(W, touched=64)
     assert time_of(replace(small, **{name: 2 * getattr(small, name)})) > time_of(small)
-
-
-def test_few_tokens_stream_the_weights_of_touched_experts():
-    free = {"launch_us": 1e-6, "compute_share": 1e6, "activation_share": 1e6, "half_bandwidth_share": 1e-6, "tile_us": 1e-6}
-    ideal = time_of(**free, dram_share=1.0)
-    assert ideal == pytest.approx(W.weight_bytes / H200.dram.bandwidth.number, rel=1e-3)
-
-
-def test_many_tokens_run_at_the_share_of_the_peak():
-    full = Experts(1 << 20, 4096, 1536, 8, 2, 8)
-    ideal = time_of(full, dram_share=1e6, activation_share=1e6, launch_us=1e-6, compute_share=0.5, tile_us=1e-6)
-    assert ideal == pytest.approx(flops(full) / (0.5 * H200.peaks.tensor["bf16"].number), rel=0.01)
-
-
-def test_a_partly_filled_tile_costs_a_whole_one():
-    slow = {"dram_share": 1e6, "activation_share": 1e6}
-    times = [time_of(Experts(rows, 4096, 1536, 8, 8, 8), **slow) for rows in (65, 128, 129)]
-    assert times[0] == pytest.approx(times[1], rel=1e-4)
-    assert times[2] > 1.2 * times[1]
-
-
-def test_8_bit_weights_halve_the_bytes():
-    assert replace(W, dtype=DTYPES["fp8"]).weight_bytes * 2 == W.weight_bytes
-    assert time_of(replace(W, dtype=DTYPES["fp8"])) < time_of()
-
-
-def test_each_tile_costs_its_start():
-    """64 experts with a tile of 24 rows each: 2 x 1536 columns are 24 tiles, 4096 are 32; 132 multiprocessors share them."""
-    w, device = replace(W, tokens=192, touched=64), H200
-    started = time_of(w, device, tile_us=2.0) - time_of(w, device, tile_us=1.0)
-    assert started == pytest.approx(64 * (24 + 32) / 132 * 1e-6)
 
 
 def test_a_device_without_fp8():

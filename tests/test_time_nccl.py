@@ -11,7 +11,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.timing.base import Case
-from perfmodel.timing.messages import sent_bytes, sooner_s
+from perfmodel.timing.messages import sent_bytes
 from perfmodel.timing.models.nccl import MODEL
 from perfmodel.timing.predict import TimeRequest, predict
 
@@ -33,29 +33,6 @@ P = {
 
 def seconds(op, world, size, **changes):
     return MODEL.seconds(Case(Collective(op, world, size, DTYPES["bf16"]), "nccl"), DEVICE, P | changes)
-
-
-def test_a_small_message_costs_its_steps():
-    assert seconds("all_gather", 4, 4) == pytest.approx(8e-6, rel=1e-4)
-    assert seconds("reduce_scatter", 8, 4) == pytest.approx(12e-6, rel=1e-4)
-    assert seconds("all_reduce", 4, 4) == pytest.approx(11e-6, rel=1e-4)
-    assert [seconds("all_to_all", 8, 4), seconds("p2p", 2, 4)] == pytest.approx([8e-6, 8e-6], rel=1e-4)
-
-
-def test_a_large_one_its_share_of_the_link_and_its_own_part():
-    size = 1 << 30
-    own = size / 4 / (0.5 * DRAM)
-    assert seconds("all_gather", 4, size) == pytest.approx(28e-6 + 0.75 * size / (0.8 * LINK) + own)
-    assert seconds("all_to_all", 4, size) == pytest.approx(28e-6 + 0.75 * size / (0.8 * LINK) + own)
-    assert seconds("all_reduce", 4, size) == pytest.approx(31e-6 + 1.5 * size / (0.8 * LINK))
-    assert seconds("all_reduce", 8, size) == pytest.approx(39e-6 + 1.75 * size / (0.8 * LINK))
-    assert seconds("p2p", 2, size) == pytest.approx(28e-6 + size / (0.8 * LINK))
-
-
-def test_the_change_from_one_protocol_to_the_other_is_smooth():
-    assert sooner_s(1.0, 1e6, 1.5) == pytest.approx(1.0)
-    assert sooner_s(2.0, 3.0, 1.5) == sooner_s(3.0, 2.0, 1.5) < sooner_s(2.0, 3.0, 5.0) < 2.0
-    assert sooner_s(0.0, 2.0, 1.5) == 0.0
 
 
 @pytest.mark.parametrize("op", OPS)

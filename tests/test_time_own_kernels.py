@@ -8,24 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from each import each
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.register_tiles import EDGES, Geometry, Instructions, geometry, instructions
-from perfmodel.timing.base import Case, Model, Prior, dram_bandwidth, find_model, models_of
-from perfmodel.timing.cache_state import write_back_s
+from perfmodel.kernels.register_tiles import EDGES, Instructions, geometry, instructions
+from perfmodel.timing.base import Case, Model, Prior, find_model, models_of
 from perfmodel.timing.fit import fit
-from perfmodel.timing.models import eager, numba_attention, numba_matmul, softmax
+from perfmodel.timing.models import eager, numba_attention, numba_matmul
 from perfmodel.timing.models import register_tiles as tiles
-from perfmodel.timing.models.register_tiles import grid_seconds, instruction_costs, launches_seconds
+from perfmodel.timing.models.register_tiles import launches_seconds
 
 SMS = 132
 FLASH = tiles.MODEL.starts()
@@ -92,33 +89,6 @@ def test_fit_recovers_what_made_the_times_in_spite_of_an_outlier() -> None:
 # Register tiles
 
 
-@each("d", [64, 128])
-@each("br", EDGES)
-@each("bc", EDGES)
-def test_threads_share_the_work_of_a_tile(d: int, br: int, bc: int) -> None:
-    try:
-        shape = geometry(d, br, bc)
-    except UsageError:
-        assert 4 * d * (br + 2 * bc) > 150_000
-        return
-    work = instructions(shape)
-    assert shape.threads * work.multiply_adds == 2 * br * bc * d
-    assert shape.threads * work.scores == br * bc
-    assert shape.threads * work.copies * 4 == 2 * bc * d
-    assert work.loads == walked_loads(shape)
-
-
-def walked_loads(shape: Geometry) -> int:
-    """16-byte loads of a thread, one by one, in Q K^T and P V of each chunk."""
-    loads = 0
-    for _ in range(0, shape.bc, shape.chunk):
-        for _ in range(0, shape.d, 4):
-            loads += shape.rows + shape.columns
-        for _ in range(0, shape.chunk, 4):
-            loads += shape.rows + 4 * (shape.width // 4)
-    return loads
-
-
 @given(st.integers(1, 300), st.integers(1, 300), st.sampled_from(EDGES), st.sampled_from(EDGES), st.booleans())
 def test_blocks_visit_the_key_tiles_that_a_row_of_theirs_sees(n: int, kv_len: int, br: int, bc: int, causal: bool) -> None:
     w = attention(n, kv_len=kv_len, causal=causal)
@@ -132,12 +102,6 @@ def rows_of(top: int, br: int, n: int) -> range:
 
 def keys_of(row: int, w: Attention) -> range:
     return range(max(0, row + 1 + int(w.kv_len) - int(w.n))) if w.causal else range(int(w.kv_len))
-
-
-def test_warps_take_turns_and_one_alone_leaves_slots_empty() -> None:
-    work = Instructions(1000, 0, 0, 0)
-    assert tiles.tile_cycles(work, 64, FLASH) == pytest.approx(64 * 1000 * FLASH["fma_cycles"])
-    assert tiles.tile_cycles(work, 1, {**FLASH, "alone_factor": 1.5}) == pytest.approx(1500 * FLASH["fma_cycles"])
 
 
 def test_one_block_takes_launch_and_tiles() -> None:
@@ -182,47 +146,7 @@ def test_own_models_need_numba_flash_and_a_clock(name: str) -> None:
         seconds(name, workload_of(name), UNCLOCKED)
 
 
-def test_costs_are_those_of_the_device_and_launches_add_up() -> None:
-    costs = instruction_costs(H200)
-    assert costs == FLASH
-    assert H200.launch_overhead is not None
-    assert H200.launch_overhead.stream is not None
-    later = H200.launch_overhead.stream.number
-    assert launches_seconds(3, H200, costs) == pytest.approx(FLASH["launch_us"] * 1e-6 + 2 * later)
-    assert launches_seconds(3, replace(H200, launch_overhead=None), costs) == pytest.approx(3 * FLASH["launch_us"] * 1e-6)
-
-
-def test_a_grid_fills_multiprocessors_before_it_shares_them() -> None:
-    """Blocks of one scheduler's worth of warps: 4 x 132 run as fast as one; 8 x 132 twice as long if issue is all that counts."""
-    block = ThreadBlock(32, 32, 0)
-    one, full, double = (grid_seconds(lambda _, warps: 1000 * warps, count, block, H200) for count in (1, 4 * SMS, 8 * SMS))
-    assert one == pytest.approx(1000 / CLOCK)
-    assert full == pytest.approx(one)
-    assert double == pytest.approx(2 * one)
-
-
 # numba-flash1
-
-
-@given(st.integers(1, 300), st.integers(1, 300), st.sampled_from(EDGES), st.sampled_from(EDGES), st.booleans())
-@example(64, 65, 32, 32, True)  # the second key tile begins one key before the second query tile
-def test_flash1_visits_every_pair_of_tiles_with_a_visible_score(n: int, kv_len: int, br: int, bc: int, causal: bool) -> None:
-    w = attention(n, kv_len=kv_len, causal=causal)
-    assert numba_attention.visits(w, br, bc) == len({(row // br, key // bc) for row in range(n) for key in keys_of(row, w)})
-
-
-def test_each_visit_waits_and_brings_o_from_l2_and_back() -> None:
-    """8 x 8 pairs of tiles of 64 x 64, O of 16 KiB both ways at 64 B/clk."""
-    slow, fast = (seconds("numba-flash1", attention(512), pair_cycles=cycles) for cycles in (3000.0, 2000.0))
-    assert slow - fast == pytest.approx(64 * 1000 / CLOCK)
-    assert fast > 64 * (2000 + 2 * 64 * 64 * 4 / 64) / CLOCK
-
-
-def test_flash1_works_on_a_head_at_a_time() -> None:
-    one, full, more = (seconds("numba-flash1", attention(1024, heads, d=128), launch={"br": 128, "bc": 64}) for heads in (1, SMS, SMS + 1))
-    filled = 1024 * 130 * 4 / dram_bandwidth(H200)  # O, l and m of a head
-    assert full - one == pytest.approx((SMS - 1) * filled)
-    assert more - full == pytest.approx(one - launches_seconds(4, H200, FLASH))
 
 
 def test_flash1_is_slower_than_flash_and_faster_with_a_mask() -> None:
@@ -242,61 +166,13 @@ def test_stages_add_up_to_the_product(tile: int) -> None:
     assert layout.threads * work.copies * 4 == 2 * tile * numba_matmul.DEPTH
 
 
-def test_a_block_alone_waits_at_every_stage() -> None:
-    launch = {"br": 128, "bc": 128}
-    slow, fast = (seconds("numba-matmul", Matmul(128, 128, 330), launch=launch, stage_cycles=cycles) for cycles in (2000.0, 1000.0))
-    assert slow - fast == pytest.approx(11 * 1000 / CLOCK)
-
-
-def test_four_blocks_fill_three_quarters_of_the_wait() -> None:
-    """Tiles of 64 leave room for four blocks of 237 registers a thread."""
-    w = Matmul(64, 64 * 4 * SMS, 320)
-    slow, fast = (seconds("numba-matmul", w, stage_cycles=cycles) for cycles in (2000.0, 1000.0))
-    assert slow - fast == pytest.approx(10 * 1000 / 4 / CLOCK)
-
-
-def test_one_tile_more_than_a_wave_takes_two() -> None:
-    one, full, more = (seconds("numba-matmul", Matmul(128, 128 * count, 4096), launch={"br": 128}) for count in (1, SMS, SMS + 1))
-    launch = launches_seconds(1, H200, FLASH)
-    assert full == pytest.approx(one)
-    assert more - launch == pytest.approx(2 * (one - launch))
-
-
 def test_large_products_stay_below_the_peak_and_above_a_third_of_it() -> None:
     peak = 2 * 4096**3 / H200.peaks.vector["fp32"].number
     for tile in EDGES:
         assert peak < seconds("numba-matmul", Matmul(4096, 4096, 4096), launch={"br": tile}) < 3 * peak
 
 
-def test_no_kernel_has_tiles_of_48() -> None:
-    with pytest.raises(UsageError, match="tile 48"):
-        seconds("numba-matmul", Matmul(96, 96, 96), launch={"br": 48})
-
-
-def test_naive_products_take_the_bytes_of_b() -> None:
-    """8 x 132 x 256 elements of C, 8 blocks to each multiprocessor, 4 B of B per step of k; one block more is a round more."""
-    launch = launches_seconds(1, H200, FLASH)
-    full, more = (seconds("numba-matmul-naive", Matmul(rows, 256, 1000), l2_bytes_per_clock=10.0) for rows in (8 * SMS, 8 * SMS + 1))
-    assert full - launch == pytest.approx(8 * 256 * 1000 * 4 / 10 / CLOCK)
-    assert more - launch == pytest.approx((full - launch) * 9 / 8)
-
-
-def test_naive_threads_beyond_a_row_take_their_time_too() -> None:
-    assert seconds("numba-matmul-naive", Matmul(SMS, 300, 1000)) == pytest.approx(seconds("numba-matmul-naive", Matmul(SMS, 512, 1000)))
-
-
-def test_tiles_beat_the_naive_product() -> None:
-    w = Matmul(2048, 2048, 2048)
-    assert seconds("numba-matmul", w) < seconds("numba-matmul-naive", w) / 10
-
-
 # numba-standard
-
-
-@given(st.integers(1, 60), st.integers(1, 60))
-def test_visible_keys_are_those_of_a_walk(n: int, kv_len: int) -> None:
-    w = attention(n, kv_len=kv_len, causal=True)
-    assert numba_attention.visible_keys(w) == pytest.approx(sum(len(keys_of(row, w)) for row in range(n)) / n)
 
 
 def test_standard_is_its_three_kernels() -> None:
@@ -317,27 +193,6 @@ def test_a_tile_of_scores_takes_its_instructions() -> None:
     )
 
 
-def test_a_row_of_the_softmax_takes_the_latency_of_its_elements() -> None:
-    w = attention(1, kv_len=320)
-    assert numba_attention.softmax_seconds(w, H200, {"softmax_cycles": 500.0, "mask_cycles": 0.0}) == pytest.approx(10 * 500 / CLOCK)
-    causal = attention(1, kv_len=320, causal=True)  # the only query sees every key
-    assert numba_attention.softmax_seconds(causal, H200, {"softmax_cycles": 500.0, "mask_cycles": 80.0}) == pytest.approx(5800 / CLOCK)
-
-
-def test_six_rows_of_32_kib_wait_on_a_multiprocessor_at_once() -> None:
-    """Two to a block, whose 64 KiB of shared memory leave room for three."""
-    p = {"softmax_cycles": 500.0, "mask_cycles": 0.0}
-    row = 8192 / 32 * 500 / CLOCK
-    for rows, rounds in ((6 * SMS, 1), (6 * SMS + 1, 2)):
-        assert numba_attention.softmax_seconds(attention(rows, kv_len=8192), H200, p) == pytest.approx(rounds * row)
-
-
-def test_many_short_rows_take_their_bytes() -> None:
-    w = attention(4096, 64, kv_len=64)
-    expected = 2 * 64 * 4096 * 64 * 4 / dram_bandwidth(H200)
-    assert numba_attention.softmax_seconds(w, H200, {"softmax_cycles": 1e-6, "mask_cycles": 1e-6}) == pytest.approx(expected)
-
-
 def test_a_mask_costs_time_and_long_rows_leave_room_for_few() -> None:
     assert seconds("numba-standard", attention(2048, 8, causal=True)) > seconds("numba-standard", attention(2048, 8))
     p = OWN["numba-standard"].starts()
@@ -355,13 +210,6 @@ def test_registers_of_one_kernel_do_not_speak_for_the_others() -> None:
 
 def stream_s(w: Stream, device: Device = H200, **changes: float) -> float:
     return STREAM.seconds(Case(w, "torch-scale"), device, {**STREAM.starts(), **changes})
-
-
-@given(st.integers(1, 10_000), st.integers(1, 10_000))
-def test_streams_grow(rows: int, cols: int) -> None:
-    time = stream_s(Stream("scale", rows, cols))
-    assert stream_s(Stream("scale", rows + 1, cols)) > time < stream_s(Stream("scale", rows, cols + 1))
-    assert stream_s(Stream("scale", rows, cols, shared=cols)) > time > stream_s(Stream("scale", rows, cols), bandwidth_share=1.0)
 
 
 def test_streams_name_what_a_profile_lacks() -> None:
@@ -395,46 +243,6 @@ def test_every_row_length_has_its_kernel() -> None:
         assert (softmax_s(4096, cols, single_cycles=300.0) > 2 * base) == (2048 < cols <= 9216), "the first row is a block alone"
 
 
-def test_softmax_takes_at_least_its_bytes() -> None:
-    moved = 2 * 1000 * 10_000 * 2 / dram_bandwidth(H200)
-    assert softmax_s(1000, 10_000, step_us=1e-6, row_us=1e-6, launch_us=1e-9, bandwidth_share=0.9) == pytest.approx(moved / 0.9, rel=1e-3)
-
-
-def norm_s(rows: int, cols: int, **changes: float) -> float:
-    return NORM_ROWS.seconds(Case(Stream("norm", rows, cols), "torch-rms-norm"), H200, {**NORM_ROWS.starts(), **changes})
-
-
-@given(st.integers(1, 10**5), st.integers(1, 10**4))
-def test_norms_grow(rows: int, quarter: int) -> None:
-    """Within the kernels of aligned rows, and within those of all others."""
-    for cols in (4 * quarter, 4 * quarter + 1):
-        assert norm_s(rows + 1, cols) > norm_s(rows, cols) < norm_s(rows, cols + 4)
-
-
-def test_norms_of_rows_that_vectors_do_not_divide_take_far_longer() -> None:
-    """Rows of 265 took 161 us where those of 264 took 23."""
-    assert norm_s(30_000, 265) > 5 * norm_s(30_000, 264)
-
-
-def test_norms_read_wide_rows_again_once_the_l2_has_lost_them() -> None:
-    times = [norm_s(1 << 16, cols, launch_us=1e-9, step_us=1e-9, row_ns=1e-9) / cols for cols in (4096, 16384)]
-    assert times[1] == pytest.approx(1.5 * times[0], rel=1e-6), "a read and a write, then another read"
-
-
-@given(st.integers(1, 2048))
-def test_a_warp_holds_the_next_power_of_two(cols: int) -> None:
-    held = softmax.padded(cols)
-    assert held & (held - 1) == 0
-    assert cols <= held < 2 * cols
-
-
-@given(st.integers(2049, 10**6))
-def test_a_block_holds_whole_rounds_of_its_threads(cols: int) -> None:
-    held = softmax.padded(cols)
-    assert held % softmax.BLOCK_THREADS == 0
-    assert cols <= held < cols + softmax.BLOCK_THREADS
-
-
 # Eager attention
 
 PARTS = [
@@ -443,7 +251,6 @@ PARTS = [
     *(block_of(STREAM, name, "scale", "fp16") for name in ("torch-scale", "torch-add", "torch-mask")),
 ]
 EAGER = replace(BARE, calibration=PARTS)
-SEPARATE: dict[str, Any] = {"overlap_us": 1e-9, "masked_share": 1e-9}
 
 
 def eager_s(w: Attention, direction: str = FORWARD, device: Device = EAGER, **changes: Any) -> float:
@@ -470,52 +277,6 @@ def test_eager_products_are_those_of_attention(direction: str) -> None:
     """Forward 4 n n d FLOP per head, backward twice that, without the recomputed scores."""
     products = [case.workload for name, case in eager.parts(Case(half(512, 8), "torch-eager", direction), EAGER) if name == "matmul"]
     assert sum(w.batch * w.m * w.n * w.k for w in products) == (2 if direction == FORWARD else 4) * 8 * 512 * 512 * 64
-
-
-def alone_s(w: Attention) -> float:
-    return sum(part.seconds for part in eager.timed_parts(Case(w, "torch-eager"), EAGER))
-
-
-def test_kernels_that_gain_nothing_add_up() -> None:
-    w = half(256, 16)
-    assert eager_s(w, **SEPARATE) == pytest.approx(alone_s(w), rel=1e-6)
-    assert eager_s(w, overlap_us=1.0) == pytest.approx(alone_s(w) - 3e-6, rel=1e-6)
-
-
-def test_scores_larger_than_l2_leave_lines_to_be_written() -> None:
-    w = half(4096, 16)
-    case = Case(w, "torch-eager")
-    later = zip(eager.timed_parts(case, EAGER)[1:], eager.parts(case, EAGER)[1:], strict=True)
-    delay = sum(write_back_s(one.seconds, *eager.moved_bytes(part.workload), EAGER) for one, (_, part) in later)
-    assert delay > 1e-6
-    assert eager_s(w, **SEPARATE) == pytest.approx(alone_s(w) + delay, rel=1e-6)
-
-
-def test_softmax_over_masked_scores_takes_longer() -> None:
-    w = half(512, 4, causal=True)
-    parts = {part.block.workload: part.seconds for part in eager.timed_parts(Case(w, "torch-eager"), EAGER)}
-    assert eager_s(w, overlap_us=1e-9, masked_share=0.3) == pytest.approx(eager_s(w, **SEPARATE) + 0.3 * parts["softmax"], rel=1e-6)
-    assert eager_s(half(512, 4), masked_share=0.3) == eager_s(half(512, 4), masked_share=0.6)
-
-
-def test_a_mask_is_filled_into_a_copy() -> None:
-    copies = replace(EAGER, calibration=[*PARTS, block_of(STREAM, "torch-copy", "copy", "fp16")])
-    case = Case(half(512, 16, causal=True), "torch-eager-masked-fill")
-    found = [part.name.split()[0] for part in eager.timed_parts(case, copies)]
-    assert found == ["torch-matmul", "torch-scale", "torch-copy", "torch-mask", "torch-softmax", "torch-matmul"]
-
-
-def test_savings_never_make_time_negative() -> None:
-    w = half(64, 1)
-    assert eager_s(w, overlap_us=1e6) == pytest.approx(alone_s(w) / 8)
-
-
-def test_softmax_backward_takes_its_bytes() -> None:
-    """Two matrices of scores read and one written."""
-    w = half(512, 4)
-    slow, fast = (eager_s(w, BACKWARD, scores_share=share) for share in (0.25, 0.5))
-    assert slow - fast == pytest.approx(2 * 3 * eager.scores_bytes(w) / dram_bandwidth(EAGER))
-    assert eager_s(w, scores_share=0.25) == eager_s(w, scores_share=0.5), "forward softmax is also timed alone"
 
 
 def test_eager_attention_names_the_part_that_is_not_calibrated() -> None:

@@ -27,7 +27,6 @@ from tools.scores.left_out import leave_out
 DATA = Path(__file__).parent / "data"
 COPY = find_model("stream")
 TRUE = {**COPY.starts(), "launch_us": 4.0, "bandwidth_share": 0.8}
-SPECS = Path(__file__).parents[1] / "hardware_specs"
 
 
 def copy_record(hardware="nvidia-h200-sxm", size=1 << 20, factor=1.0, **more):
