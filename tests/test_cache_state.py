@@ -50,16 +50,6 @@ def test_dirty_lines_cost_time_and_at_most_their_way_to_dram(asked):
     assert dirty <= clean + MOST_S
 
 
-@given(st.floats(1e-6, 1e-2), st.floats(1, 1e12), st.floats(0, 1e12), st.floats(1, 100))
-def test_what_moves_more_drives_more_dirty_lines_out(clean, read, written, more):
-    """And what takes longer for it, or reads less of it, loses less."""
-    cost = write_back_s(clean, read, written, H200)
-    assert 0 <= cost <= write_back_s(clean, read * more, written * more, H200) * (1 + 1e-12)
-    assert cost <= MOST_S
-    assert write_back_s(clean * more, read, written, H200) <= cost
-    assert write_back_s(clean, read / more, written + read - read / more, H200) <= cost * (1 + 1e-9)
-
-
 @pytest.mark.parametrize(
     ("clean_us", "read", "written", "lost_us"),
     [
@@ -99,22 +89,11 @@ def test_dirty_over_clean_as_measured():
         assert median(map(abs, with_lines)) <= max(0.06, median(map(abs, without))), group
 
 
-def test_dirty_lines_are_nothing_to_a_long_kernel():
-    long = "matmul", Case(Matmul(16384, 16384, 16384), "torch-matmul")
-    assert seconds(*long, DIRTY) == pytest.approx(seconds(*long, CLEAN), rel=1e-3)
-
-
 @given(st.floats(1e-6, 1e-2), st.floats(1, 1e10), st.floats(1, 1e10))
 def test_a_warm_run_keeps_its_launch_and_pays_for_its_own_lines_at_most(clean, read, written):
     warm = warm_s(clean, read, written, H200)
     assert (1 - LARGEST_SAVING) * clean - 1e-12 <= warm <= clean + write_back_s(clean, read, written, H200)
     assert warm_s(clean, read, 0, H200) <= clean, "what is only read leaves nothing to write back"
-
-
-def test_a_warm_copy_is_faster_only_as_far_as_it_fits():
-    small, large = (("scale", Case(Stream("scale", rows, 1024), "torch-scale")) for rows in (1024, 1 << 19))
-    assert seconds(*small, WARM) < 0.9 * seconds(*small, CLEAN)
-    assert seconds(*large, WARM) >= seconds(*large, CLEAN)
 
 
 def test_devices_without_a_known_l2_have_no_lines_to_write():

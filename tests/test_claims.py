@@ -21,7 +21,6 @@ from perfmodel.claims import (
     HOLDS,
     INCOMPLETE,
     NOT_CHECKABLE,
-    PENDING,
     RELABEL,
     RELABELLED,
     STATED,
@@ -85,24 +84,6 @@ def test_verdict(claim):
     assert claim.verdict == row["verdict"]
     if "agrees" in row:  # one that the review of the sources judged too
         assert (claim.verdict == VERDICT_OF[row["agrees"]]) == ("reason" not in row)
-
-
-CONDENSED = {41, 45, 52, *range(54, 58), 60, 62, *range(68, 79), 80, 82}
-"""Numbers of claims that the list of sources gives condensed, beside those of tables and of several sentences, which marks tell."""
-
-
-@each("claim", CLAIMS)
-def test_text(claim):
-    """Words of the source in quotation marks, or a mark that they are not; where they stand; what is right where they are not."""
-    assert bool(claim.quote) != bool(claim.substance)
-    assert claim.substance or (not set("|;") & set(claim.quote) and "->" not in claim.quote)
-    assert claim.substance or int(claim.id[1:]) not in CONDENSED
-    assert claim.statement == (f'"{claim.quote}"' if claim.quote else f"In substance: {claim.substance}")
-    assert claim.source
-    assert claim.place
-    assert claim.verdict in VERDICTS
-    assert claim.verdict != PENDING
-    assert claim.why or claim.verdict == HOLDS
 
 
 @each("claim", CLAIMS)
@@ -390,22 +371,6 @@ def test_ids_and_verdicts_narrow(run):
     assert run("claims S012 --verdict holds").out.splitlines()[1] == "0 claims."
 
 
-def test_json(run):
-    data = run("claims --json").json
-    assert data["schema"] == "perfmodel.claims/1"
-    assert sum(data["counts"].values()) == len(data["claims"]) == 115
-    fields = {"id", "source", "place", "quoted", "statement", "claimed", "verdict", "why", "inputs", "figures", "functions"}
-    assert all(set(claim) == fields for claim in data["claims"])
-    ridge = next(claim for claim in data["claims"] if claim["id"] == "S013")
-    first = ridge["figures"][0]
-    assert (first["claimed_value"], first["unit"], first["relation"], first["agrees"]) == (161, "FLOP/B", "=", True)
-    assert first["value"] == pytest.approx(161.2, abs=0.05)
-    assert first["tolerance"] == pytest.approx(0.5)
-    assert ridge["inputs"][1]["value"] == 1935.36e9
-    assert "nvidia-a100-pcie-80gb" in ridge["inputs"][1]["source"]
-    assert ridge["functions"] == ["perfmodel.claims.mathematics.ridge_point"]
-
-
 def test_explain(run):
     text = run("claims S013 --explain all").out
     assert "C / W = " in text
@@ -414,12 +379,6 @@ def test_explain(run):
     assert {entry["what"] for entry in steps} == {check.what for check in find_claims(["S029"])[0].checks}
     assert steps[0]["steps"][-1]["value"] == 25232932864
     assert run("claims S051 --explain all --json").json["explanation"] == []
-
-
-def test_file(run, tmp_path):
-    target = tmp_path / "claims.md"
-    assert run("claims --verdict incomplete", "-o", str(target)).code == 0
-    assert "S007" in target.read_text()
 
 
 def test_unknown_id_and_verdict(run):

@@ -19,7 +19,6 @@ from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.walk import visible_scores
-from perfmodel.kernels.softmax import VARIANTS
 
 BATCHES, PER_BATCH = 20, 100
 
@@ -116,19 +115,6 @@ def test_closed_form_equals_walk(name: str, batch: int | str) -> None:
                 contractions = 2 * (shape.d + shape.dv)
             executed = 2 * memory.computed_scores // passes * contractions
             assert sum(kernel.executed_flops for kernel in kernels) == executed, (direction, shape)
-
-
-@pytest.mark.parametrize("name", walker.PASSES)
-def test_passes_over_the_keys_are_those_of_the_softmax(name: str) -> None:
-    """Per score a pass costs what the softmax of that name does, with one division per element of O in place of one per score."""
-    [variant] = [one for one in VARIANTS if one.reads == walker.PASSES[name]]
-    w, tile = Attention(n=512, kv_len=512, d=64, dv=64), Tile(64, 128)
-    [kernel] = find(name).forward(w, tile)
-    loads = {access.tensor: access.elements for access in kernel.accesses}
-    assert loads["K"] == variant.reads * loads["V"] == variant.reads * 512 * 64 * 8
-    assert kernel.work.sfu == variant.exponentials * 512**2
-    assert kernel.work.vector == (variant.vector - 1) * 512**2 + 512 * 64
-    assert find(f"{variant.name}-softmax") is find(name)
 
 
 def test_walks_cover_what_they_claim() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import walker
 import walker_more
-from each import each
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_counts import BATCH_IDS, BATCHES, PER_BATCH, check_footprints, closed_form, random_shape, random_shapes
@@ -119,29 +118,6 @@ def test_effective_splits_are_those_with_a_tile(tiles: int, splits: int) -> None
     assert effective_splits(tiles, found) == found
 
 
-DECODE = "attention --n 1 --kv-len 65536 --d 128 --heads 32 --kv-heads 8 --hardware h200 --algorithm split-kv"
-
-
-def test_split_kv_from_the_command_line(run) -> None:
-    [result] = run(DECODE + " --json").json["results"]
-    assert [kernel["name"] for kernel in result["kernels"]] == ["split", "combine"]
-    assert (result["tile"]["br"], result["tile"]["bc"]) == (64, 128)
-    chosen = num_splits(8, 264, 512)
-    assert f"{chosen} splits of the keys, FlashAttention-2's heuristic" in result["tile"]["origin"]
-    assert result["accesses"]["reads"] == 8 * (chosen * 4 * 128 + 65536 * 256 + chosen * 4 * 129)
-    [given] = run(DECODE + " --splits 100 --json").json["results"]
-    assert "86 splits of the keys, given" in given["tile"]["origin"], "ceil(512 / 100) = 6 tiles each"
-    [one] = run(DECODE + " --splits 1 --json").json["results"]
-    assert [kernel["name"] for kernel in one["kernels"]] == ["split"]
-    assert one["time_s"]["lower"] <= result["time_s"]["lower"] <= result["time_s"]["roofline"]
-
-
-def test_a_given_tile_changes_the_splits(run) -> None:
-    short = DECODE.replace("65536", "256")
-    origins = [run(f"{short} --block-kv {bc} --json").json["results"][0]["tile"]["origin"] for bc in (64, 128, 256)]
-    assert [origin.split("; ")[1].split(" of ")[0] for origin in origins] == ["4 splits", "2 splits", "1 split"]
-
-
 @pytest.mark.parametrize(("d", "tile"), [(64, (64, 256)), (96, (64, 128)), (128, (64, 128)), (256, (64, 64)), (512, (1, 64))])
 def test_split_kv_tiles_are_flash_attention_2s(run, d, tile) -> None:
     [result] = run(f"attention --n 1 --kv-len 4096 --d {d} --hardware h200 --algorithm split-kv --json").json["results"]
@@ -163,19 +139,6 @@ def test_memory_efficient_equals_walk(batch: int | str) -> None:
         backward = walker_more.memory_efficient_backward(s, x, ref)
         same(backward, ref, ("dQ", "dK", "dV"), s)
         check(backward, algorithm.backward(w, tile), s, 3 * s.d + 2 * s.dv)
-
-
-def test_memory_efficient_saves_memory_not_accesses(run) -> None:
-    line = "attention --n 65536 --d 64 --algorithm standard --algorithm memory-efficient --pass both --json"
-    results = {(r["algorithm"], r["pass"]): r for r in run(line).json["results"]}
-    for direction in ("forward", "backward"):
-        mine, standard = results["memory-efficient", direction], results["standard", direction]
-        assert (mine["tile"]["br"], mine["tile"]["bc"]) == (1024, 4096)
-        assert mine["extra_memory_bytes"] < standard["extra_memory_bytes"] / 100
-        assert mine["accesses"]["bytes"] > standard["accesses"]["bytes"]
-        assert mine["flops"] == standard["flops"]
-    [short] = run("attention --n 100 --kv-len 300 --d 64 --algorithm memory-efficient --json").json["results"]
-    assert (short["tile"]["br"], short["tile"]["bc"]) == (100, 300)
 
 
 # Block-sparse
@@ -327,23 +290,6 @@ def test_other_counts_are_exact_and_instant_for_huge_sequences(name: str) -> Non
         assert kernels[0].elements("write") == n * n
 
 
-SPARSE = "attention --n 2048 --d 64 --heads 4 --algorithm block-sparse --block-q 128 --block-kv 128"
-
-
-@each("option", ["--sparsity 0.25", *(f"--pattern {name}" for name in NAMED)])
-@each("more", ["", "--causal", "--pass both"])
-def test_block_sparse_from_the_command_line(run, option, more) -> None:
-    outcome = run(f"{SPARSE} {option} {more} --json")
-    assert outcome.code == 0, outcome
-    dense = run(f"{SPARSE.replace('block-sparse', 'flash1')} {more} --json").json["results"]
-    for mine, theirs in zip(outcome.json["results"], dense, strict=True):
-        assert mine["accesses"]["total"] < theirs["accesses"]["total"]
-        assert mine["flops"] < theirs["flops"]
-        assert mine["time_s"]["lower"] <= mine["time_s"]["roofline"]
-    assert run(f"{SPARSE} {option} {more}").code == 0
-    assert run(f"{SPARSE} {option} {more} --explain all").code == 0
-
-
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("pattern", ["--sparsity 0.3", *(f"--pattern {name}" for name in NAMED)])
 def test_packing_leaves_the_blocks_as_they_are(run, pattern, direction) -> None:
@@ -363,17 +309,6 @@ def test_blocks_of_a_pattern_do_not_shrink_with_the_sram(run) -> None:
     assert "a 128 x 128 tile" in outcome.err
     assert "--block-q 64 --block-kv 64 fits" in outcome.err
     assert run(f"{line} --block-q 64 --block-kv 64").code == 0
-
-
-@pytest.mark.parametrize(
-    "line", [DECODE, DECODE.replace("--n 1 ", "--n 256 --causal "), "attention --n 9000 --d 64 --pass both --algorithm memory-efficient"]
-)
-def test_explanations_end_in_the_numbers(run, line) -> None:
-    data = run(line + " --explain all --json").json
-    for result, explained in zip((r for r in data["results"] if r["pass"] != "both"), data["explanation"], strict=True):
-        steps = {step["name"]: step["value"] for step in explained["steps"]}
-        assert steps["total accesses"] == result["accesses"]["total"]
-        assert steps["total DRAM read bytes"] == result["traffic"]["dram"]["read_bytes"]
 
 
 def test_a_pattern_file(run, tmp_path) -> None:

@@ -129,12 +129,6 @@ def test_counts_and_bounds_stay_the_algorithms(name, shape):
         assert after.total.roofline_s <= after.total.no_overlap_s
 
 
-def test_a_given_tile_stays():
-    request = AttentionQuestion(n=4096, d=64, algorithm="flash2", block_q=64, block_kv=64)
-    [result] = implementation_kernels(request.compare(H200), "torch-sdpa-flash")[0].results
-    assert (result.tile.br, result.tile.bc) == (64, 64)
-
-
 @pytest.mark.parametrize(("name", "algorithm"), [("torch-eager", "standard"), ("torch-sdpa-flash", "flash2")])
 def test_the_answer_says_whose_traffic_it_is(run, name, algorithm):
     line = "attention --n 4096 --d 64 --heads 16 --pass backward --hardware h200 --json"
@@ -163,12 +157,6 @@ def test_no_cuda_kernel_has_traffic_on_another_vendors_device(name):
     found, notes = implementation_kernels(plain.compare(find_device("mi300x")), name)
     assert all(result.implementation is None for result in found.results if result.direction != "both")
     assert any("not known" in note for note in notes)
-
-
-def test_flash_attention_1_passes_its_output_through_memory_so_its_traffic_is_not_flash2s():
-    found, notes = implementation_kernels(AttentionQuestion(n=4096, d=64, algorithm="flash1").compare(H200), "fa1")
-    assert [result.implementation for result in found.results] == [None]
-    assert "what fa1 loads is not known" in notes[0]
 
 
 def test_eager_matmuls_take_the_tile_of_the_nearest_calibrated_device():

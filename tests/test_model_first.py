@@ -91,24 +91,12 @@ def test_times_at_roofs_are_the_least(run) -> None:
     assert "at least" not in _said(run, "model llama-3-8b --phase train --batch 64 --search 8 --hardware h100-sxm")[1]
 
 
-def test_generation_says_its_rate_and_the_title_its_formats(run) -> None:
-    out = run(LINES[3]).out
-    assert re.search(r", [\d,]+ tokens/s: first token ", out)
-    assert "fp16, int4 weights on 2 x" in out.replace("\n", " ")
-    assert re.search(r"at most [\d,]+ tokens/s: first token ", run(f"{LINES[3]} --kv-dtype int4").out)
-
-
 def test_layouts_are_columns_that_80_hold(run) -> None:
     line = "model llama-3-70b --phase train --search 16 --batch 64 --n 8192 --hardware h100-sxm"
     out = run(line).out
     assert "left out" not in out
     assert "…" not in out
     assert "recompute" in out
-
-
-@pytest.mark.parametrize("command", ["model llama-3-8b", "batch llama-3-8b", "attention --n 512 --d 64 --sram 1MiB"])
-def test_a_device_without_fp16_takes_bf16(run, command: str) -> None:
-    assert run(f"{command} --hardware tpu-v5p --json").json["inputs"]["dtype"] == "bf16"
 
 
 def test_rows_of_a_generation_are_added_up_once_per_table(run, monkeypatch) -> None:

@@ -16,15 +16,6 @@ from perfmodel.core.units import format_time
 LLAMA = "serve llama-3.1-8b --hardware h200 --engine vllm"
 
 
-def test_more_users_get_more_together_and_less_each(run) -> None:
-    few, many = (run(f"{LLAMA} --concurrency {users} --json").json for users in (4, 64))
-    assert few["schema"] == "perfmodel.serve/1"
-    assert few["tokens_per_s"] < many["tokens_per_s"] <= many["tokens_per_s_bound"]
-    assert few["tokens_per_s_per_user"] > many["tokens_per_s_per_user"]
-    assert few["energy_per_token_j"] > many["energy_per_token_j"]
-    assert sum(many["shares"].values()) == pytest.approx(1)
-
-
 def test_the_price_is_that_of_the_gpus_while_a_million_tokens_come(run) -> None:
     found = run(f"{LLAMA} --gpu-hour 3.6 --json").json
     assert found["price_per_million"] == pytest.approx(3.6 / 3600 * 1e6 / found["tokens_per_s"])
@@ -56,12 +47,6 @@ def test_requests_of_a_benchmark_change_every_figure(run) -> None:
     assert short["tokens_per_s"] != loop["tokens_per_s"]
     assert short["tpot_s"]["mean"] != loop["tpot_s"]["mean"]
     assert short["tokens_per_s"] == pytest.approx(128 * short["requests_per_s"])
-
-
-def test_kept_prefixes_and_drafts_make_it_faster(run) -> None:
-    plain, kept, drafted = (run(f"{LLAMA} --isl 4k --osl 64 {more} --json").json for more in ("", "--prefix 3k", "--draft-tokens 2"))
-    assert kept["ttft_s"]["mean"] < plain["ttft_s"]["mean"]
-    assert drafted["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
 
 
 def test_a_search_keeps_its_limits_and_prints_lines_that_run(run) -> None:

@@ -19,7 +19,6 @@ from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import is_variant
 from perfmodel.timing.models import amd_gemm
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction, TimeRequest, predict
-from perfmodel.timing.products import TilePlan
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import as_record
 
@@ -141,32 +140,6 @@ def test_one_turn_of_tiles_by_hand() -> None:
     assert alone(w, "aiter", MI355X, 256, 256) == pytest.approx(2e-6 + (busy**3 + dram**3) ** (1 / 3))
 
 
-def test_a_turn_more_doubles_the_work() -> None:
-    """On 304 compute units 19 x 16 tiles run in one turn, 20 x 16 in two; halves of k share the work of a tile and store sums in fp32."""
-    deep, tile = 1 << 16, {"br": 128, "bc": 128}
-
-    def plan(rows: int, columns: int, parts: int = 1) -> TilePlan:
-        w = Matmul(rows * 128, columns * 128, deep, dtype=PRODUCTS["fp8"])
-        [found] = [one for one in amd_gemm._plans(Case(w, "aiter", launch=tile), MI300X, 304) if one.parts == parts]
-        return found
-
-    for rows, turns in ((19, 1), (20, 2)):
-        found = plan(rows, 16)
-        assert (found.flops, found.stored, found.loaded) == (turns * 2 * 128 * 128 * deep, turns * 128 * 128 * 2, turns * 256 * deep)
-        assert (found.waits, found.idle) == (deep // 128, max(1 - rows * 16 / 304, 0))
-    halved = plan(1, 1, 2)
-    assert (halved.flops, halved.stored, halved.waits, halved.idle) == (128 * 128 * deep, 128 * 128 * 4, deep // 256, 1 - 2 / 304)
-
-
-def test_tiles_and_occupancy() -> None:
-    """LDS of 64 KiB holds slices of 128 B of one tile of 256 x 256, 160 KiB of two, but registers hold the sums of one alone."""
-    assert amd_gemm.resident(256, 256, 64 * 1024, 131072) == amd_gemm.resident(256, 256, 160 * 1024, 131072) == 1
-    assert [amd_gemm.resident(128, 128, size * 1024, 131072) for size in (64, 160)] == [2, 4]
-    assert (128, 512) in amd_gemm.tiles("aiter-blockscale", "mxfp4")
-    assert (256, 512) not in amd_gemm.tiles("aiter-blockscale", "mxfp4")
-    assert max(amd_gemm.tiles("aiter-blockscale", "fp8")) == (128, 128)
-
-
 def test_what_is_not_timed_is_never_fastest() -> None:
     """The plans left over hold the fastest of all, whatever the parameters."""
     rng = random.Random(0)
@@ -177,26 +150,6 @@ def test_what_is_not_timed_is_never_fastest() -> None:
         p = {key: value * 2 ** rng.uniform(-2, 1) for key, value in P.items()}
         every = [amd_gemm.fastest(Case(w, name, launch={"br": br, "bc": bc}), device, p)[0] for br, bc in amd_gemm.tiles(name, dtype)]
         assert amd_gemm.fastest(Case(w, name), device, p)[0] == pytest.approx(min(every), rel=1e-12)
-
-
-def test_kernels_that_split_k_need_whole_columns() -> None:
-    """8 rows over a depth of 2^15 are split on 256 columns; on 200 and in MXFP4 never."""
-    parts = {
-        (n, dtype): amd_gemm.fastest(Case(product(8, n, 1 << 15, dtype), name), MI355X, P)[1].parts
-        for n, dtype, name in ((256, "bf16", "aiter"), (200, "bf16", "aiter"), (256, "mxfp4", "aiter-blockscale"))
-    }
-    assert parts == {(256, "bf16"): 16, (200, "bf16"): 1, (256, "mxfp4"): 1}
-
-
-def test_more_parts_than_k_has_slices_leave_the_pooled_roofline(run) -> None:
-    assert "ooled over" in run("matmul -m 64 -n 2853 -k 5 --split-k 3 --dtype bf16 --hardware mi300x").out
-
-
-def test_a_warm_run_reads_dram_as_well() -> None:
-    """Tuned tables are timed on copies that rotate."""
-    w = product(16, 28672, 4096, "mxfp4")
-    cold, warm = (amd_gemm.seconds(Case(w, "aiter-blockscale", cache=state), MI355X, P) for state in ("clean", "warm"))
-    assert cold == warm > w.n * w.k * 17 / 32 / 8.192e12
 
 
 # Who predicts what

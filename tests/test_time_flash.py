@@ -16,7 +16,6 @@ from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models._attention_grid import AttentionLaunch, grid_of
 
 A100, H100, B200 = (find_device(name) for name in ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm"))
-IDEAL = {"matmul": 1.0, "alone": 1.0}
 IMPLEMENTATIONS = [name for name, models in models_of().items() if any(model.launch for model in models)]
 
 
@@ -26,11 +25,6 @@ def starts(case, device=H100, **changed):
 
 def seconds(case, device, **changed):
     return float(model_of(case, device).seconds(case, device, starts(case, device, **changed)))
-
-
-def ideal_s(case, device):
-    """Seconds if nothing but matmuls took any time."""
-    return float(model_of(case, device).seconds(case, device, {name: IDEAL.get(name, 1e-9) for name in starts(case, device)}))
 
 
 def covers(case):
@@ -80,17 +74,6 @@ def test_blocks_are_those_of_a_loop_over_all_scores(w, direction, packed, longes
     assert list(grid_of(w, plan, direction, 1000).last) == (of_walk[::-1] if longest_first else of_walk) * walks
 
 
-def test_sections_advance_their_heads_together():
-    w = attention(n=32, heads=3, kv_heads=3, batch=2)
-    plan = AttentionLaunch(16, 16, longest_first=True, group=3, section=2)
-    assert grid_of(w, plan, FORWARD, 100).last == (2, 2, 1, 1, 2, 1) * 2
-
-
-def test_splits_share_the_tiles_of_a_block():
-    w = attention(n=16, kv_len=80, heads=1, kv_heads=1, causal=False)
-    assert sorted(grid_of(w, AttentionLaunch(16, 16, splits=2), FORWARD, 100).last) == [2, 3]
-
-
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_blocks_left_out_are_counted(direction):
     w, plan = attention(n=4096, heads=8, batch=16), AttentionLaunch(128, 64)
@@ -124,33 +107,6 @@ def test_vllm_on_hopper_packs_query_heads_and_splits_few_blocks():
     assert plan_of(Case(attention(n=2048, heads=64, kv_heads=64), "vllm-flash-attn"), H100).splits == 1
 
 
-def test_flash_attention_2_keeps_two_blocks_of_four_warps():
-    plan = plan_of(Case(attention(d=128, heads=64, kv_heads=64), "fa2"), A100)
-    assert (plan.br, plan.bc, plan.rows, plan.resident) == (128, 64, 32, 2)
-    assert plan_of(Case(attention(d=256), "fa2"), A100).resident == 1
-
-
-def test_given_tile_comes_first():
-    plan = plan_of(Case(attention(heads=64, kv_heads=64), "fa2", launch={"br": 32}), A100)
-    assert (plan.br, plan.bc) == (32, 64)
-
-
-def test_a_full_device_runs_at_the_tensor_peak():
-    w = attention(n=4096, d=128, heads=132, kv_heads=132, causal=False)  # 32 row tiles a head: 32 even rounds on 132 places
-    flop = 4 * 132 * 4096 * 4096 * 128
-    case = Case(w, "fa3", launch={"br": 128, "bc": 128})
-    assert ideal_s(case, H100) == pytest.approx(flop / 4096 / (132 * 1.83e9), rel=1e-3)
-
-
-def test_warps_of_few_rows_read_their_operands_more_often():
-    """Eight warps of 16 rows, head dim 256, whose reads at 128 B a cycle overlap with 63 % of Hopper's peak in part."""
-    w = attention(n=128, kv_len=256, d=256, heads=264, kv_heads=264, causal=False)  # two blocks for each of 132 multiprocessors
-    flop = 2 * 4 * 128 * 256 * 256
-    read, multiply = flop * 2 / (2 * 16) / 128, flop / (0.629 * 4096)
-    assert ideal_s(Case(w, "fa2"), H100) == pytest.approx(joined(3, read, multiply) / 1.83e9, rel=1e-2)
-    assert read > multiply
-
-
 def test_one_block_costs_its_latency_and_its_tiles():
     w = attention(n=128, kv_len=256, d=128, heads=1, kv_heads=1, causal=False)
     case = Case(w, "fa3", launch={"br": 128, "bc": 128})
@@ -166,27 +122,6 @@ def test_sizes_beyond_any_machine_word_are_predicted_at_once():
     for name in IMPLEMENTATIONS:
         case = Case(huge, name)
         assert not covers(case) or seconds(case, H100) > 1e40
-
-
-def test_two_resident_blocks_alone_on_their_multiprocessors_are_faster():
-    def main(heads):
-        case = Case(attention(n=128, kv_len=4096, heads=heads, kv_heads=heads, causal=False), "vllm-flash-attn")
-        return ideal_s(case, A100)
-
-    assert main(108) == pytest.approx(main(54) * 2 / 1.3, rel=1e-6)  # two row tiles of 64 queries a head
-
-
-def test_backward_multiplies_five_matrices_to_the_forwards_two():
-    w = attention(n=4096, heads=108, kv_heads=108, causal=False)
-    tile = {"br": 128, "bc": 128}
-    forward, backward = (ideal_s(Case(w, "torch-sdpa-cudnn", direction, launch=tile), H100) for direction in (FORWARD, BACKWARD))
-    assert backward == pytest.approx(2.5 * forward, rel=1e-6)
-
-
-def test_copying_k_and_v_into_the_cache_takes_bytes_and_blocks():
-    case = Case(attention(n=128, heads=4, kv_heads=4, batch=256), "vllm-flash-attn")
-    for name in ("dram", "side_block_cycles"):
-        assert seconds(case, A100, **{name: 10 * starts(case, A100)[name]}) > seconds(case, A100)
 
 
 def has_kernel(name, direction, device):
@@ -242,9 +177,3 @@ def test_errors_name_what_is_missing():
         seconds(Case(attention(), "fa3"), bare)
     with pytest.raises(UnavailableError, match="head dim 512"):
         plan_of(Case(attention(d=512), "fa2"), A100)
-
-
-def test_the_implementation_packs_whatever_the_count_does():
-    w = attention(heads=16, kv_heads=2)
-    times = {seconds(Case(replace(w, packed=packed), "vllm-flash-attn"), H100) for packed in (False, True)}
-    assert len(times) == 1

@@ -10,7 +10,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.engine import TileBlocks
 from perfmodel.timing.launched import plan_of
-from perfmodel.timing.models import decode_fa2, efficient, fa2
+from perfmodel.timing.models import decode_fa2, fa2
 from perfmodel.timing.models._attention_grid import AttentionLaunch, grid_of, work_of
 
 H200 = find_device("h200")
@@ -50,49 +50,9 @@ def test_flash_attention_1_has_a_block_for_each_head():
     assert (backward.count, max(backward.last)) == (132, 16)
 
 
-def test_the_wide_memory_efficient_kernel_runs_four_blocks():
-    """122 registers of 128 threads and 51,200 bytes of shared memory, as profiled: 4 by registers, 4 by shared memory."""
-    plan, _ = launched("torch-sdpa-efficient", attention(2, 4, 1024, 1024, 192, False))
-    assert plan.resident == 4 == 65536 // (128 * 128) == 232448 // (51200 + 1024)
-
-
 def crowded(n: int, d: int, causal: bool = True) -> float:
     case = Case(attention(16, 16, n, n, d, causal), "torch-sdpa-flash")
     return fa2._crowded(case, work_of(case, H200, fa2.launch))
-
-
-def test_code_for_odd_lengths_crowds_causal_blocks_that_come_past_their_first_tile() -> None:
-    assert crowded(1024, 64) == crowded(1020, 96) == crowded(1020, 64, causal=False) == crowded(100, 64) == 0
-    assert crowded(1020, 64) == pytest.approx(7 / 8)  # of eight row tiles the first has one tile of keys
-    assert 0 < crowded(1020, 128) < 1
-
-
-def test_p_is_multiplied_by_the_values_that_exist() -> None:
-    def parts(w: Attention) -> tuple[float, float]:
-        case = Case(w, "torch-sdpa-efficient")
-        return efficient._parts(case, work_of(case, H200, efficient.launch))
-
-    assert parts(attention(16, 8, 2048, 2, 88, False)) == ((1 + 32 / 128) / 2, 0.0)
-    done, later = parts(attention(6, 13, 192, 192, 128, True))  # rows end at keys 64, 128 and 192: 1, 1 and 2 tiles of 128
-    assert done == pytest.approx((1 + (64 + 128 + 192) / (128 * 4)) / 2)
-    assert later == pytest.approx(1 / 4)
-
-
-def test_blocks_beside_each_other_share_in_proportion() -> None:
-    # alone 2, of four blocks 4: two take 2 + 2/3 of a full multiprocessor's share
-    times = [TileBlocks((3,) * count, 0, 0, 1, 4).cycles(10.0, 7.0, 2.0) for count in (1, 2, 3, 4)]
-    assert times == pytest.approx([7 + 30 * share for share in (2, 2 + 2 / 3, 2 + 4 / 3, 4)])
-
-
-def test_first_rounds_hide_nothing() -> None:
-    two, many = (TileBlocks((3,) * count, 0, 0, 1, 2) for count in (4, 40))
-    assert two.cycles(10.0, 7.0, 1.0) == 2 * (7 + 2 * 30)
-    assert 20 * 2 * 30 < many.cycles(10.0, 7.0, 1.0) < 20 * (7 + 2 * 30)
-
-
-def test_the_longest_blocks_meet() -> None:
-    assert TileBlocks((1, 2, 3, 4), 0, 0, 2, 2).together == {(2, 4), (1, 3)}
-    assert TileBlocks((1, 2, 3, 4), 0, 0, 2, 2).cycles(10.0, 7.0, 1.5) == 7 + 2 * 2 * 10 + 2 * 15
 
 
 @pytest.mark.parametrize(("n", "kv_len", "d", "decode"), [(8, 8, 64, False), (8, 1104, 64, True), (1, 8, 64, True), (2, 129, 128, True)])

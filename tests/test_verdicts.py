@@ -206,14 +206,6 @@ def test_every_gain_says_what_it_rests_on(run, line: str) -> None:
             assert not WAYS.search(sentence) or rests, said
 
 
-def test_first_sentences_are_the_same_in_every_format(run, tmp_path: Path) -> None:
-    line = f"{BIG} --hardware h200"
-    head = verdict_of(run, line)[0].partition(" (")[0]
-    files = [tmp_path / f"x.{suffix}" for suffix in ("txt", "md", "html", "json")]
-    assert run(line, *(word for file in files for word in ("-o", str(file)))).code == 0
-    assert all(head in file.read_text() for file in files)
-
-
 WRITTEN = re.compile(r"\{\}x? (?:faster|slower)\b|\bwins \{\}|does not win")
 
 
