@@ -44,6 +44,7 @@ class Loop:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """In the place of running all tests."""
         items = {item.nodeid: item for item in session.items}
+        gc.unfreeze()  # tests/conftest.py keeps what was collected from the collector, and so from this list
         things = [thing for thing in gc.get_objects() if isinstance(thing, (types.FunctionType, _lru_cache_wrapper))]
         for job in self.jobs:
             mutant, tests, limit_s = job
