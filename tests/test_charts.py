@@ -13,27 +13,16 @@ from hypothesis import strategies as st
 from report_example import ceilings, crowded, example, long_names, point
 
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.report.charts.chart_tables import brief_table, marks_table, numbers, point_notes, points_table, roofs_table
+from perfmodel.report.charts.chart_tables import brief_table, point_notes, points_table
 from perfmodel.report.charts.draw import DARK, LIGHT, ROLES, Pen
 from perfmodel.report.charts.format_number import as_text, percent, text
 from perfmodel.report.charts.frame import LINEAR, PICTURE, Axis, Size, fitted, power_of_two_text, tick_text
 from perfmodel.report.charts.labels import Box, Segment, shortened, square, text_box, text_boxes, text_width
-from perfmodel.report.charts.roofline_metrics import (
-    above_roof,
-    bound,
-    error,
-    flag,
-    intensity,
-    launch_bound,
-    next_roof,
-    noise,
-    sentence,
-    share_of_roof,
-)
+from perfmodel.report.charts.roofline_metrics import above_roof, sentence
 from perfmodel.report.charts.roofline_roofs import limits, plot_of
-from perfmodel.report.charts.scene import Grid, Marker, Path, Rect, Scene, Shape, ShapeGroup, Text
+from perfmodel.report.charts.scene import Grid, Marker, Path, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineChart, Mark, Roofline, RooflinePoint, Series
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Report
 from perfmodel.report.formats.svg import panel, scene, size_of
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 
@@ -151,119 +140,6 @@ def markers(chart: Roofline, size: Size, number: int, role: str) -> list[Marker]
     return found
 
 
-def drawn_plot(picture: Scene, chart: Roofline):
-    """The axes of a picture, from the frame that was drawn."""
-    frame = next(shape for shape, _ in flat(picture.children) if isinstance(shape, Rect) and shape.role == "plot")
-    least, most, slowest, fastest = limits(chart)
-    return Axis(least, most, frame.x, frame.x + frame.width), Axis(slowest, fastest, frame.y + frame.height, frame.y)
-
-
-def test_points_lie_at_their_intensity_and_rate() -> None:
-    chart = example().rooflines[0]
-    x, y = drawn_plot(scene(chart, WIDE), chart)
-    third = chart.points[2]
-    measured, predicted = markers(chart, WIDE, 3, "measured")[0], markers(chart, WIDE, 3, "predicted")[0]
-    assert measured.x == predicted.x == pytest.approx(x.at(512e9 / 2.4e8))
-    assert measured.y == pytest.approx(y.at(512e9 / 880e-6))
-    assert predicted.y == pytest.approx(y.at(512e9 / 900e-6))
-    assert markers(chart, WIDE, 1, "at-roof")[0].y == pytest.approx(y.at(32e9 / 250e-6))
-    assert markers(chart, WIDE, 5, "measured") == []  # no FLOP, no place
-    assert markers(chart, WIDE, 6, "measured")[0].x == x.start  # beyond the edge stands at it
-    assert ROLES["measured"].fill == "series"
-    assert ROLES["predicted"].fill == "page"  # hollow
-    area = {number: markers(chart, WIDE, number, role)[0].r ** 2 for number, role in ((3, "measured"), (2, "at-roof"))}
-    assert area[3] / area[2] == pytest.approx(0.5 / 0.1)
-    assert third.share == 0.5
-
-
-def test_roofs_are_where_their_rates_are_and_say_so() -> None:
-    chart = example().rooflines[0]
-    picture = scene(chart, WIDE)
-    x, y = drawn_plot(picture, chart)
-    seen = [shape for shape, _ in flat(picture.children)]
-    strong = next(shape for shape in seen if isinstance(shape, Path) and shape.role == "roof-strong")
-    assert strong.points[0] == pytest.approx((x.at(x.low), y.at(x.low * 4e12)))
-    assert strong.points[1] == pytest.approx((x.at(1000e12 / 4e12), y.at(1000e12)))
-    flat_roofs = {round(shape.points[0][1], 3): shape.role for shape in seen if isinstance(shape, Path) and shape.points[1][0] == x.end}
-    assert flat_roofs == {round(y.at(1000e12), 3): "roof", round(y.at(60e12), 3): "roof", round(y.at(57e12), 3): "roof-measured"}
-    words = {shape.text for shape in seen if isinstance(shape, Text)}
-    expected = {"tensor bf16 1 PFLOP/s", "vector fp32 60 TFLOP/s", "vector fp32 57 TFLOP/s measured", "DRAM 4 TB/s"}
-    expected |= {"DRAM 3.8 TB/s measured", "250 FLOP/B", "15 FLOP/B"}
-    assert expected <= words
-    assert "L2 9 TB/s measured" in words  # the levels stand together
-    assert not any(word.startswith("SRAM 33") for word in words)  # no point has bytes there
-    inner = {shape.text for shape, _ in flat(picture.children, "l2") if isinstance(shape, Text)}
-    assert "L2 9 TB/s measured" in inner
-    assert "DRAM 4 TB/s" in inner
-    turned = [shape for shape in seen if isinstance(shape, Text) and shape.turn]
-    slope = math.degrees(math.atan2(strong.points[1][1] - strong.points[0][1], strong.points[1][0] - strong.points[0][0]))
-    assert {shape.text.split()[0] for shape in turned} == {"L2", "DRAM"}
-    assert all(shape.turn == pytest.approx(slope) for shape in turned)
-    lines = [Segment(*ends.points) for ends in seen if isinstance(ends, Path) and ends.role.startswith("roof")]
-    assert not [one.text for one in turned for box in text_boxes(one, 12, air=0) if any(line.meets(box) for line in lines)]
-
-
-def test_a_roof_that_is_not_shown_first_waits_behind_its_selector() -> None:
-    chart = example().rooflines[0]
-    picture = scene(chart, WIDE)
-    assert chart.shown_keys() == ["tensor bf16", "vector fp32"]
-    assert chart.all_keys() == ["tensor fp8", "tensor bf16", "tensor fp16", "vector fp32"]
-
-    def words(keys: set[str], level: str = "dram") -> set[str]:
-        return {shape.text for shape, _ in flat(picture.children, level, keys) if isinstance(shape, Text)}
-
-    assert "tensor fp8 2 PFLOP/s" in words({"tensor fp8"}) - words({"tensor bf16"})
-    assert "500 FLOP/B" in words({"tensor fp8"})
-    assert "111 FLOP/B" in words({"tensor bf16"}, "l2") - words({"tensor bf16"})
-    assert replace(chart, dtypes=["fp16"]).shown_keys() == ["tensor fp16"]
-    assert replace(chart, level="sram").first_level() == "dram"  # no point has bytes there
-
-
-def test_an_arrow_leads_from_the_baseline() -> None:
-    chart = example().rooflines[0]
-    seen = [shape for shape, _ in flat(scene(chart, WIDE).children)]
-    x, y = drawn_plot(scene(chart, WIDE), chart)
-    arrow = next(shape for shape in seen if isinstance(shape, Path) and shape.role == "arrow")
-    assert arrow.points[0] == pytest.approx((x.at(512e9 / 1.7e10), y.at(512e9 / 5e-3)))
-    assert any(isinstance(shape, Path) and shape.role == "arrow-head" for shape in seen)
-    plain = replace(chart, points=[replace(p, before=None) for p in chart.points])
-    assert not any(shape.role == "arrow" for shape, _ in flat(scene(plain, WIDE).children) if isinstance(shape, Path))
-
-
-def test_every_point_of_a_small_picture_has_its_number() -> None:
-    chart = example().rooflines[0]
-    for size in SIZES:
-        seen = {shape.text for shape, _ in flat(scene(chart, size).children) if isinstance(shape, Text) and shape.role == "number"}
-        assert seen == {"1", "2", "3", "4", "6"}
-
-
-def test_what_a_point_says() -> None:
-    third, fourth = example().rooflines[0].points[2:4]
-    assert intensity(third, "dram") == pytest.approx(2133.33, rel=1e-5)
-    assert intensity(third, "sram") is None
-    assert bound(third) == "l2"
-    assert next_roof(third) == ("tensor", pytest.approx((4.8e9 / 9e12) / 512e-6))
-    assert share_of_roof(third) == pytest.approx(534 / 880)
-    assert error(third) == pytest.approx(900 / 880 - 1)
-    assert noise(third) == pytest.approx(35 / 880)
-    assert flag(third) == ""
-    assert "1.11x above its roof" in flag(fourth)
-    assert "faster than its lower bound (440 us against 450 us)" in flag(replace(fourth, measured=Interval(440e-6)))
-    assert bound(RooflinePoint(1, "x", 1)) is None
-    assert next_roof(RooflinePoint(1, "x", 1, terms={"dram": 1.0})) is None
-
-
-def test_the_sentence_names_roof_share_gain_and_the_next_roof() -> None:
-    chart = example().rooflines[0]
-    said = sentence(chart.points[2], chart.ceilings)
-    assert said.startswith("flash N=4096 is bound by L2 bandwidth (9 TB/s, measured), measured at 61% of its roof")
-    assert "reaching it makes it at most 1.65x faster; the next roof, the tensor unit, is 1.04x away." in said
-    assert "ABOVE ITS ROOF" in sentence(chart.points[3], chart.ceilings)
-    assert "no roof is known" in sentence(RooflinePoint(1, "x", 1), [])
-    even = point(1, "even", 4_000, 1e6, 1e3, 0.25e-6, measured=Interval(0.25e-6))
-    assert "there is nothing left to gain" in sentence(even, chart.ceilings)
-
-
 def test_the_table_has_numbers_in_base_units() -> None:
     table = points_table(example().rooflines)
     row = dict(zip([column.key for column in table.columns], table.rows[2], strict=True))
@@ -282,72 +158,6 @@ def test_text_of_numbers() -> None:
         "1.5x", "150.0%", "+150.0%", "1.5 FLOP/B", "1.5 s", "1.5 B", "1.5 rows", "1.5",
     ]  # fmt: skip
     assert text(1234567, "count") == "1,234,567"
-
-
-def test_lines_bands_marks_and_limits() -> None:
-    chart = example().charts[2]
-    assert isinstance(chart, LineChart)
-    picture = scene(chart, size_of(chart))
-    seen = [shape for shape, _ in flat(picture.children)]
-    words = {shape.text for shape in seen if isinstance(shape, Text)}
-    assert {"flash wins beyond", "budget 2 ms", "standard", "flash, predicted", "1k", "4k"} <= words
-    band = next(shape for shape in seen if isinstance(shape, Path) and shape.role == "band")
-    assert len(band.points) == 10
-    frame = next(shape for shape in seen if isinstance(shape, Rect))
-    assert all(frame.x <= x <= frame.x + frame.width and frame.y <= y <= frame.y + frame.height for x, y in band.points)
-    series = {shape.series for shape in seen if isinstance(shape, Marker) and shape.role == "dot"}
-    assert series == {1}  # predicted and measured share the colour of their group
-    table = numbers(chart)
-    assert table.rows[0][:3] == [256, pytest.approx(1.6e-5), 2e-5]
-    assert scene(replace(chart, series=[]), size_of(chart)).children  # an empty sweep is an empty picture
-
-
-def test_bars_add_up_and_a_far_limit_is_only_said() -> None:
-    chart = example().charts[3]
-    assert isinstance(chart, BarChart)
-    seen = [shape for shape, _ in flat(scene(chart, size_of(chart)).children)]
-    bars = [shape for shape in seen if isinstance(shape, Rect) and shape.role == "bar" and shape.label]
-    assert bars[1].x == pytest.approx(bars[0].x + bars[0].width)
-    assert bars[1].width / bars[0].width == pytest.approx(4)
-    assert {"80 GB", "32 GB", "capacity 85 GB"} <= {shape.text for shape in seen if isinstance(shape, Text)}
-    far = replace(chart, limits=[Limit("far", 1e12)])
-    assert not any(shape.role == "limit" for shape, _ in flat(scene(far, size_of(far)).children) if isinstance(shape, Path))
-    assert marks_table(far) == Table("KV cache: marks", ["mark", "at"], [["far", "1 TB"]])
-    assert numbers(chart).rows[0] == ["MHA", 16e9, 64e9, 80e9]
-    assert scene(BarChart("none", "B", [Bar("empty", [])]), size_of(chart)).children
-
-
-def test_scatter_shows_the_band_and_the_errors() -> None:
-    chart = example().charts[4]
-    seen = [shape for shape, _ in flat(scene(chart, size_of(chart)).children)]
-    diagonals = [shape for shape in seen if isinstance(shape, Path) and shape.role == "diagonal"]
-    frames = [shape for shape in seen if isinstance(shape, Rect) and shape.role == "plot"]
-    assert diagonals[1].points[0] == (frames[0].x, frames[0].y + frames[0].height)
-    strip = frames[1]
-    low, high = strip.y + strip.height, strip.y
-    errors = [shape.y for shape in seen if isinstance(shape, Marker) and strip.y <= shape.y <= low]
-    most = 1.15 * 0.2  # the largest error is 20 %
-    assert errors[-1] == pytest.approx(low + (0.2 + most) / (2 * most) * (high - low))
-    assert numbers(chart).rows[-1][-1] == pytest.approx(0.2)
-
-
-def test_what_a_picture_alone_shows_is_a_row() -> None:
-    """Marks, limits and roofs, for formats without pictures."""
-    first, _, sweep, bars, scatter = example().charts
-    assert isinstance(first, Roofline)
-    assert marks_table(sweep) == Table(
-        "Time over N: marks", ["mark", "at"], [["flash wins beyond", "sequence length N 700"], ["budget", "2 ms"]]
-    )
-    assert marks_table(bars) == Table("KV cache: marks", ["mark", "at"], [["capacity", "85 GB"]])
-    assert marks_table(scatter) is marks_table(first) is None
-    rows = roofs_table(first, brief=True).rows
-    assert ["tensor bf16", "1 PFLOP/s", "datasheet"] in rows
-    assert ["DRAM", "3.8 TB/s", "measured"] in rows
-    assert not any(row[0] == "tensor fp8" for row in rows)
-    every = roofs_table(first)
-    assert every.columns[-1] == "source"
-    assert [row[0] for row in every.rows] == [c.name for c in first.ceilings]
-    assert point_notes([first])[-1] == "ABOVE THE ROOF: 4"
 
 
 def test_ticks_and_their_text() -> None:
@@ -431,20 +241,6 @@ def test_a_prediction_above_its_roof_is_said_to_be() -> None:
     assert point_notes([replace(chart, points=[fast])])[0].startswith("1: predicted 1.25x above its roof")
     for other in (replace(fast, predicted=Interval(24.95e-6)), replace(fast, measured=Interval(30e-6)), replace(fast, roofline_s=None)):
         assert above_roof(other) == ""
-
-
-def test_a_tiny_kernel_is_bound_by_its_launch() -> None:
-    chart = example().rooflines[0]
-    tiny = point(1, "tiny", 4_000, 6e3, 1e3, 1.5e-9, predicted=Interval(8.2e-6))
-    said = sentence(tiny, chart.ceilings)
-    assert said.startswith("tiny is bound by its launch: predicted 8.2 us, while its roof, DRAM bandwidth, is at 1.5 ns;")
-    assert "faster" not in said
-    assert not launch_bound(replace(tiny, predicted=Interval(12e-6)))
-    assert not launch_bound(replace(tiny, roofline_s=1e-6))
-    assert not launch_bound(replace(tiny, measured=Interval(1e-3)))
-    assert not launch_bound(replace(tiny, predicted=None, measured=Interval(5e-6)))
-    slow = sentence(replace(tiny, predicted=None, measured=Interval(8.2e-6)), chart.ceilings)
-    assert "measured at under 1% of its roof: reaching it makes it at most 5,470x faster" in slow
 
 
 def test_numbers_are_written_out() -> None:

@@ -15,7 +15,6 @@ from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelS
 from perfmodel.transformer.training.implementations import BACKWARD, FORWARD, OPTIMIZER, saved_tensors
 from perfmodel.transformer.training.memory import Peak, peak
 from perfmodel.transformer.training.question import Recomputation, TrainingConfig
-from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.tape import attention_peak
 from perfmodel.validation.bounds import training_of
 from perfmodel.validation.records import as_record, read_records, shipped_records
@@ -71,17 +70,6 @@ def test_parts_of_a_step(record):
     for phase, name in ((FORWARD, "forward"), (BACKWARD, "backward"), (OPTIMIZER, "optimizer")):
         assert high[phase] == pytest.approx(memory[f"{name}_peak_bytes"], rel=0.005), name
     assert (found.moment.phase, found.state.weights) == (BACKWARD, memory["weights_bytes"])
-
-
-@pytest.mark.parametrize(
-    "record", STEPS[:1] + [row for row in STEPS if row["shape"]["model"] == "gpt2-xl"][:1], ids=lambda r: r["shape"]["model"]
-)
-def test_state_of_a_step(record):
-    """Weights and gradients to the byte; AdamW's two moments beside a 4-byte counter per tensor."""
-    state, memory = state_bytes(TrainingConfig(find_model(record["shape"]["model"]), 1, 1, precision="bf16")), record["memory"]
-    assert (state.weights, state.gradients) == (memory["weights_bytes"], memory["gradients_bytes"])
-    layers = len(find_model(record["shape"]["model"]).layers)
-    assert memory["optimizer_bytes"] - state.optimizer == 4 * (12 * layers + 4)
 
 
 def test_peak_of_attention():

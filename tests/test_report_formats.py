@@ -13,11 +13,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_example import GOLDEN, HOSTILE, ceilings, crowded, example, long_names
+from report_example import GOLDEN, crowded, example, long_names
 
-from perfmodel.catalog import calibrated_devices, data_folder, find_device
+from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.core.trace import FormulaStep
 from perfmodel.report import check_output, formats, render_for, write
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint, Series
@@ -25,9 +24,8 @@ from perfmodel.report.document import SCHEMA, Column, DataTable, Report, Table, 
 from perfmodel.report.formats import html, png, readable
 from perfmodel.report.formats._html_parts import data_table as as_html_table
 from perfmodel.report.formats.txt import render as as_txt
-from perfmodel.report.provenance import profile_use
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
-from perfmodel.report.roofline_chart import formulas, point, point_of_row, roofline, verdict_on, with_baseline, with_shares
+from perfmodel.report.roofline_chart import point, point_of_row, roofline, verdict_on, with_baseline, with_shares
 from perfmodel.report.terminal import render as as_terminal
 from perfmodel.report.terminal import render as terminal
 from perfmodel.validation.compare import compare
@@ -409,22 +407,6 @@ def test_shares_and_baselines() -> None:
     assert compared[0].before is not None
     assert (compared[0].before.name, compared[0].before.time_s, compared[0].before.flops) == ("v1", 4.0, 2)
     assert [p.before for p in compared[1:]] == [None, None]
-
-
-def test_formulas_and_profiles_are_named() -> None:
-    step = FormulaStep("F", "FLOP", "2 m n k", "2 * 1 * 1 * 1", 2, "by definition")
-    assert formulas("matmul", [step])[0].group == "matmul"
-    device = find_device("nvidia-a100-sxm-80gb")
-    used = profile_use(device)
-    assert used.id == device.id
-    assert len(used.sha256) == 64
-    assert used.calibrated == max(block.date for block in device.calibration)
-    assert profile_use(device, data_folder("hardware_specs") / "missing.yaml").sha256 == ""
-
-
-def test_every_ceiling_of_the_example_has_a_source() -> None:
-    assert all(c.source for c in ceilings())
-    assert HOSTILE in rendered(".json", example()).decode().replace('\\"', '"')
 
 
 STEERING = "\x1b[31mred\x9b0m\x07 \u202egpj.exe\u2066 a\u200bb\r\nnext"

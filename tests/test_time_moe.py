@@ -53,12 +53,6 @@ def test_what_has_no_meaning(changed, message):
         replace(W, **changed).check()
 
 
-@pytest.mark.parametrize("name", ["tokens", "hidden", "width", "touched"])
-def test_more_takes_longer(name):
-    small = replace(W, touched=64)
-    assert time_of(replace(small, **{name: 2 * getattr(small, name)})) > time_of(small)
-
-
 def test_a_device_without_fp8():
     with pytest.raises(UnavailableError, match="fp8"):
         time_of(replace(W, dtype=DTYPES["fp8"]), A100)
