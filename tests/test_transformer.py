@@ -15,7 +15,7 @@ from perfmodel.catalog import calibrated_devices, find_device, find_model, model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UsageError
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, REDUCE_SCATTER, Collective, least_bytes, ring_s, tree_s
-from perfmodel.transformer import generation, kv_cache, parameters
+from perfmodel.transformer import kv_cache, parameters
 from perfmodel.transformer.answer import answer, lengths
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.generation import PAYS, bound_s, curve, knee
@@ -80,20 +80,6 @@ def test_a_decode_step_reads_the_cache_once_and_writes_one_token(name):
 
 
 # FLOP, against sums over tokens
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_flop_of_generation_step_by_step(name):
-    model, count = find_model(name), 12
-    steps = [sum(op.count * op.kernel.flops for op in step_ops(model, decode(1, length))) for length in range(1, count + 1)]
-    assert sum(steps) == generation.with_cache(model, count, "fp16", kv_cache.CacheFormat()).flops
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b", "mixtral-8x7b", "gemma-2-9b"])
-def test_flop_without_a_cache(name):
-    model, count = find_model(name), 12
-    steps = [sum(op.count * op.kernel.flops for op in step_ops(model, prefill(1, n, cached=False))) for n in range(1, count + 1)]
-    assert sum(steps) == generation.without_cache(model, count, "fp16").flops
 
 
 # Experts
