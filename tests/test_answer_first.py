@@ -32,22 +32,7 @@ LINES = [
     "occupancy --threads 256 --registers 64 --sram 48KiB --stride 2",
     "hardware show h200",
 ]
-MORE = ["hardware list", "claims S029", pytest.param("claims --verdict wrong", marks=pytest.mark.slow)]
-SCREEN = 24
-SENTENCE = 80
-"""Characters: a sentence is a line."""
 NUMBER = re.compile(r"\d")
-
-
-@pytest.mark.parametrize("line", [*LINES, *MORE])
-def test_a_screen_of_24_lines_answers(run, line: str) -> None:
-    said = run(line).out
-    verdict = run(f"{line} --json").json["verdict"]
-    assert 1 <= len(verdict) <= 3
-    assert all(len(sentence) <= SENTENCE for sentence in verdict), verdict
-    assert all(sentence[0].isupper() or sentence[0].isdigit() for sentence in verdict), verdict
-    assert said.splitlines()[1 : 1 + len(verdict)] == verdict
-    assert len(said.splitlines()) <= SCREEN
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if not line.startswith("hardware")])

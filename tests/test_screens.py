@@ -43,9 +43,18 @@ COUNTED = re.compile(r"  --full: .*|left out at \d+ columns")
 """What a screen says of itself, and not of the answer."""
 
 
-def test_a_screen_answers(report: Report) -> None:
-    """At most three sentences and twelve rows; no number broken, no line too long; hardly more lines when narrow."""
+SEVERAL = ("serve", "roofline", "compare", "report", "validate", "sweep", "claims")
+"""Commands that answer for several workloads: their sentences may be longer, and begin with a name."""
+
+
+def test_a_screen_answers(report: Report, request: pytest.FixtureRequest) -> None:
+    """At most three sentences, a line each, and twelve rows; no number broken, no line too long; hardly more lines when narrow."""
     assert 1 <= len(report.verdict) <= 3
+    for sentence in report.verdict:
+        assert "e+" not in sentence
+        if not request.node.callspec.params["report"].startswith(SEVERAL):
+            assert len(sentence) <= 105
+            assert sentence[0].isupper() or sentence[0].isdigit()
     assert sum(len(table.rows) for table in on_screen(report)) <= SCREEN_ROWS
     whole = numbers(as_txt(readable(report), full=False))
     screens = {width: render(report, width, color=False, full=False) for width in WIDTHS}
