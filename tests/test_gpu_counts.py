@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from fuzzing import answer, calls
 
-from tests.fuzzing import answer, calls
+from tools.commands import command
 
 HUGE = 10**9
 MOST_CALLS = 20e6
 """Of one answer; the largest takes less than half."""
-QUESTIONS = (
-    "model gpt2 --dp",
-    "model mixtral-8x7b --ep",
-    "model mixtral-8x7b --tp",
-    "model mixtral-8x7b --pp",
-    "model gpt2 --phase train --dp",
-    "model mixtral-8x7b --phase train --ep",
-    "model mixtral-8x7b --phase train --cp",
-    "memory mixtral-8x7b --dp",
-    "memory mixtral-8x7b --ep",
-    "memory mixtral-8x7b --cp",
-    "batch llama-3.1-8b --dp",
-    "batch mixtral-8x7b --ep",
-    "serve mixtral-8x7b --ep",
-    "serve llama-3.1-8b --dp",
-    "serve llama-3.1-8b --gpus",
-    "serve llama-3.1-8b --search --gpus",
-    "serve llama-3.1-8b --prefill-workers",
-    "sweep serve --model mixtral-8x7b --hardware h100 --ep",
-    "sweep model --model gpt2 --hardware h100 --dp",
-)
+ASKED = {"model": ("", "--phase train"), "memory": ("",), "batch": ("",), "kv-cache": ("",), "serve": ("", "--search")}
+COUNTS = ("tp", "pp", "dp", "ep", "cp", "gpus", "search", "workers", "prefill_workers", "prefill_tp", "prefill_dp", "prefill_ep")
+QUESTIONS = [
+    f"{name} {model} {more} {max(param.opts, key=len)}"
+    for name, kinds in ASKED.items()
+    for more in kinds
+    for param in command(name).params
+    if param.name in COUNTS and not param.is_flag
+    for model in ("gpt2", "mixtral-8x7b")
+] + [f"sweep {workload} --model mixtral-8x7b --hardware h100 --{count}" for workload, count in (("serve", "ep"), ("model", "dp"))]
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
