@@ -116,40 +116,6 @@ def test_what_was_measured_carries_over_where_it_depends_on_nothing_given(given:
     assert {probe.source for probe in made.microbenchmarks} == {REFERENCE}
 
 
-BAD = [
-    ("hardware add my-card --dram-bandwidth 432GB/s", 2, ["--like is missing", "--like l4"]),
-    ("hardware add my-card --like l4", 2, ["nothing says how my-card differs from l4", "--dram-bandwidth 432GB/s"]),
-    ("hardware add my-card --like l44 --dram-bandwidth 432GB/s", 2, ["--like: no device is called 'l44'", "did you mean"]),
-    ("hardware add my-card --like a100-pcie --dram-bandwidth 432GB/s", 2, ["--like: 'a100-pcie' could be any of 2 devices"]),
-    ("hardware add My_Card --like l4 --dram-bandwidth 432GB/s", 2, ["NAME is 'My_Card'", "small letters"]),
-    ("hardware add nvidia-a10 --like l4 --dram-bandwidth 432GB/s", 2, ["nvidia-a10 is the id of a shipped device", "hardware list"]),
-    ("hardware add my-card --like l4 --dram-bandwidth 432", 2, ["--dram-bandwidth: '432' is not in B/s", "4.8 TB/s"]),
-    ("hardware add my-card --like l4 --dram-bandwidth 432GFLOP/s", 2, ["--dram-bandwidth", "is not in B/s"]),
-    ("hardware add my-card --like l4 --dram-bandwidth -432GB/s", 2, ["--dram-bandwidth: '-432GB/s' is not a number with a unit"]),
-    ("hardware add my-card --like l4 --dram-bandwidth 432TB/s", 2, ["1.44e+03 x the 300.05 GB/s of nvidia-l4", "prefix"]),
-    ("hardware add my-card --like l4 --sms 0", 2, ["--sms is 0", "whole number from 1"]),
-    ("hardware add my-card --like l4 --sms -4", 2, ["--sms is -4"]),
-    ("hardware add my-card --like l4 --tdp 0W", 2, ["--tdp is 0W", "more than zero"]),
-    ("hardware add my-card --like trainium2 --l2 10MiB", 2, ["--l2: amazon-trainium2 has no such memory", "nearer --like"]),
-    ("hardware add my-card --like l4 --fp16 242TFLOP/s", 1, ["expected 1024 dense on 8.9", "sparse", "nothing was written"]),
-    (
-        "hardware add my-card --like l4 --sms 40 --fp16 121TFLOP/s",
-        1,
-        ["peaks.tensor.fp16: 121 TOP/s, expected 83.56 TOP/s", "nothing was written"],
-    ),
-    ("hardware add my-card --like l4 --tdp 90W -o no/such/card.yaml", 2, ["no folder no/such"]),
-]
-
-
-@each(("line", "code", "words"), BAD)
-def test_one_message_and_nothing_written(run, line, code, words) -> None:
-    outcome = run(line)
-    assert (outcome.code, outcome.out) == (code, ""), outcome
-    assert outcome.err.count("perfmodel: ") == 1
-    assert all(word in outcome.err for word in words), outcome.err
-    assert list(Path().iterdir()) == []
-
-
 def test_a_file_that_is_there_is_replaced_if_told_to(run) -> None:
     Path("mine.yaml").write_text("mine")
     refused = run("hardware add my-card --like l4 --tdp 90W -o mine.yaml")

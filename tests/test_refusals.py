@@ -217,6 +217,7 @@ RULES = {
         ("gpt2 --optimizer sgd --foreach", "--foreach is for optimizers with temporary copies"),
     ],
     "model": [
+        ("llama-3.1-8b --imbalance 1.2", "--imbalance 1.2", "no experts"),
         ("lama-3-8b", "no model is called 'lama-3-8b'", "llama-3-8b"),
         ("llama-3-8b --phase learn", "unknown phase 'learn'"),
         ("llama-3-8b --n 100 --kv-len 50", "--kv-len 50 is less than --n 100"),
@@ -257,6 +258,16 @@ RULES = {
         ("--tp 3", "--tp 3 does not divide 32 heads"),
     ],
     "serve llama-3.1-8b --hardware h200": [
+        ("--isl 512 --osl 64 --draft-tokens 3 --acceptance 1.5", "--acceptance is 1.5"),
+        ("--isl 512 --osl 64 --power-limit 900W", "--power-limit", "700 W at most"),
+        ("--isl 512 --osl 64 --clock fast", "--clock", "burst"),
+        ("--isl 512 --osl 64 --search --power-limit 500W", "--power-limit", "one layout"),
+        ("--gpus 6", "--tp 6"),
+        ("--gpus 4 --tp 3", "3"),
+        ("--ttft 5ms", "--ttft", "--search"),
+        ("--search --tpot 5", "--tpot"),
+        ("--acceptance 0.5", "--draft-tokens"),
+        ("--rate 1e6", "--rate"),
         ("--draft-tokens 1000000", "at most 64"),
         ("--weights-dtype mxfp4", "llama-3.1-8b has none"),
         ("--search --spread 0.5", "--spread is of one layout alone"),
@@ -335,6 +346,50 @@ RULES = {
         ("--backend simulator --tolerance 5%", "--tolerance is for measurements of time"),
     ],
     "calibrate": [("--implementation nothing --from-records shipped", "nothing"), ("--require 3", "--require is for --from-records")],
+    "serve": [
+        ("llama-3.1-70b --hardware h200 --gpus 72", "--tp 72 of --gpus 72", "1, 2, 4, 8, 16, 32, 64", "give --tp too"),
+        ("qwen3-235b --hardware h200 --tp 8 --ep 3", "one of 1, 2, 4, 8 does"),
+        ("qwen3-235b --hardware h200 --tp 8 --dp 3 --ep 12", "128 experts", "one of 1, 2, 4, 8 does"),
+        ("llama-3.1-8b --imbalance 1.2", "--imbalance 1.2", "no experts"),
+        ("llama-3.1-70b --hardware h200", "needs"),
+        ("gpt2 --isl 1000 --osl 100", "gpt2 takes 1,024 tokens"),
+        ("llama-3.1-8b --engine tgi", "--engine"),
+    ],
+    "report": [
+        ("--attention 'n=1:4:x2 d=64:128:x2'", "n and d are swept"),
+        ("--attention 'n=64 d=64' standard-vs-flash", "--attention with a study"),
+        ("--hardware h200", "is for --attention"),
+        ("standard-vs-flash --save-study x.txt", "is no YAML file"),
+        ("--schema --json", "only prints a schema"),
+        ("--matmul 'm=1:9999:+1 n=1 k=1'", "values"),
+    ],
+    "serve llama-3-70b --engine llama.cpp --weights-dtype Q4_K_M": [
+        ("--hardware rtx-4090", "give --gpus 2 or --gpu-layers"),
+        ("--hardware rtx-4090 --gpu-layers 81", "give 1 to 80"),
+        ("--hardware m2-ultra --gpu-layers 40", "share one memory"),
+        ("--hardware rtx-4090 --host-memory 80GB/s", "give --gpu-layers too"),
+        ("--hardware rtx-4090 --tp 2", "hold layers in turn"),
+        ("--hardware mi300x", "runs on NVIDIA, Apple devices"),
+    ],
+    "hardware add": [
+        ("my-card --like l44 --dram-bandwidth 432GB/s", "--like: no device is called 'l44'", "did you mean"),
+        ("my-card --dram-bandwidth 432GB/s", "--like is missing", "--like l4"),
+        ("my-card --like a100-pcie --dram-bandwidth 432GB/s", "--like: 'a100-pcie' could be any of 2 devices"),
+        ("My_Card --like l4 --dram-bandwidth 432GB/s", "NAME is 'My_Card'", "small letters"),
+        ("nvidia-a10 --like l4 --dram-bandwidth 432GB/s", "nvidia-a10 is the id of a shipped device", "hardware list"),
+        ("my-card --like trainium2 --l2 10MiB", "--l2: amazon-trainium2 has no such memory", "nearer --like"),
+    ],
+    "hardware add my-card --like l4": [
+        ("", "nothing says how my-card differs from l4", "--dram-bandwidth 432GB/s"),
+        ("--dram-bandwidth 432", "--dram-bandwidth: '432' is not in B/s", "4.8 TB/s"),
+        ("--dram-bandwidth 432GFLOP/s", "--dram-bandwidth", "is not in B/s"),
+        ("--dram-bandwidth -432GB/s", "--dram-bandwidth: '-432GB/s' is not a number with a unit"),
+        ("--dram-bandwidth 432TB/s", "1.44e+03 x the 300.05 GB/s of nvidia-l4", "prefix"),
+        ("--sms 0", "--sms is 0", "whole number from 1"),
+        ("--sms -4", "--sms is -4"),
+        ("--tdp 0W", "--tdp is 0W", "more than zero"),
+        ("--tdp 90W -o no/such/card.yaml", "no folder no/such"),
+    ],
 }
 """By the beginning of a line: how it goes on, and what is said."""
 LACKS = {
@@ -358,6 +413,12 @@ LACKS = {
     "compare": [("a.json b.json", "a.json: No such file")],
     "validate": [("--counters-csv missing.csv", "missing.csv")],
     "calibrate": [("--from-records missing.jsonl", "missing.jsonl"), ("--implementation torch-copy", "--from-records")],
+    "serve llama-3.1-8b --hardware h200": [("--isl 512 --osl 64 --power-limit 50W", "cannot stay within 50 W")],
+    "serve": [("llama-3.1-8b --hardware mi300x --power-limit 500W", "no power model")],
+    "hardware add my-card --like l4": [
+        ("--fp16 242TFLOP/s", "expected 1024 dense on 8.9", "sparse", "nothing was written"),
+        ("--sms 40 --fp16 121TFLOP/s", "peaks.tensor.fp16: 121 TOP/s, expected 83.56 TOP/s", "nothing was written"),
+    ],
 }
 """The same of what a file or a device does not have."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
 
 from perfmodel.catalog import engine_names, find_engine, find_model, implementations
-from perfmodel.cli import main
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.kernel_choice import WORKLOAD_OF
 from perfmodel.transformer.step import Split
@@ -52,28 +50,6 @@ def test_a_users_engine_can_be_searched(run, tmp_path: Path) -> None:
 
 def test_nobody_who_waits_is_a_number(run) -> None:
     assert run(f"{LLAMA} --json").json["waiting"] == 0
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("serve llama-3.1-70b --hardware h200 --gpus 72", ("--tp 72 of --gpus 72", "1, 2, 4, 8, 16, 32, 64", "give --tp too")),
-        ("serve qwen3-235b --hardware h200 --tp 8 --ep 3", ("one of 1, 2, 4, 8 does",)),
-        ("serve qwen3-235b --hardware h200 --tp 8 --dp 3 --ep 12", ("128 experts", "one of 1, 2, 4, 8 does")),
-        ("model llama-3.1-8b --imbalance 1.2", ("--imbalance 1.2", "no experts")),
-        ("serve llama-3.1-8b --imbalance 1.2", ("--imbalance 1.2", "no experts")),
-        (f"{LLAMA} --draft-tokens 3 --acceptance 1.5", ("--acceptance is 1.5",)),
-        (f"{LLAMA} --power-limit 900W", ("--power-limit", "700 W at most")),
-        (f"{LLAMA} --clock fast", ("--clock", "burst")),
-        (f"{LLAMA} --power-limit 50W", ("cannot stay within 50 W",)),
-        ("serve llama-3.1-8b --hardware mi300x --power-limit 500W", ("no power model",)),
-        (f"{LLAMA} --search --power-limit 500W", ("--power-limit", "one layout")),
-    ],
-)
-def test_messages_name_what_helps(capsys: pytest.CaptureFixture[str], line: str, said: tuple[str, ...]) -> None:
-    assert main(shlex.split(line)) != 0
-    error = capsys.readouterr().err
-    assert all(words in error for words in said), error
 
 
 def test_every_proposed_tp_fits() -> None:

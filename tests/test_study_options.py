@@ -39,23 +39,6 @@ def test_options_make_a_study_that_its_file_makes_again(run, tmp_path):
     assert read_study(str(path)).study.title.startswith("attention, n 1,024 to 65,536")
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("report --attention 'n=1:4:x2 d=64:128:x2'", "n and d are swept"),
-        ("report --attention 'n=64 d=64' standard-vs-flash", "--attention with a study"),
-        ("report --hardware h200", "is for --attention"),
-        ("report standard-vs-flash --save-study x.txt", "is no YAML file"),
-        ("report --schema --json", "only prints a schema"),
-        ("report --matmul 'm=1:9999:+1 n=1 k=1'", "values"),
-    ],
-)
-def test_what_makes_no_study_is_refused(run, line, words):
-    outcome = run(line)
-    assert outcome.code == 2
-    assert words in outcome.err
-
-
 def test_several_values_are_a_sweep_too():
     workload, over, values = swept("attention", "d=64 n=1024,4096")
     assert (over, values, workload.attention.n) == ("n", [1024, 4096], 1024)
