@@ -270,13 +270,6 @@ def test_a_saved_result_says_how_it_was_made(tmp_path) -> None:
     assert "perfmodel.softmax(" in found.save(tmp_path / "made.html").read_text()
 
 
-def test_columns_as_a_frame_share_the_numbers() -> None:
-    found = perfmodel.sweep(n="1:100:+1", d=64)
-    frame = found.to_frame()
-    assert np.shares_memory(frame["roofline_s"].to_numpy(), found["roofline_s"])
-    assert found.to_dict()["n"] == found["n"].tolist()
-
-
 def test_arguments_of_a_command_are_given_by_place() -> None:
     assert perfmodel.kv_cache("llama-3-8b", n=64) == perfmodel.kv_cache(model="llama-3-8b", n=64)
     assert perfmodel.claims("S029") == perfmodel.claims(ids=["S029"])
@@ -300,11 +293,6 @@ def test_the_page_on_python_runs(tmp_path, monkeypatch) -> None:
     code = [block.partition("\n")[2] for block in page.split("```")[1::2]]
     assert len(code) == 3
     exec("".join(code), {})
-
-
-def test_a_report_is_written_from_python(tmp_path) -> None:
-    path = tmp_path / "found.json"
-    assert perfmodel.softmax(rows=64, cols=64, output=str(path)) == json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("implementation", ["torch-sdpa-cudnn", "torch-eager"])

@@ -355,30 +355,12 @@ def test_command_lists_every_claim_with_counts(run):
         assert word not in outcome.out
 
 
-def test_one_claim(run):
-    outcome = run("claims s028")
-    assert "1 claim: 1 is wrong." in outcome.out
-    assert "824.6 GFLOP" in outcome.out
-    assert "66.6 GFLOP" in outcome.out
-    assert "S029" not in outcome.out
-
-
 def test_ids_and_verdicts_narrow(run):
     assert [c["id"] for c in run("claims S030 S012 S012 --json").json["claims"]] == ["S012", "S030"]
     wrong = run("claims --verdict wrong --json").json
     assert {c["id"] for c in wrong["claims"]} == {name for name, row in EXPECTED.items() if row["verdict"] == WRONG}
     assert wrong["counts"][WRONG] == len(wrong["claims"])
     assert run("claims S012 --verdict holds").out.splitlines()[1] == "0 claims."
-
-
-def test_explain(run):
-    text = run("claims S013 --explain all").out
-    assert "C / W = " in text
-    assert "Williams, Waterman & Patterson 2009" in text
-    steps = run("claims S029 --explain all --json").json["explanation"]
-    assert {entry["what"] for entry in steps} == {check.what for check in find_claims(["S029"])[0].checks}
-    assert steps[0]["steps"][-1]["value"] == 25232932864
-    assert run("claims S051 --explain all --json").json["explanation"] == []
 
 
 def test_unknown_id_and_verdict(run):

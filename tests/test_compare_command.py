@@ -315,14 +315,6 @@ def test_two_algorithms_on_one_device_with_an_arrow(run, tmp_path: Path) -> None
     assert page.stat().st_size > 10_000
 
 
-def test_two_implementations(run) -> None:
-    outcome = run("compare torch-eager torch-sdpa-flash --hardware h200 --json", "--attention", ATTENTION)
-    assert rows(from_data(outcome.json))["n 4096 d 64 b 8 h 16", "time, predicted"][3] == FASTER
-    slower = run("compare torch-sdpa-cudnn torch-sdpa-flash --hardware h200 --fail-on slower", "--attention", ATTENTION)
-    assert slower.code == 3
-    assert "SLOWER" in slower.out
-
-
 def test_the_same_is_said_to_be_the_same(run) -> None:
     said = run("compare h200 h200").out
     assert "By the ratio of roofs the H200 has the same rates as the H200." in said

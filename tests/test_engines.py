@@ -77,6 +77,11 @@ MINIMAL = "id: mine\nname: Mine\n"
         ("batching: {mixd: true}\n", "mixd"),
         ("kernels: {all_reduce: [nccl], atention: [x]}\n", "atention"),
         ("by_device: [{below_gib: 70, token_budget: -1}]\n", "token_budget is -1"),
+        ("overhead: {step_s: -1}\n", "overhead.step_s is -1"),
+        ("overhead: {kernel_s: .nan}\n", "overhead.kernel_s is nan"),
+        ("overhead: {request_s: 1e300}\n", "give seconds from 0"),
+        ("widths: {dense: {tpot: [2.0, 0.5]}}\n", "widths.dense.tpot is 2 to 0.5"),
+        ("widths: {dense: {ttft: [.nan, 3]}}\n", "give shares around 1"),
     ],
 )
 def test_a_bad_field_gets_one_clear_message(tmp_path, text, words):

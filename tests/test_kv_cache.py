@@ -88,11 +88,6 @@ def test_intensity_of_latent_attention(heads, intensity):
     assert f"{score_flops(attention, cached=True) / layer_token_bytes(attention, SIXTEEN):.1f}" == intensity
 
 
-def test_grouped_decode_intensity_is_the_group():
-    attention = GroupedAttention(heads=32, kv_heads=8, head_dim=128)
-    assert score_flops(attention, cached=True) / layer_token_bytes(attention, SIXTEEN) == 4
-
-
 # Formats, blocks, windows
 
 
@@ -237,11 +232,6 @@ def test_a_window_on_every_layer_has_no_longest_context(run):
     found = run("kv-cache mistral-7b --n 8192 --json").json
     assert (found["max_context"], found["any_context_fits"]) == (None, True)
     assert "any length" in run("kv-cache mistral-7b --n 8192").out
-
-
-def test_default_length_is_the_models_own(run):
-    assert run("kv-cache gpt2 --json").json["inputs"]["n"] == 1024
-    assert "more than the 1,024" in run("kv-cache gpt2 --n 1025").out
 
 
 def test_fp8_weights_are_multiplied_in_fp8_where_the_device_does(run):

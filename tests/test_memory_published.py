@@ -144,30 +144,6 @@ def test_both_accounts_of_a_stage_agree(name, sparing):
 
 
 @pytest.mark.parametrize(
-    ("name", "sp", "selective", "both", "full"),
-    [
-        ("22B", 66.84, 49.42, 16.18, 7.64),
-        ("175B", 62.04, 56.53, 18.49, 8.71),
-        ("530B", 58.31, 62.04, 20.27, 9.42),
-        ("1T", 58.31, 62.04, 20.27, 9.42),
-    ],
-)
-def test_figure_7(name, sp, selective, both, full):
-    """Percent of tensor parallelism alone, as calculon restates the bars: read off the figure, within 0.15 of what Table 2 gives."""
-    plain = training(name)
-    model, t = plain.model, plain.parallel.tp
-    size = (2048, plain.sequences, model.hidden, model.layers[0].attention.heads, t)
-    whole = layer_bytes(*size)
-    percent = [
-        100 * layer_bytes(*size, sp=True) / whole,
-        100 * layer_bytes(*size, recompute="selective") / whole,
-        100 * layer_bytes(*size, sp=True, recompute="selective") / whole,
-        100 * layer_bytes(*size, recompute="full") / whole,
-    ]
-    assert percent == pytest.approx([sp, selective, both, full], abs=0.15)
-
-
-@pytest.mark.parametrize(
     ("parallel", "recompute"),
     [
         (Parallel(), "none"),

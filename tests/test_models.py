@@ -240,13 +240,6 @@ def test_tying_has_a_default_per_architecture(kind, tied):
     assert built(model_type=kind, tie_word_embeddings=not tied).tied_embeddings is not tied
 
 
-@pytest.mark.parametrize("field", ["num_experts", "num_local_experts", "n_routed_experts"])
-def test_the_number_of_experts_has_three_names(field):
-    spec = built(model_type="mixtral", **{field: 8})
-    assert isinstance(spec.layers[0].mlp, MoeMlp)
-    assert (spec.layers[0].mlp.experts, spec.layers[0].mlp.experts_per_token) == (8, 2)
-
-
 def windows(**fields: Any) -> list[Any]:
     return [layer.attention.window for layer in built(**fields).layers]
 
@@ -261,23 +254,6 @@ def test_windows():
     assert windows(model_type="gemma3_text", num_hidden_layers=7, sliding_window=8) == [8, 8, 8, 8, 8, None, 8]
     kinds = ["full_attention", "sliding_attention", "full_attention"]
     assert windows(model_type="gemma2", sliding_window=8, layer_types=kinds) == [None, 8, None]
-
-
-def test_qwen_has_a_window_only_if_it_uses_it():
-    assert windows(model_type="qwen2", sliding_window=8, max_window_layers=1) == [None] * 3
-    assert windows(model_type="qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1) == [None, 8, 8]
-
-
-def test_hybrid_models():
-    gemma = find_model("gemma-4-26b-a4b").layer_kinds
-    assert [(layer.attention.window, layer.attention.kv_heads, layer.attention.head_dim, count) for layer, count in gemma] == [
-        (1024, 8, 256, 25),
-        (None, 2, 512, 5),
-    ]
-    scout = find_model("llama-4-scout").layer_kinds
-    assert [(layer.attention.window, count) for layer, count in scout] == [(8192, 36), (None, 12)]
-    oss = find_model("gpt-oss-20b").layer_kinds
-    assert [(layer.attention.window, count) for layer, count in oss] == [(128, 12), (None, 12)]
 
 
 def test_experts_on_some_layers():
@@ -300,14 +276,6 @@ def test_experts_on_some_layers():
     assert [(isinstance(layer.mlp, DenseMlp), layer.norms) for layer in spec.layers] == [(True, 4)] * 3
     first = find_model("deepseek-v3")
     assert [isinstance(layer.mlp, DenseMlp) for layer in first.layers[:4]] == [True, True, True, False]
-
-
-def test_gpt2_has_names_of_its_own():
-    raw = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 100, "n_ctx": 32}
-    spec = parse(raw, "x", "x")
-    assert (spec.hidden, spec.max_positions, spec.tied_embeddings, spec.norm) == (64, 32, True, "layer")
-    assert spec.layers[0].mlp.width == 256
-    assert parse({**raw, "n_inner": 100}, "x", "x").layers[0].mlp.width == 100
 
 
 # Finding them

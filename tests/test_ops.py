@@ -141,20 +141,6 @@ def test_occupancy_equals_placing_warps() -> None:
     assert seen == {"registers", "sram", "threads", "blocks"}
 
 
-def test_occupancy_of_a_published_case() -> None:
-    """An RTX 4090 and its kin: 64 threads, 16,888 B: five blocks by shared memory; 200 registers allow four, 168 six."""
-    sm = occupancy.multiprocessor(find_device("nvidia-l40s"))
-    assert occupancy.block_limits(occupancy.ThreadBlock(64, 200, 16888), sm)["registers"] == 4
-    limits = occupancy.block_limits(occupancy.ThreadBlock(64, 168, 16888), sm)
-    assert (limits["sram"], limits["registers"]) == (5, 6)
-
-
-def test_units_are_nvidias_alone() -> None:
-    sm = occupancy.multiprocessor(find_device("mi300x"))
-    assert (sm.register_unit, sm.partitions, sm.sram_unit, sm.sram_reserve, sm.warp) == (1, 1, 1, 0, 64)
-    assert occupancy.multiprocessor(find_device("nvidia-v100-sxm-32gb")).sram_reserve == 0
-
-
 @pytest.mark.parametrize("element", sectors.ELEMENT_SIZES)
 def test_sectors_equal_the_bytes_touched(element):
     for stride in range(40):

@@ -98,13 +98,6 @@ def test_a_device_that_waits_for_its_host_draws_static_power_meanwhile():
     assert slow.seconds == pytest.approx(2.0)
 
 
-def test_a_sustained_run_is_slower_than_a_burst_by_their_clocks():
-    power, one = Power(plain(burst=1.2)), Demand(1e-3, 0.0, 1.0, 0.0, 0.0)
-    burst, lasting = power.run([one], BURST), power.run([one], SUSTAINED)
-    assert lasting.seconds == pytest.approx(1e-3 * burst.clock / lasting.clock)
-    assert lasting.watts == pytest.approx(700.0)
-
-
 def test_energy_is_the_sum_of_its_parts_and_joules_of_counts():
     assert energy(2.0, 10.0, 5.0, 50.0, 0.5, 100.0, 1.0) == 200 + 5 + 5 + 25
     assert joules_of(device(picojoules={"l2": 50.0}).power, [("l2", 1e12)]) == pytest.approx(50.0)
@@ -140,18 +133,6 @@ def test_sustained_power_keeps_the_limit_and_is_no_faster_than_a_burst(found, li
     assert lasting.watts <= limit * (1 + 1e-6)
     assert lasting.seconds >= burst.seconds * (1 - 1e-6)
     assert lasting.seconds >= sum(one.seconds for one in found) * (1 - 1e-6)
-
-
-@given(DEMANDS)
-def test_a_kernel_below_the_limit_keeps_the_highest_clock(one):
-    power = Power(find_device(H200))
-    full = Power(replace(find_device(H200), tdp=replace(find_device(H200).tdp, number=1e9))).run([one])
-    assert (power.run([one]).clock == 1.0) == (full.watts <= 700.0)
-
-
-def test_no_clock_stays_within_less_than_static_power():
-    with pytest.raises(UnavailableError, match="cannot stay within 50 W"):
-        Power(find_device(H200), 50.0).run([Demand(1.0, 0.0, 100.0, 0.0, 0.0)])
 
 
 # Kernels

@@ -27,9 +27,6 @@ from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.records import read_records
 
 H200 = "nvidia-h200-sxm"
-PREFILL = {"name": "llama-3-8b", "phase": "prefill", "n": 2048, "hardware": "h200"}
-
-
 # Limits, over kernels and steps
 
 ANY_SIZE = st.integers(1, 1 << 14)
@@ -145,14 +142,6 @@ def test_a_training_step_says_what_it_takes_under_a_lower_limit():
     assert limited["verdict"][1] == f"{usual['verdict'][1][:-1]}; {limited['totals']['time_s']['sustained'] * 1e3:.0f} ms under 400 W."
 
 
-def test_steps_are_sustained_unless_asked_otherwise():
-    lasting, burst = perfmodel.model(**PREFILL), perfmodel.model(**PREFILL, clock=BURST)
-    assert lasting["totals"]["clock"] == SUSTAINED
-    assert lasting["totals"]["time_s"]["predicted"] > burst["totals"]["time_s"]["predicted"]
-    assert sum(op["time_s"]["predicted"] for op in lasting["ops"]) == pytest.approx(lasting["totals"]["time_s"]["predicted"])
-    assert lasting["totals"]["sustained"]["energy_per_token_j"] == pytest.approx(lasting["totals"]["sustained"]["energy_j"] / 2048)
-
-
 def test_an_eager_step_waits_for_its_host_at_static_power():
     ask = {"name": "llama-3.2-1b", "phase": "decode", "kv_len": 1000, "hardware": "h200", "dtype": "bf16"}
     graph, eager = (perfmodel.model(**ask, **more)["totals"] for more in ({}, {"graph": False, "host_us": 20.0}))
@@ -161,14 +150,6 @@ def test_an_eager_step_waits_for_its_host_at_static_power():
     assert eager["sustained"]["power_w"] < graph["sustained"]["power_w"]
     assert eager["sustained"]["energy_j"] == pytest.approx(eager["sustained"]["power_w"] * eager["time_s"]["sustained"])
     assert eager["sustained"]["energy_j"] > find_device(H200).power.static_w * waits
-
-
-def test_a_search_says_that_its_times_are_bursts(capsys):
-    line = "model gpt2 --phase train --batch 8 --n 256 --search 2 --hardware h200"
-    main([*line.split(), "--full"])
-    assert "Times are bursts" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(UsageError, match="--power-limit is for one layout"):
-        perfmodel.model(name="gpt2", phase="train", batch=8, n=256, search=2, hardware="h200", power_limit="400W")
 
 
 def test_a_device_without_a_power_model_says_so_when_asked():

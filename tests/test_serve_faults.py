@@ -64,23 +64,6 @@ def test_times_of_a_device_without_a_calibration_are_at_least(run) -> None:
     assert found["ttft_s"].get("high") is None
 
 
-@pytest.mark.parametrize(
-    ("field", "words"),
-    [
-        ("overhead: {step_s: -1}", "overhead.step_s is -1"),
-        ("overhead: {kernel_s: .nan}", "overhead.kernel_s is nan"),
-        ("overhead: {request_s: 1e300}", "give seconds from 0"),
-        ("widths: {dense: {tpot: [2.0, 0.5]}}", "widths.dense.tpot is 2 to 0.5"),
-        ("widths: {dense: {ttft: [.nan, 3]}}", "give shares around 1"),
-    ],
-)
-def test_an_engines_seconds_and_widths_have_a_meaning(capsys, tmp_path, field: str, words: str) -> None:
-    file = tmp_path / "engine.yaml"
-    file.write_text(f"id: mine\nname: Mine\n{field}\n")
-    assert main([*shlex.split(LLAMA), "--engine", str(file)]) != 0
-    assert words in capsys.readouterr().err
-
-
 def test_a_pools_first_step_gives_two_tokens_at_once(run) -> None:
     """The token of the prompt goes out with that of the decode worker's first step: of two tokens there is no time between."""
     found = run(f"{LLAMA} --isl 2 --osl 2 --concurrency 1 --prefill-workers 1 --workers 1 --json").json

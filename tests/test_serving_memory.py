@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -100,11 +99,6 @@ def test_the_cache_has_whole_blocks_and_windows_keep_what_they_see():
     spread = _memory("deepseek-v2", Split(tp=1, ep=8))
     fit = spread.fit(4096)
     assert spread.most_running(4096) == fit.max_batch == 8 * (fit.free // fit.sequence)
-
-
-def test_a_reserve_of_all_memory_leaves_no_room():
-    one = _memory("llama-3-8b", Split())
-    assert replace(one, engine=replace(one.engine, reserve=one.capacity)).most_running(1) == 0
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3, 4, 7])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import cache
 
@@ -162,50 +161,6 @@ def test_formulas_of_a_cache_on_several_gpus_end_in_its_numbers(run):
 
 
 # What is said first
-
-SLOW = [
-    "model llama-3-8b --n 2048 --hardware h200",
-    "model llama-3-70b --phase generate --n 1024 --kv-len 1152 --tp 8 --hardware h200",
-    "model gpt2-xl --phase train --batch 8 --n 1024 --hardware h200",
-    "model gpt2-medium --phase train --batch 16 --n 1024 --search 8 --hardware h200",
-    "batch gpt2 --kv-len 16 --hardware h200",
-]
-LINES = [
-    "model llama-3-8b --phase decode --batch 8 --kv-len 2048 --hardware h200",
-    "batch llama-3-8b --kv-len 2048 --hardware h200",
-    "kv-cache llama-3-8b --n 8192 --batch 16 --hardware h100-sxm",
-    "memory llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full",
-    "remat --layers 10 --checkpoints 5",
-    "remat --layers 10 --budget 6",
-    *map(slow, SLOW),
-]
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_an_answer_comes_first_and_is_short(run, line):
-    """Three sentences that fit a line each; meters; then at most twelve rows."""
-    found = run(line).out.split("\n\n")
-    _, *verdict = found[0].splitlines()
-    assert 1 <= len(verdict) <= 3
-    assert all(len(sentence) <= 90 for sentence in verdict), verdict
-    assert found[1].startswith("share of the ")
-    tables = [part.splitlines() for part in found[2:-1]]
-    assert sum(len(table) - 1 for table in tables) <= 12 + len(tables) - 1  # and their titles
-    assert "--full: " in found[-1]
-    assert "█" not in "".join("".join(table) for table in tables)
-
-
-@pytest.mark.parametrize("line", [LINES[0], *map(slow, SLOW[:3])])
-def test_rows_of_a_model_add_up_to_its_time(run, line):
-    """Those of the most, and one of all others."""
-    rows = run(line).out.split("\n\n")[2].splitlines()[1:]
-    assert len(rows) == 12
-    assert rows[-1].split()[1] == "others"
-    found = [re.search(r"[num]?s +(<0.1|[\d.]+)%", row) for row in rows]
-    shares = [0.0 if one is None or one[1] == "<0.1" else float(one[1]) for one in found]
-    assert shares[:-1] == sorted(shares[:-1], reverse=True)
-    assert sum(shares) == pytest.approx(100, abs=0.7)
-
 
 # Pictures
 

@@ -140,6 +140,15 @@ def test_one_turn_of_tiles_by_hand() -> None:
     assert alone(w, "aiter", MI355X, 256, 256) == pytest.approx(2e-6 + (busy**3 + dram**3) ** (1 / 3))
 
 
+def test_tiles_and_occupancy() -> None:
+    """LDS of 64 KiB holds slices of 128 B of one tile of 256 x 256, 160 KiB of two, but registers hold the sums of one alone."""
+    assert amd_gemm.resident(256, 256, 64 * 1024, 131072) == amd_gemm.resident(256, 256, 160 * 1024, 131072) == 1
+    assert [amd_gemm.resident(128, 128, size * 1024, 131072) for size in (64, 160)] == [2, 4]
+    assert (128, 512) in amd_gemm.tiles("aiter-blockscale", "mxfp4")
+    assert (256, 512) not in amd_gemm.tiles("aiter-blockscale", "mxfp4")
+    assert max(amd_gemm.tiles("aiter-blockscale", "fp8")) == (128, 128)
+
+
 def test_what_is_not_timed_is_never_fastest() -> None:
     """The plans left over hold the fastest of all, whatever the parameters."""
     rng = random.Random(0)

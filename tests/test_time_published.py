@@ -18,7 +18,6 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.implementations import find, kernel_name
 from perfmodel.timing.models import eager
-from perfmodel.timing.models._attention_grid import MMA_SYNC_FLOP, WGMMA, AttentionLaunch, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.timing.reference_devices import with_parts
 from perfmodel.validation.compare import RecordRow, compare_files
@@ -149,20 +148,6 @@ def test_a_kernel_is_calibrated_under_one_name():
                 assert find_model(block.model).from_tables, (device.id, block.implementation)
 
 
-def test_flash_attention_3_runs_on_hopper_alone():
-    with pytest.raises(UnavailableError, match=r"9\.0"):
-        predict(TimeRequest(Case(work(), "fa3", FORWARD), "attention", "fp16", find_device(A100_80), 0.0, fallbacks))
-
-
-def test_older_instructions_reach_less_of_newer_tensor_units():
-    ampere, hopper, blackwell = 2048.0, 4096.0, 8192.0
-    launch = AttentionLaunch(128, 64)
-    assert slowdown(launch, ampere, 2) == 1.0
-    assert slowdown(launch, hopper, 2) == pytest.approx(hopper / MMA_SYNC_FLOP) == pytest.approx(1 / 0.629)
-    assert slowdown(launch, blackwell, 2) == pytest.approx(2 / 0.629)
-    assert slowdown(replace(launch, rows=WGMMA), hopper, 2) == 1.0
-
-
 @pytest.mark.parametrize("name", [A100_80, H100, H200, B200])
 def test_standard_and_fused_attention_are_predicted(name, run):
     found = json.loads(run(f"attention {SHAPE} --hardware {name} --json").out)["results"]
@@ -243,10 +228,6 @@ def test_short_sequences_wait_for_the_host_where_nothing_says_that_the_time_is_o
     assert times[1] < 2 * times[0] < times[2] / 10
     for state in ("clean", "warm"):
         assert model.seconds(Case(work(16), STANDARD, cache=state), device, p) < times[0] / 3
-
-
-def test_models_of_few_rows_have_few_parameters():
-    assert [len(find_model(name).parameters) for name in ("fa3-few", "fa1")] == [2, 2]
 
 
 def test_megatron_is_not_predicted_with_a_mask_that_no_row_had():

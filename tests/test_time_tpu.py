@@ -42,6 +42,23 @@ def paged(case: Case, device: Device = V6E) -> float:
 # Products
 
 
+def test_a_narrow_product_streams_its_weights() -> None:
+    # x and y 65,536 B each, W 33,554,432 B; 1638 GB/s
+    assert product(8) == pytest.approx(2e-6 + 65_536 / 0.819e12 + 33_619_968 / 1.4742e12)
+
+
+def test_a_wide_product_is_the_peak() -> None:
+    # 2 x 4096^3 FLOP at 0.9 x 918 TFLOP/s, x of 33,554,432 B before
+    assert product(4096) == pytest.approx(2e-6 + 33_554_432 / 0.819e12 + 2 * 4096**3 / 826.2e12)
+
+
+def test_whole_squares_are_multiplied() -> None:
+    assert xla_matmul.padded_flops(Matmul(9, 300, 100), 256) == 2 * 16 * 512 * 256
+    assert xla_matmul.padded_flops(Matmul(9, 300, 100, batch=3), 128) == 3 * 2 * 16 * 384 * 128
+    # one column more is 256 more
+    assert product(4096, n=4097) - product(4096) == pytest.approx(2 * 4096 * 256 * 4096 / 826.2e12)
+
+
 # Attention
 
 
@@ -51,12 +68,28 @@ def test_a_decode_by_hand() -> None:
     assert paged(decode(128, 1024)) == pytest.approx(4e-6 + 128 * 8 * 500 / 1.75e9 + vector_s)
 
 
+def test_a_short_cache_is_moved_to_vmem_first() -> None:
+    # 6880 keys of 4096 B are the last within 0.21 of 128 MiB
+    kept, moved = paged(decode(1, 6882)), paged(decode(1, 6880))
+    assert moved - kept == pytest.approx(6880 * 4096 / 0.819e12 - 2 * 15 / 1.75e9)
+
+
 def test_a_prefill_visits_the_keys_before_each_block() -> None:
     # 64 queries over 96 keys, causal: blocks of 32 see 64 and 96 keys
     assert tpu_attention.visits(decode(1, 96, n=64).workload) == (2, 160)
     assert tpu_attention.visits(replace(decode(1, 96, n=64).workload, causal=False)) == (2, 192)
     brute = sum(100 - 70 + min(70, 32 * (block + 1)) for block in range(3))
     assert tpu_attention.visits(decode(1, 100, n=70).workload) == (3, brute)
+
+
+def test_a_decode_pays_for_a_block_of_queries() -> None:
+    assert paged(decode(1, 8192, n=32)) == paged(decode(1, 8192))
+
+
+def test_many_kv_heads_wait_for_pages() -> None:
+    # 32 KV heads: 16 KiB a key at 1638 GB/s take longer than its 15 cycles
+    case = decode(8, 2048, kv_heads=32)
+    assert paged(case) == pytest.approx(4e-6 + 8 * 32 * 500 / 1.75e9 + 8 * 2048 * 16384 / 1.638e12)
 
 
 @pytest.mark.parametrize("change", [{"window": 64}, {"mask": True}, {"dropout": 0.1}, {"dtype": DTYPES["fp8"]}, {"dv": 64}])

@@ -6,10 +6,6 @@ import json
 
 import pytest
 
-from perfmodel.catalog import find_model
-from perfmodel.transformer.training.memory import peak
-from perfmodel.transformer.training.question import TrainingConfig
-
 
 @pytest.fixture
 def run(run_full):
@@ -60,15 +56,6 @@ def test_a_long_causal_sequence_uses_no_more_than_the_peak(run, model):
     assert f"HFU {data['hfu']:.1%}; MFU: FLOP on visible scores, HFU: executed." in out
 
 
-def test_memory_is_that_of_the_memory_command(run):
-    data = run(f"{SMALL} --json").json
-    assert data["memory"]["peak"] == peak(TrainingConfig(find_model("gpt2-medium"), 8, 1024)).bytes
-    assert data["memory"]["peak"] == run("memory gpt2-medium --batch 8 --n 1024 --json").json["bytes"]["peak"]
-    assert data["memory"]["fits"] is True
-    assert run(SMALL.replace("--batch 8", "--batch 512 --json")).json["memory"]["fits"] is False
-    assert "Does not fit" in run(SMALL.replace("--batch 8", "--batch 512")).out
-
-
 def test_options_reach_the_model(run):
     plain = run(f"{SMALL} --json").json
     for more, key, value in (
@@ -87,31 +74,6 @@ def test_options_reach_the_model(run):
         assert data["step_s"] != plain["step_s"] or key == "dtype"
     assert run(f"{SMALL} --dtype fp32 --json").json["inputs"]["precision"] == "fp32"
     assert run(f"{SPREAD} --no-overlap --json").json["step_s"] > run(f"{SPREAD} --json").json["step_s"]
-
-
-def test_the_text_says_what_takes_the_time(run):
-    out = run(SPREAD).out
-    for words in (
-        "A step takes",
-        "MFU",
-        "HFU",
-        "pipeline bubble",
-        "tensor parallel",
-        "one node of 8 H200",
-        "PaLM: 6N + 12LHQT",
-        "capacity",
-    ):
-        assert words in out
-    assert (
-        "Waiting for the host takes" in run("model gpt2 --phase train --batch 1 --n 256 --hardware h200 --implementation huggingface").out
-    )
-    assert "At the roof, as not predicted: attention, gradient" in run("model deepseek-v2 --phase train --n 512 --hardware h200").out
-
-
-def test_the_explanation_is_in_text_and_object(run):
-    assert "t_f + t_b" in run(f"{SMALL} --explain all").out
-    [part] = run(f"{SMALL} --explain all --json").json["explanation"]
-    assert {"step", "MFU", "HFU", "model FLOP by PaLM"} <= {step["name"] for step in part["steps"]}
 
 
 def test_a_search_tells_the_options_of_what_it_found(run):
@@ -175,13 +137,6 @@ def test_what_gpus_without_sequences_do_is_said(run):
     out = run("model llama-3-8b --phase train --batch 1 --n 512 --dp 2 --hardware h200").out
     assert "--dp 2 does not divide the batch of 1: the fullest GPUs have 1, and the others wait; 1 of them have none" in out
     assert "does not divide" not in run("model llama-3-8b --phase train --batch 2 --n 512 --dp 2 --hardware h200").out
-
-
-def test_rows_of_conventions_say_what_they_count(run):
-    out = run("model mixtral-8x7b --phase train --n 512 --lora 8 --hardware h200").out
-    for words in ("PaLM: 4N + 12LHQT", "MFU and HFU: visible, executed", "experts are without adapters", "whole square of scores"):
-        assert words in out
-    assert "PaLM: 6N + 12LHQT" in run("model gpt2 --phase train --n 512 --hardware h200").out
 
 
 @pytest.mark.parametrize("more", ["", "--precision bf16", "--dtype bf16"])
