@@ -12,7 +12,7 @@ import yaml
 from each import each
 
 from perfmodel import __version__
-from perfmodel.catalog import device_ids, find_device
+from perfmodel.catalog import device_ids
 from perfmodel.cli import command_names
 from perfmodel.core.files import read_yaml
 from perfmodel.report.document import Report, Table
@@ -126,19 +126,3 @@ def test_ridge_points_are_explained(run):
     values = {step["name"]: step["value"] for part in data["explanation"] for step in part["steps"]}
     for name, point in data["ridge_points"].items():
         assert values[f"ridge point, {name}"] == point["value"]
-
-
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("h200", "nvidia-h200-sxm"),
-        ("H200", "nvidia-h200-sxm"),
-        ("gh200", "nvidia-gh200-96gb"),
-        ("mi300x", "amd-mi300x"),
-        ("a100-sxm-40gb", "nvidia-a100-sxm-40gb"),
-        ("l4", "nvidia-l4"),
-        ("nvidia-l40s", "nvidia-l40s"),
-    ],
-)
-def test_names_are_whole_words(name, found):
-    assert find_device(name).id == found
