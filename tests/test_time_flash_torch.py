@@ -67,6 +67,15 @@ def test_cudnn_compiles_few_head_dims():
     assert time_of[96] == pytest.approx(time_of[128], rel=1e-9)
 
 
+def test_keys_past_the_end_are_masked_in_every_tile():
+    times = {
+        n: [seconds(Case(attention(8, 16, 16, n, 64, False), "torch-sdpa-cudnn"), H200, padded=part) for part in (0, 1)]
+        for n in (4096, 4100)
+    }
+    assert times[4096][0] == times[4096][1]
+    assert times[4100][0] < times[4100][1]
+
+
 def test_the_launch_sets_tile_and_residents_of_the_project_s_kernel():
     case = Case(
         attention(1, 8, 8, 1024, 64, True), "numba-flash-mma", launch={"br": 64, "bc": 128, "threads": 128, "shared_bytes": 150_000}
