@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_example import ceilings, crowded, example, long_names, point
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.report.charts.chart_tables import brief_table, point_notes, points_table
@@ -25,6 +24,7 @@ from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineC
 from perfmodel.report.document import Report
 from perfmodel.report.formats.svg import panel, scene, size_of
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
+from tools.refresh.report_example import ceilings, crowded, example, long_names, point
 
 WIDE, NARROW = Size(760, 500, 12), Size(368, 400, 11)
 """Beside the size of a page's pictures: one with much room, and one with little."""

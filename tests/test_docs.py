@@ -155,7 +155,7 @@ def test_what_adding_shows_works(run, tmp_path, monkeypatch):
 
 def test_one_file_writes_every_report(tmp_path, monkeypatch, run):
     """The exporter of docs/adding.md, dropped into formats/, has every number of every report, of pictures alone too."""
-    from report_example import example
+    from tools.refresh.report_example import example
 
     [text] = [text for language, text in blocks() if language == "python" and "/formats/" in text]
     assert len(text.splitlines()) < 15

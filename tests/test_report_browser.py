@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from browser import BINARY, Browser
-from report_example import HOSTILE, crowded, example, long_names
 from test_answer_first import LINES
 
 from perfmodel.report import write
 from perfmodel.report.charts.chart_tables import points_table
+from tools.refresh.report_example import HOSTILE, crowded, example, long_names
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no chromium is installed; apt-get install chromium")
 

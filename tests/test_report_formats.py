@@ -13,7 +13,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_example import GOLDEN, crowded, example, long_names
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import DataError, UsageError
@@ -30,6 +29,7 @@ from perfmodel.report.terminal import render as as_terminal
 from perfmodel.report.terminal import render as terminal
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import as_record
+from tools.refresh.report_example import GOLDEN, crowded, example, long_names
 
 SUFFIXES = [".html", ".json", ".md", ".svg", ".png", ".txt"]
 
@@ -42,7 +42,7 @@ def rendered(suffix: str, report: Report) -> bytes:
 @pytest.mark.parametrize("suffix", [".md", ".svg", ".json"])
 def test_golden_files(suffix: str) -> None:
     golden = (GOLDEN / f"example{suffix}").read_bytes()
-    assert rendered(suffix, example()) == golden, "if the change is meant: python tests/report_example.py"
+    assert rendered(suffix, example()) == golden, "if the change is meant: python -m tools.refresh.report_example"
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

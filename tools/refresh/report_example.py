@@ -1,4 +1,7 @@
-"""A report with everything in it, from numbers written here: what formats are tested on. Run this file to write its golden files."""
+"""A report with everything in it, from numbers written here, and its golden files: ``python -m tools.refresh.report_example``.
+
+Formats are tested on it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ from perfmodel.report.charts.schema import (
     Series,
 )
 from perfmodel.report.document import Column, DataTable, Formula, ProfileUse, Provenance, Report, Table
+from tools.scores import DATA
 
-GOLDEN = Path(__file__).parent / "data" / "report"
+GOLDEN = DATA / "report"
 HOSTILE = '<script>alert(1)</script> & "quoted" | `code`'
 
 
@@ -78,7 +82,7 @@ def example() -> Report:
             8, "softmax", 3_000_000, {"dram": 1e6, "l2": 2e6}, "fp32", "vector", roofline_s=1e-6, terms={"dram": 1e-6, "sfu": 4e-7}
         ),
     ]
-    sweep = [(256, 2e-5), (512, 4e-5), (1024, 9e-5), (2048, 3e-4), (4096, 9e-4)]
+    sweep: list[tuple[float, float]] = [(256, 2e-5), (512, 4e-5), (1024, 9e-5), (2048, 3e-4), (4096, 9e-4)]
     return Report(
         "Attention on two devices",
         ["flash N=4096 is bound by the tensor unit.", f"{HOSTILE} is bound by DRAM bandwidth; ABOVE ITS ROOF: a count is wrong."],
@@ -147,8 +151,9 @@ def crowded(count: int = 50, seed: int = 1) -> Report:
         found.append(point(number, name, flops, dram, dram * 3, roof, group=group, predicted=predicted, measured=seen, share=1 / count))
     pairs = [Pair(p.name, p.measured.value, p.predicted.value, p.group) for p in found if p.measured and p.predicted]
     lines = [Series(f"family {k}", [(2**n, 2.0**n * (k + 1) * 1e-6) for n in range(13)]) for k in range(4)]
-    charts = [Roofline("Fifty kernels", "one", "Device One", ceilings(), found), LineChart("Sweep", "batch", "time", lines)]
-    return Report("Fifty kernels", ["Most are bound by DRAM."], [], charts=[*charts, ScatterChart("Errors", pairs, low=0.8, high=1.2)])
+    roofline, sweep = Roofline("Fifty kernels", "one", "Device One", ceilings(), found), LineChart("Sweep", "batch", "time", lines)
+    errors = ScatterChart("Errors", pairs, low=0.8, high=1.2)
+    return Report("Fifty kernels", ["Most are bound by DRAM."], [], charts=[roofline, sweep, errors])
 
 
 def long_names() -> Report:
