@@ -6,7 +6,6 @@ from dataclasses import replace
 from math import floor
 
 import pytest
-import zero
 
 from perfmodel.catalog import find_model
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
@@ -19,6 +18,25 @@ from perfmodel.transformer.training.state import state_bytes
 
 GIB = 2**30
 SELECTIVE = Recomputation("selective")
+
+
+# ZeRO's own account of state: Rajbhandari et al. 2020, arXiv 1910.02054, section 5, Tables 1 and 2. No experts, no vectors apart.
+
+
+def bytes_per_parameter(gpus: float, stage: int) -> float:
+    """2 + 2 + 12 of Adam in mixed precision; optimizer state divided from stage 1 on, gradients from 2, weights from 3."""
+    weights, gradients, optimizer = (gpus if stage >= level else 1 for level in (3, 2, 1))
+    return 2 / weights + 2 / gradients + 12 / optimizer
+
+
+def largest_model(memory: float, gpus: float, stage: int, model_parallel: float = 1) -> float:
+    """Parameters whose state fills ``memory`` bytes of each of ``gpus`` data-parallel GPUs, with model parallelism besides."""
+    return model_parallel * memory / bytes_per_parameter(gpus, stage)
+
+
+def activation_bytes(hidden: int, batch: int, n: int, layers: int) -> int:
+    """The paper's footnote: 12 x hidden x batch x n x layers numbers in 16 bits, without saying which."""
+    return 2 * 12 * hidden * batch * n * layers
 
 
 def selective_share(s: float, h: float, a: float) -> float:
@@ -219,18 +237,18 @@ def test_zero_table_1(gpus):
     """Numbers below 100 are rounded; larger ones are cut, as 4187.5 to 4187."""
     for parameters, row in zip((7.5, 128, 1000), TABLE_1[gpus], strict=True):
         for stage, printed in enumerate(row, start=1):
-            found = parameters * zero.bytes_per_parameter(gpus, stage)
+            found = parameters * bytes_per_parameter(gpus, stage)
             digits = len(str(printed).partition(".")[2])
             assert printed == (floor(found) if found >= 100 else round(found + 1e-9, digits)), (parameters, stage, found)
 
 
 def test_zero_figure_1():
     """7.5 B parameters on 64 GPUs: 120, 31.4, 16.6 and 1.9 GB, by the formula and by the account of state."""
-    assert [f"{7.5 * zero.bytes_per_parameter(64, stage):.1f}" for stage in range(4)] == ["120.0", "31.4", "16.6", "1.9"]
+    assert [f"{7.5 * bytes_per_parameter(64, stage):.1f}" for stage in range(4)] == ["120.0", "31.4", "16.6", "1.9"]
     model = find_model("llama-2-7b")
     for stage in range(4):
         state = state_bytes(TrainingConfig(model, 64, 128, parallel=Parallel(dp=64, zero=stage)))
-        assert state.total == pytest.approx(zero.bytes_per_parameter(64, stage) * state.parameters, abs=16)
+        assert state.total == pytest.approx(bytes_per_parameter(64, stage) * state.parameters, abs=16)
 
 
 @pytest.mark.parametrize(
@@ -248,19 +266,19 @@ def test_zero_table_2(model_parallel, printed):
 
     Rows are multiples of the first one's rounded numbers: 32 GB / 4.1875 B is 7.64 B, and 16 times that 122.3, not 121.6.
     """
-    found = [zero.largest_model(32, 64, stage) for stage in range(4)]
+    found = [largest_model(32, 64, stage) for stage in range(4)]
     assert [round(each, 1) for each in found] == [2.0, 7.6, 14.4, 128.0]
     for stage, (each, claimed) in enumerate(zip(found, printed, strict=True)):
         assert round(model_parallel * round(each, 1), 1) == claimed
-        assert model_parallel * each == zero.largest_model(32, 64, stage, model_parallel)
+        assert model_parallel * each == largest_model(32, 64, stage, model_parallel)
 
 
 def test_zero_activations_of_gpt2_are_a_fifth_of_what_is_kept():
     """About 60 GB for a batch of 32 x 1024 (section 3.2): 24 B x sbh per layer. A layer with stored scores keeps 114 sbh."""
-    assert round(zero.activation_bytes(1600, 32, 1024, 48) / 1e9) == 60
+    assert round(activation_bytes(1600, 32, 1024, 48) / 1e9) == 60
     asked = TrainingConfig(find_model("gpt2-xl"), 32, 1024, flash=False, dropout=True)
     layers = sum(row.bytes * row.count for row in saved_tensors(asked) if row.where.startswith("layer"))
-    assert round(layers / zero.activation_bytes(1600, 32, 1024, 48), 2) == 4.75
+    assert round(layers / activation_bytes(1600, 32, 1024, 48), 2) == 4.75
     checkpointed = TrainingConfig(find_model("gpt2-xl"), 32, 1024, flash=False, dropout=True, recompute=Recomputation("full"))
     inputs = sum(row.bytes * row.count for row in saved_tensors(checkpointed) if row.where.startswith("layer"))
     assert f"{inputs / 1e9:.1f}" == "5.0", "about 8 GB is printed, with what else there is"

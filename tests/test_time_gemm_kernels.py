@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,3 +152,10 @@ def test_the_time_of_a_product_by_hand() -> None:
     assert stored[1] - stored[0] == pytest.approx(load_s * 128 * 128 * 2, rel=1e-3), "results of 8 bits have 16"
     waits_s = of("bf16", (128 * 82, 128, 4096), find_device("nvidia-rtx-3090"), (128, 128), wait_cycles=1000.0)
     assert waits_s == pytest.approx(64 * 1000 / (1.08 * 1695e6), rel=1e-3), "at the clock at work"
+
+
+def test_results_of_8_bits_have_16() -> None:
+    case = Case(Matmul(1024, 512, 256, dtype=DTYPES["fp8"]), "torch-scaled-mm")
+    assert gemm.dram_bytes(case, H200) == 1024 * 256 + 512 * 256 + 2 * 1024 * 512
+    narrow = replace(case, workload=replace(case.workload, dtype=DTYPES["bf16"], stored=0.5))
+    assert gemm.dram_bytes(narrow, H200) == 2 * 1024 * 256 + 512 * 256 / 2 + 2 * 1024 * 512, "B as it is stored"
