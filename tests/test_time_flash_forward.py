@@ -50,9 +50,27 @@ def test_flash_attention_1_has_a_block_for_each_head():
     assert (backward.count, max(backward.last)) == (132, 16)
 
 
+def test_the_wide_memory_efficient_kernel_runs_four_blocks():
+    """122 registers of 128 threads and 51,200 bytes of shared memory, as profiled: 4 by registers, 4 by shared memory."""
+    plan, _ = launched("torch-sdpa-efficient", attention(2, 4, 1024, 1024, 192, False))
+    assert plan.resident == 4 == 65536 // (128 * 128) == 232448 // (51200 + 1024)
+
+
 def crowded(n: int, d: int, causal: bool = True) -> float:
     case = Case(attention(16, 16, n, n, d, causal), "torch-sdpa-flash")
     return fa2._crowded(case, work_of(case, H200, fa2.launch))
+
+
+def test_code_for_odd_lengths_crowds_causal_blocks_that_come_past_their_first_tile() -> None:
+    assert crowded(1024, 64) == crowded(1020, 96) == crowded(1020, 64, causal=False) == crowded(100, 64) == 0
+    assert crowded(1020, 64) == pytest.approx(7 / 8)  # of eight row tiles the first has one tile of keys
+    assert 0 < crowded(1020, 128) < 1
+
+
+def test_blocks_beside_each_other_share_in_proportion() -> None:
+    # alone 2, of four blocks 4: two take 2 + 2/3 of a full multiprocessor's share
+    times = [TileBlocks((3,) * count, 0, 0, 1, 4).cycles(10.0, 7.0, 2.0) for count in (1, 2, 3, 4)]
+    assert times == pytest.approx([7 + 30 * share for share in (2, 2 + 2 / 3, 2 + 4 / 3, 4)])
 
 
 @pytest.mark.parametrize(("n", "kv_len", "d", "decode"), [(8, 8, 64, False), (8, 1104, 64, True), (1, 8, 64, True), (2, 129, 128, True)])
