@@ -9,6 +9,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, model_of
+from perfmodel.timing.engine import TileBlocks
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models import cudnn
 from perfmodel.timing.models._attention_grid import grid_of
@@ -74,6 +75,13 @@ def test_keys_past_the_end_are_masked_in_every_tile():
     }
     assert times[4096][0] == times[4096][1]
     assert times[4100][0] < times[4100][1]
+
+
+def test_neighbours_hide_latency_as_far_as_one_fills_the_multiprocessor():
+    many = TileBlocks((10,) * 400, 0, 0, 4, 2)
+    hidden, halfway, exposed = (many.cycles(10.0, 50.0, alone) for alone in (1.0, 1.5, 2.0))
+    assert hidden < halfway < exposed == pytest.approx(50 * (50 + 2 * 100), rel=1e-6)
+    assert hidden > 50 * 2 * 100  # never below the work
 
 
 def test_the_launch_sets_tile_and_residents_of_the_project_s_kernel():
