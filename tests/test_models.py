@@ -281,6 +281,14 @@ def test_experts_on_some_layers():
 # Finding them
 
 
+def test_gpt2_has_names_of_its_own():
+    raw = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 100, "n_ctx": 32}
+    spec = parse(raw, "x", "x")
+    assert (spec.hidden, spec.max_positions, spec.tied_embeddings, spec.norm) == (64, 32, True, "layer")
+    assert spec.layers[0].mlp.width == 256
+    assert parse({**raw, "n_inner": 100}, "x", "x").layers[0].mlp.width == 100
+
+
 def test_a_model_is_found_by_words_or_path(tmp_path):
     assert find_model("Mistral 7B").name == "mistral-7b-v0.1"
     folder = tmp_path / "my-model"

@@ -140,6 +140,12 @@ def test_occupancy_equals_placing_warps() -> None:
     assert seen == {"registers", "sram", "threads", "blocks"}
 
 
+def test_units_are_nvidias_alone() -> None:
+    sm = occupancy.multiprocessor(find_device("mi300x"))
+    assert (sm.register_unit, sm.partitions, sm.sram_unit, sm.sram_reserve, sm.warp) == (1, 1, 1, 0, 64)
+    assert occupancy.multiprocessor(find_device("nvidia-v100-sxm-32gb")).sram_reserve == 0
+
+
 @pytest.mark.parametrize("element", sectors.ELEMENT_SIZES)
 def test_sectors_equal_the_bytes_touched(element):
     for stride in range(40):
