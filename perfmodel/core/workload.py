@@ -161,3 +161,25 @@ class Stream:
         """The kernel of one pass; ``tile`` does not matter."""
         accesses = (once("inputs", READ, self.read_bytes, 1), once("outputs", WRITE, self.write_bytes, 1))
         return [Kernel(self.op, self.dtype, accesses)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A kernel of one ``kind`` that works on ``elements`` and moves bytes once: operators of programs beside products and attention.
+
+    ``divisions``: per element, by which it finds its operands where these are broadcast or have gaps.
+    ``rows``: that blocks take one each, so that few of them leave multiprocessors idle; 0 where blocks divide all evenly.
+    """
+
+    kind: str
+    elements: Number
+    write_bytes: Number
+    read_bytes: Number = 0
+    dtype: Dtype = DTYPES["fp32"]
+    divisions: int = 0
+    rows: Number = 0
+
+    def kernels(self, tile: Tile) -> list[Kernel]:
+        """The kernel of one pass; ``tile`` does not matter."""
+        accesses = (once("inputs", READ, self.read_bytes, 1), once("outputs", WRITE, self.write_bytes, 1))
+        return [Kernel(self.kind, self.dtype, accesses)]

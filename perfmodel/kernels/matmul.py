@@ -53,7 +53,8 @@ class Matmul:
     """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks.
 
     ``scale_block``: an fp32 scale for that many elements of a row of A, and for a square of that edge of B; 0: none. ``stored``: bytes of
-    an element of B with its share of scales, where it is stored narrower than it is multiplied; 0: as ``dtype``.
+    an element of B with its share of scales, where it is stored narrower than it is multiplied; 0: as ``dtype``. ``aligned``: elements
+    that the rows of A, B and C in memory are multiples of, where that is known of transposed operands; 0: of n and k.
     """
 
     m: Number
@@ -64,6 +65,7 @@ class Matmul:
     dtype: Dtype = DTYPES["fp16"]
     scale_block: int = 0
     stored: float = 0.0
+    aligned: int = 0
 
     @property
     def b_bytes(self) -> float:

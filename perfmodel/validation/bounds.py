@@ -10,7 +10,7 @@ from perfmodel.catalog import find_model, model_names
 from perfmodel.core.dtypes import DTYPES, PRODUCTS, Dtype, dtype_of_products
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.workload import FORWARD, Attention, Stream
+from perfmodel.core.workload import FORWARD, Attention, Pass, Stream
 from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.collectives import COMBINE, DISPATCH, OPS, Collective
 from perfmodel.kernels.expert_exchange import expert_exchange
@@ -120,6 +120,10 @@ def _rows(sizes: Sizes, dtype: Dtype, record: Record) -> Stream:
     return Stream(record.workload, sizes["rows"], sizes["cols"], inputs, shared=shared, dtype=dtype)
 
 
+def _pass(sizes: Sizes, dtype: Dtype, record: Record) -> Pass:
+    return Pass(record.implementation.removeprefix("torch-"), **sizes, dtype=dtype)
+
+
 def _model(name: str) -> ModelSpec:
     if name not in model_names():
         raise UnavailableError(f"no model is called {name!r}")
@@ -183,6 +187,7 @@ _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = 
         lambda sizes, dtype, record: LatentDecode(**sizes, dtype=dtype).check(),
     ),
     "grouped-matmul": ("tokens top_k experts touched n k", "", lambda sizes, dtype, record: GroupedMatmul(**sizes, dtype=dtype).check()),
+    "pass": ("elements write_bytes", "read_bytes divisions rows", _pass),
     "moe": ("tokens hidden width experts experts_per_token touched", "weight_bits", _experts),
 }
 """Keys of a shape that must be there, those that may be, and the workload that they describe."""

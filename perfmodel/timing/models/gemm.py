@@ -111,7 +111,8 @@ def copy_bytes(n: int, k: int, element_size: int) -> int:
 
 def copy_width(w: Matmul, device: Device) -> int:
     """Bytes per copy of the kernels that run ``w``; kernels of other makers copy whole."""
-    return copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
+    n, k = (w.aligned, w.aligned) if w.aligned else (w.n, w.k)
+    return copy_bytes(n, k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
 
 
 def is_vector(w: Matmul, width: int) -> bool:

@@ -1,0 +1,139 @@
+"""An operator's call, as a profile records it or a capture sees it: its name, tensors and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from perfmodel.core.dtypes import PRODUCTS, Dtype
+
+SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+SIZES |= {"complex64": 8, "complex128": 16}
+"""Bytes of an element by format."""
+RANKS = ("bool", "uint8", "int8", "int16", "int32", "int64", "fp8", "fp16", "bf16", "fp32", "fp64", "complex64", "complex128")
+"""Formats in the order in which PyTorch promotes one to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Sizes, strides in elements (empty: contiguous) and format of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        """Elements, those of a broadcast dimension as often as they are seen."""
+        return prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """Distinct elements: a dimension of stride 0 holds one."""
+        return prod(size for size, stride in zip(self.shape, self.strides or (1,) * len(self.shape), strict=False) if stride)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its distinct elements."""
+        return self.stored * SIZES[self.dtype]
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its elements lie one behind the other, the last dimension innermost."""
+        step = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=False):
+            if size > 1 and stride != step:
+                return False
+            step *= size
+        return True
+
+    @property
+    def dense(self) -> bool:
+        """Whether its elements fill one piece of memory, in any order of dimensions."""
+        step = 1
+        for stride, size in sorted((stride, size) for size, stride in zip(self.shape, self.strides, strict=False) if size > 1):
+            if stride != step:
+                return False
+            step *= size
+        return True
+
+
+Argument = Tensor | tuple[Tensor, ...] | str | None
+"""A tensor, a list of tensors, any other value as it is written, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the operator ``name``. ``details``: what is known besides, as a profile tells it (names of kernels)."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    details: tuple[str, ...] = ()
+
+    def tensor(self, place: int) -> Tensor:
+        """The tensor at ``place``; UnknownError if there is none."""
+        found = self.arguments[place] if place < len(self.arguments) else None
+        if not isinstance(found, Tensor):
+            raise UnknownError(f"{self.name} has no tensor as argument {place}")
+        return found
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, those of lists one by one."""
+        return list(self._tensors())
+
+    def _tensors(self) -> Iterator[Tensor]:
+        for argument in self.arguments:
+            if isinstance(argument, Tensor):
+                yield argument
+            elif isinstance(argument, tuple):
+                yield from argument
+
+    def value(self, place: int, otherwise: str = "") -> str:
+        """The value written at ``place``."""
+        found = self.arguments[place] if place < len(self.arguments) else None
+        return found if isinstance(found, str) and found else otherwise
+
+    def integers(self, place: int) -> list[int]:
+        """The list of whole numbers written at ``place``, such as ``[1, 2]``."""
+        return [int(part) for part in self.value(place).strip("[]() ").split(",") if part.strip().lstrip("-").isdigit()]
+
+    def is_true(self, place: int) -> bool:
+        """Whether ``True`` is written at ``place``."""
+        return self.value(place) == "True"
+
+
+class UnknownError(Exception):
+    """What a call does cannot be counted, and why."""
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that these give together, element by element."""
+    rank = max(map(len, shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(max(sizes) if 0 not in sizes else 0 for sizes in zip(*padded, strict=True))
+
+
+def promoted(*dtypes: str) -> str:
+    """The format that operands in these give: the wider one, fp32 for two floats of 16 bits."""
+    found = set(dtypes)
+    if {"fp16", "bf16"} <= found:
+        return "fp32"
+    return max(found, key=RANKS.index)
+
+
+def product_dtype(name: str) -> Dtype:
+    """The format of a product's operands; UnknownError for one in which no product is known."""
+    if name not in PRODUCTS:
+        raise UnknownError(f"no product in {name} is known")
+    return PRODUCTS[name]
+
+
+def shown(argument: Any) -> str:
+    """An argument in short: ``2048x4096 bf16``."""
+    if isinstance(argument, Tensor):
+        return f"{'x'.join(map(str, argument.shape)) or 'scalar'} {argument.dtype}"
+    if isinstance(argument, tuple):
+        return f"{len(argument)} tensors" if len(argument) > 2 else ", ".join(map(shown, argument))
+    return str(argument)

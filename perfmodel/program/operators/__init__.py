@@ -1,0 +1,37 @@
+"""The table of operators: what each call computes and moves, one file per family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from perfmodel.core.plugins import plugins
+from perfmodel.program.calls import Call, UnknownError
+from perfmodel.transformer.op import Op
+
+INDUCTOR = "triton_"
+
+
+@cache
+def table() -> dict[str, Callable[[Call], Op | tuple[Op, ...]]]:
+    """All operators that are known, by name."""
+    return dict(plugins((__name__,), "OPERATOR", "OPERATORS"))
+
+
+def is_known(name: str) -> bool:
+    """Whether the table has the operator ``name``."""
+    return name in table() or name.startswith(INDUCTOR)
+
+
+def counted(call: Call) -> tuple[Op, ...]:
+    """What ``call`` computes and moves, kernel by kernel; UnknownError where that is not known."""
+    function = table().get(call.name)
+    if function is None:
+        if not call.name.startswith(INDUCTOR):
+            raise UnknownError(f"{call.name or 'a kernel without operator'} is not in the table of operators")
+        from perfmodel.program.operators.fused import inductor as function
+    try:
+        found = function(call)
+        return found if isinstance(found, tuple) else (found,)
+    except (IndexError, ValueError, KeyError, ZeroDivisionError) as error:
+        raise UnknownError(f"{call.name}: its arguments are not as expected ({error})") from None

@@ -1,0 +1,125 @@
+"""What operators of several families are counted with: passes over memory and products, as rows that can be priced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd
+
+from perfmodel.core.cost import READ, WRITE, Kernel, Tile, Work, once
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.workload import Pass
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.tile import product_tile
+from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError, product_dtype
+from perfmodel.transformer.op import ELEMENTWISE, MATMUL, Op, Timed
+
+LARGEST_TILE = Tile(256, 128)
+ELEMENTS, CAST, STRIDED, STRIDED_CAST, TRANSPOSED = "elements", "cast", "strided", "strided-cast", "transposed"
+"""Passes of PyTorch's TensorIterator: operands alike and contiguous; of several formats; broadcast or with gaps between their elements;
+both; and an operand whose neighbours in memory are none of the result's."""
+
+
+WRITTEN_AS = ("fp64", "int64")
+"""Formats in which Python's numbers come as tensors without a dimension; others of those lie on the device."""
+
+
+def passed(call: Call, kind: str, read: float, written: float, elements: int, *, flops: int = 0, exponentials: int = 0, divisions: int = 0, rows: int = 0, at_least: float = 1.0) -> Op:
+    """One pass of a ``kind`` over memory: bytes read and written once, ``elements`` that are worked on, ``flops`` of the vector unit.
+
+    ``at_least``: the share of the bytes that is certain."""
+    dtype = _vector_dtype(call)
+    accesses = tuple(
+        once(tensor, access, int(size), 1, compulsory=int(size * at_least)) for tensor, access, size in (("inputs", READ, read), ("outputs", WRITE, written))
+    )
+    kernel = Kernel(call.name, dtype, accesses, work=Work(0, flops, exponentials))
+    workload = Pass(kind, elements, int(written), int(read), dtype, divisions, rows)
+    return Op(call.name, ELEMENTWISE, 1, kernel, Timed("pass", workload, (f"torch-{kind}",)))
+
+
+def _vector_dtype(call: Call) -> Dtype:
+    """The first of the floating-point formats of ``call``, fp32 without any: that of its vector work."""
+    return next((DTYPES[one.dtype] for one in call.tensors() if one.dtype in DTYPES), DTYPES["fp32"])
+
+
+def product(
+    call: Call, m: int, n: int, k: int, operands: tuple[Tensor, Tensor], batch: int = 1, *, extra: float = 0.0, written: str = ""
+) -> Op:
+    """C [m, n] = A [m, k] B [k, n], ``batch`` times, of ``operands``. ``extra``: bytes read beside them; ``written``: format of C."""
+    if min(m, n, k, batch) < 1:
+        raise UnknownError(f"{call.name} has an empty operand")
+    a = operands[0].dtype
+    dtype = product_dtype(a)
+    w = Matmul(m, n, k, batch, dtype=dtype, aligned=1 if 1 in (n, k) else gcd(n, *map(_row_step, operands)))
+    [kernel] = w.kernels(product_tile((m, n), LARGEST_TILE))
+    accesses = kernel.accesses
+    if written and SIZES[written] != dtype.result_size:
+        accesses = (*accesses[:2], once("C", WRITE, batch * m * n, SIZES[written]))
+    if extra:
+        accesses = (*accesses, once("bias", READ, int(extra), 1))
+    library = "torch-scaled-mm" if a == "fp8" else "torch-matmul"
+    kernel = Kernel(call.name, dtype, accesses, kernel.flops, kernel.executed_flops, kernel.work, kernel.needed, kernel.launch)
+    return Op(call.name, MATMUL, 1, kernel, Timed("matmul", w, (library,)))
+
+
+def _row_step(matrix: Tensor) -> int:
+    """Elements between the rows of a matrix in memory, whichever of its dimensions they are."""
+    return max(_steps(matrix, matrix.shape)[-2:], default=1)
+
+
+def iterated(
+    call: Call, inputs: Sequence[Tensor], out: Tensor, *, outputs: int = 1, flops: int = 0, exponentials: int = 0, kind: str = ELEMENTS
+) -> Op:
+    """A kernel of PyTorch's TensorIterator from ``inputs`` to ``outputs`` tensors like ``out``.
+
+    Vectors where all are contiguous and of one format, or where fp32 is rounded to 16 bits; else an element at a time, its place found by
+    divisions, one for each dimension but the first that cannot be joined to another.
+    Source: PyTorch, aten/src/ATen/native/cuda: CUDALoops.cuh, Copy.cu; aten/src/ATen/TensorIterator.cpp (coalesce_dimensions).
+    """
+    operands = [one for one in (*inputs, out) if one.shape or one.dtype not in WRITTEN_AS]
+    steps = [_steps(one, out.shape) for one in operands]
+    values = [one.dtype for one in inputs if one.shape and one.dtype != "bool"] or [one.dtype for one in inputs]
+    mixed = len(set(values)) > 1 or (len(inputs) == 1 and out.dtype not in (values[0], "bool"))
+    rounded = len(inputs) == 1 and inputs[0].dtype == "fp32" and out.dtype in ("bf16", "fp16")
+    dimensions = _joined(out.shape, steps)
+    if dimensions <= 1 and all(step and step[-1] for step in steps):
+        kind, divisions = (CAST if mixed and not rounded else kind), 0
+    else:
+        far = any(_innermost(step, out.shape) != _innermost(steps[-1], out.shape) for step in steps if 0 not in step) if steps else False
+        kind, divisions = TRANSPOSED if far else STRIDED_CAST if mixed and not rounded else STRIDED, dimensions - 1
+    read = sum(one.bytes for one in (dict.fromkeys(inputs) if len(inputs) > 2 else inputs))
+    work = out.elements * (len(inputs) + outputs) if kind in (CAST, STRIDED_CAST) else out.elements
+    op = passed(call, kind, read, outputs * out.elements * SIZES[out.dtype], work, divisions=max(0, divisions))
+    kernel = replace(op.kernel, work=Work(0, flops * out.elements, exponentials * out.elements))
+    return replace(op, kernel=kernel)
+
+
+def _steps(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of ``tensor`` where it is broadcast to ``shape``, of its dimensions of more than one element."""
+    strides = tensor.strides if len(tensor.strides) == len(tensor.shape) else _contiguous(tensor.shape)
+    missing = len(shape) - len(tensor.shape)
+    padded = [0] * missing + [0 if size == 1 else stride for size, stride in zip(tensor.shape, strides, strict=True)]
+    return tuple(stride for size, stride in zip(shape, padded, strict=False) if size > 1)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _joined(shape: tuple[int, ...], steps: Sequence[tuple[int, ...]]) -> int:
+    """Dimensions that are left of ``shape`` when those are joined that all operands pass through in one go, in the result's order."""
+    sizes = [size for size in shape if size > 1]
+    order = sorted(range(len(sizes)), key=lambda place: steps[-1][place]) if steps else []
+    left = 0
+    for inner, outer in zip(order, order[1:], strict=False):
+        left += any(step[inner] * sizes[inner] != step[outer] for step in steps)
+    return left + 1
+
+
+def _innermost(steps: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """The dimension along which neighbours in memory lie."""
+    return min(range(len(steps)), key=lambda place: steps[place], default=0)

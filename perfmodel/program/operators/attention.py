@@ -1,0 +1,91 @@
+"""Fused attention of PyTorch, FlashAttention's own package, vLLM and AITER, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from perfmodel.core.cost import Kernel, Tile, Work
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.algorithms import flash2
+from perfmodel.program.calls import Call, Tensor, UnknownError
+from perfmodel.transformer.op import ATTENTION, KEY_TILE, Op, Timed
+
+TILE = Tile(128, KEY_TILE)
+
+
+def attention(call: Call, w: Attention, implementations: tuple[str, ...], direction: str = FORWARD) -> Op:
+    """One pass of ``w`` by the first of ``implementations`` that is calibrated."""
+    kernels = flash2.forward(w, TILE) if direction == FORWARD else flash2.backward(w, TILE)
+    accesses = tuple(access for kernel in kernels for access in kernel.accesses)
+    work, needed = sum((k.work for k in kernels), Work()), sum((k.needed for k in kernels), Work())
+    kernel = Kernel(call.name, w.dtype, accesses, sum(k.flops for k in kernels), sum(k.executed_flops for k in kernels), work, needed)
+    return Op(call.name, ATTENTION, 1, kernel, Timed("attention", w, implementations, direction=direction))
+
+
+def shaped(call: Call, heads_first: bool, first: int = 0, *, causal: int | None, direction: str = FORWARD, dropout: int | None = None) -> Attention:
+    """The workload of Q, K, V at ``first`` and behind it: [b, h, n, d], or [b, n, h, d] unless ``heads_first``."""
+    q, k, v = (call.tensor(first + place) for place in range(3))
+    if any(len(one.shape) != 4 for one in (q, k, v)):
+        raise UnknownError(f"{call.name} of packed sequences")
+    (b, h, n, d), (_, g, m, _), dv = _order(q, heads_first), _order(k, heads_first), v.shape[-1]
+    return _checked(Attention(n, m, d, dv, b, h, g, _dtype(q), causal is not None and call.is_true(causal), dropout=_dropout(call, dropout)))
+
+
+def _order(one: Tensor, heads_first: bool) -> tuple[int, ...]:
+    b, second, third, d = one.shape
+    return (b, second, third, d) if heads_first else (b, third, second, d)
+
+
+def _dtype(q: Tensor) -> Dtype:
+    if q.dtype not in DTYPES:
+        raise UnknownError(f"no attention in {q.dtype}")
+    return DTYPES[q.dtype]
+
+
+def _dropout(call: Call, place: int | None) -> float:
+    try:
+        return float(call.value(place, "0")) if place is not None else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _checked(w: Attention) -> Attention:
+    try:
+        return w.check()
+    except PerfmodelError as error:
+        raise UnknownError(str(error)) from None
+
+
+def packed(call: Call, lengths: int, causal: bool = True) -> Attention:
+    """Sequences of like lengths, one behind the other: [tokens, h, d], their starts being the tensor at ``lengths``."""
+    q, k = call.tensor(0), call.tensor(1)
+    sequences = max(1, call.tensor(lengths).elements - 1)
+    n = max(1, q.shape[0] // sequences)
+    return _checked(Attention(n, n, q.shape[2], q.shape[2], sequences, q.shape[1], k.shape[-2], _dtype(q), causal))
+
+
+def sdpa(call: Call, names: tuple[str, ...], heads_first: bool, causal: int, dropout: int, direction: str = FORWARD) -> Op:
+    """Attention of PyTorch's own operators; a backward pass has dO before Q."""
+    first = 0 if direction == FORWARD else 1
+    return attention(call, shaped(call, heads_first, first, causal=causal, dropout=dropout), names, direction)
+
+
+def variable(call: Call, names: tuple[str, ...], lengths: int) -> Op:
+    """Attention over packed sequences."""
+    return attention(call, packed(call, lengths), names)
+
+
+FLASH, EFFICIENT, CUDNN = ("torch-sdpa-flash",), ("torch-sdpa-efficient",), ("torch-sdpa-cudnn",)
+OPERATORS: dict[str, Callable[[Call], Op]] = {
+    "aten::_flash_attention_forward": partial(sdpa, names=FLASH, heads_first=False, causal=8, dropout=7),
+    "aten::_flash_attention_backward": partial(sdpa, names=FLASH, heads_first=False, causal=11, dropout=10, direction=BACKWARD),
+    "aten::_efficient_attention_forward": partial(sdpa, names=EFFICIENT, heads_first=False, causal=9, dropout=8),
+    "aten::_efficient_attention_backward": partial(sdpa, names=EFFICIENT, heads_first=False, causal=14, dropout=11, direction=BACKWARD),
+    "aten::_cudnn_attention_forward": partial(sdpa, names=CUDNN, heads_first=True, causal=10, dropout=9),
+    "aten::_cudnn_attention_backward": partial(sdpa, names=CUDNN, heads_first=True, causal=14, dropout=13, direction=BACKWARD),
+    "flash_attn::_flash_attn_forward": partial(sdpa, names=("fa2",), heads_first=False, causal=5, dropout=3),
+    "aiter::mha_batch_prefill": partial(variable, names=("aiter",), lengths=3),
+}

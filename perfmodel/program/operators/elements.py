@@ -1,0 +1,87 @@
+"""Element-wise operators: arithmetic, activations and their gradients, copies, fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError, broadcast, promoted
+from perfmodel.program.operators._counts import ELEMENTS, STRIDED, iterated, passed
+from perfmodel.transformer.op import Op
+
+
+def elementwise(call: Call, flops: int = 1, exponentials: int = 0, result: str = "", outputs: int = 1, kind: str = ELEMENTS) -> Op:
+    """Operands, broadcast to one shape, to results of it. ``result``: its format, if not what the operands are promoted to."""
+    inputs = [one for one in call.arguments if isinstance(one, Tensor)]
+    if not inputs:
+        raise UnknownError(f"{call.name} has no tensor")
+    shape = broadcast(*(one.shape for one in inputs))
+    whole = [one for one in inputs if one.shape] or inputs  # a number in a tensor of no dimension does not promote
+    out = Tensor(shape, result or promoted(*(one.dtype for one in whole)), _strides_like(shape, inputs))
+    if call.name.endswith("_"):
+        out = inputs[0]
+    return iterated(call, inputs, out, outputs=outputs, flops=flops, exponentials=exponentials, kind=kind)
+
+
+def _strides_like(shape: tuple[int, ...], inputs: list[Tensor]) -> tuple[int, ...]:
+    """Strides of a result: those of the first input of its shape that fills its memory."""
+    return next((one.strides for one in inputs if one.shape == shape and one.dense), ())
+
+
+def copied(call: Call) -> Op:
+    """Source to destination, by vectors where both are of one order and format."""
+    return iterated(call, [call.tensor(1)], call.tensor(0))
+
+
+def filled(call: Call) -> Op:
+    """A tensor set to one value."""
+    target = call.tensor(0)
+    return passed(call, "fill" if target.dense else STRIDED, 0, target.stored * SIZES[target.dtype], target.elements)
+
+
+def dropout(call: Call) -> Op:
+    """A tensor, scaled or dropped, and a boolean per element."""
+    x = call.tensor(0)
+    return passed(call, "random", x.bytes, x.bytes + x.elements, x.elements, flops=2 * x.elements)
+
+
+def random(call: Call) -> Op:
+    """Numbers drawn into a tensor."""
+    x = call.tensor(0)
+    return passed(call, "random", 0, x.bytes, x.elements, flops=2 * x.elements)
+
+
+def where(call: Call) -> Op:
+    """One of two operands per element, as a boolean says."""
+    chosen = [one for one in call.arguments[1:] if isinstance(one, Tensor)]
+    return elementwise(call, 1, result=promoted(*(one.dtype for one in chosen)))
+
+
+def pow_(call: Call) -> Op:
+    """A power: a product where the exponent is 2."""
+    return elementwise(call, 1) if call.value(1) in ("2", "2.") else elementwise(call, 2, 2)
+
+
+COMPARED = partial(elementwise, result="bool")
+_FUNCTIONS: dict[str, Callable[[Call], Op]] = {
+    **dict.fromkeys("add sub rsub mul neg abs relu clamp clamp_min clamp_max maximum minimum reciprocal square sign floor ceil round".split(), elementwise),
+    **dict.fromkeys("bitwise_and bitwise_or bitwise_xor threshold_backward hardtanh masked_fill triu tril fmod remainder lerp".split(), elementwise),
+    **dict.fromkeys("div sqrt rsqrt addcmul addcdiv".split(), partial(elementwise, flops=2)),
+    **dict.fromkeys("exp log log1p log2 exp2 sin cos tanh sigmoid logit expm1 atan2".split(), partial(elementwise, flops=2, exponentials=1)),
+    **dict.fromkeys("silu silu_backward mish softplus elu leaky_relu hardswish".split(), partial(elementwise, flops=4, exponentials=1)),
+    **dict.fromkeys("gelu gelu_backward erf tanh_backward sigmoid_backward".split(), partial(elementwise, flops=8, exponentials=1, kind="functions")),
+    **dict.fromkeys("eq ne lt le gt ge logical_and logical_or logical_not isnan isinf isfinite bitwise_not isin".split(), COMPARED),
+    "pow": pow_,
+    "where": where,
+    "zero": filled,
+    "fill": filled,
+    "native_dropout": dropout,
+    "native_dropout_backward": partial(elementwise, flops=2),
+    "bernoulli": random,
+    "uniform": random,
+    "normal": random,
+    "random": random,
+    "exponential": random,
+}
+OPERATORS = {f"aten::{name}{end}": function for name, function in _FUNCTIONS.items() for end in ("", "_")}
+OPERATORS |= {"aten::copy_": copied}

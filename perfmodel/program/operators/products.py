@@ -1,0 +1,63 @@
+"""Matrix products: mm, addmm, bmm, linear, scaled and integer ones."""
+
+from __future__ import annotations
+
+from math import prod
+
+from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError
+from perfmodel.program.operators._counts import product
+from perfmodel.transformer.op import Op
+
+
+def mm(call: Call, first: int = 0, extra: int = 0) -> Op:
+    """[m, k] [k, n], and ``extra`` bytes that are added."""
+    a, b = call.tensor(first), call.tensor(first + 1)
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+        raise UnknownError(f"{call.name} of {a.shape} and {b.shape}")
+    return product(call, a.shape[0], b.shape[1], a.shape[1], (a, b), extra=extra)
+
+
+def addmm(call: Call) -> Op:
+    """Bias or matrix + [m, k] [k, n]."""
+    return mm(call, 1, call.tensor(0).bytes)
+
+
+def bmm(call: Call, first: int = 0) -> Op:
+    """[b, m, k] [b, k, n]."""
+    a, b = call.tensor(first), call.tensor(first + 1)
+    if len(a.shape) != 3 or len(b.shape) != 3 or a.shape[2] != b.shape[1]:
+        raise UnknownError(f"{call.name} of {a.shape} and {b.shape}")
+    return product(call, a.shape[1], b.shape[2], a.shape[2], (a, b), a.shape[0])
+
+
+def baddbmm(call: Call) -> Op:
+    """A batch of matrices added to a batch of products."""
+    return bmm(call, 1)
+
+
+def linear(call: Call) -> Op:
+    """x [..., k] W [n, k]^T + bias."""
+    x, weight = call.tensor(0), call.tensor(1)
+    bias = call.arguments[2] if len(call.arguments) > 2 else None
+    rows = prod(x.shape[:-1])
+    return product(call, rows, weight.shape[0], x.shape[-1], (x, weight), extra=bias.bytes if isinstance(bias, Tensor) else 0)
+
+
+def scaled(call: Call) -> Op:
+    """Products of operands in 8 bits, with scales beside them."""
+    a, b = call.tensor(0), call.tensor(1)
+    scales = sum(one.bytes for one in call.tensors()[2:])
+    out = next((name for name in ("bf16", "fp16", "fp32") if name in call.details), "bf16")
+    return product(call, a.shape[0], b.shape[1], a.shape[1], (a, b), extra=scales, written=out if out in SIZES else "")
+
+
+OPERATORS = {
+    "aten::mm": mm,
+    "aten::addmm": addmm,
+    "aten::_addmm_activation": addmm,
+    "aten::bmm": bmm,
+    "aten::baddbmm": baddbmm,
+    "aten::linear": linear,
+    "aten::_scaled_mm": scaled,
+    "aten::_int_mm": mm,
+}

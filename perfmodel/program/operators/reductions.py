@@ -1,0 +1,153 @@
+"""Reductions, softmax, norms and losses over rows or columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+from perfmodel.core.cost import READ, WRITE, Kernel, Work, once
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.workload import Stream
+from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError
+from perfmodel.program.operators._counts import passed
+from perfmodel.transformer.op import ELEMENTWISE, Op, Timed
+
+ROWS, COLUMNS, ALL = "reduce", "reduce-columns", "reduce-all"
+
+
+def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
+    """A sum, mean or extreme over ``axes``, an argument; all of them without. ``width``: bytes of a result, the operand's if 0."""
+    x = call.tensor(0)
+    places = call.integers(axes) if axes is not None else []
+    if axes is not None and not places and call.value(axes).lstrip("-").isdigit():
+        places = [int(call.value(axes))]
+    rank = len(x.shape)
+    gone = {place % rank for place in places} if rank and places else set(range(rank))
+    left = prod(size for place, size in enumerate(x.shape) if place not in gone)
+    strides = x.strides or (1,) * rank
+    inner = min((place for place in range(rank) if x.shape[place] > 1), key=lambda place: strides[place], default=0)
+    kind = "argmax" if "arg" in call.name else ALL if left == 1 else ROWS if inner in gone else COLUMNS
+    return passed(call, kind, x.bytes, left * (width or SIZES[x.dtype]), x.elements, flops=x.elements, rows=left if kind in (ROWS, "argmax") else 0)
+
+
+def scanned(call: Call) -> Op:
+    """Running sums."""
+    x = call.tensor(0)
+    size = 8 if x.dtype in ("bool", "int32", "int64") else SIZES[x.dtype]
+    return passed(call, "scan", x.bytes, x.elements * size, x.elements, flops=x.elements, rows=x.elements // max(1, x.shape[-1] if x.shape else 1))
+
+
+def sorted_(call: Call) -> Op:
+    """Values in order with their places, by radix sort; the smallest few of them by selection."""
+    x = call.tensor(0)
+    return passed(call, "sort", x.bytes, x.elements * (SIZES[x.dtype] + 8), x.elements, flops=x.elements)
+
+
+def softmax(call: Call) -> Op:
+    """Softmax over the last dimension."""
+    x = call.tensor(0)
+    size = 4 if call.is_true(2) else SIZES[x.dtype]
+    return _rows(call, "softmax", x, "torch-softmax", x.elements * size, exponentials=x.elements)
+
+
+def _rows(call: Call, op: str, x: Tensor, implementation: str, written: int, *, shared: int = 0, exponentials: int = 0) -> Op:
+    """A kernel over rows that has a time model of its own; in fp32 by what 16-bit rows of that kernel have shown."""
+    if x.dtype not in DTYPES or not x.shape:
+        raise UnknownError(f"no {op} of {x.dtype}")
+    cols, dtype = x.shape[-1], DTYPES[x.dtype]
+    accesses = (once("inputs", READ, x.bytes + shared * dtype.size, 1), once("outputs", WRITE, written, 1))
+    kernel = Kernel(call.name, dtype, accesses, work=Work(0, 4 * x.elements, exponentials))
+    workload = Stream(op, x.elements // max(1, cols), cols, shared=shared, dtype=dtype)
+    other = {"calibrated": "bf16", "similar": f"{implementation} in bf16"} if dtype.name == "fp32" else {}
+    return Op(call.name, ELEMENTWISE, 1, kernel, Timed(op, workload, (implementation,), **other))
+
+
+def layer_norm(call: Call) -> Op:
+    """Layer norm with mean and deviation of each row."""
+    x = call.tensor(0)
+    return _rows(call, "norm", x, "torch-layer-norm", x.bytes, shared=sum(one.elements for one in call.tensors()[1:]))
+
+
+def rms_norm(call: Call) -> Op:
+    """RMS norm in one kernel."""
+    x = call.tensor(0)
+    return _rows(call, "norm", x, "torch-rms-norm", x.bytes, shared=sum(one.elements for one in call.tensors()[1:]))
+
+
+def norm_backward(call: Call) -> Op:
+    """Gradients of a norm's input, and of its weights."""
+    gradient, x = call.tensor(0), call.tensor(1)
+    return passed(call, "norm-backward", 2 * (gradient.bytes + x.bytes), x.bytes, x.elements, flops=10 * x.elements)
+
+
+def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
+    """A norm over channels, which passes over its operands again for the result."""
+    x = call.tensor(0)
+    rows = x.shape[1] if "batch" in kind else 32 * x.shape[0]
+    return passed(call, kind, reads * x.bytes, x.bytes, x.elements, flops=flops * x.elements, rows=rows)
+
+
+def softmax_backward(call: Call) -> Op:
+    """Gradient of softmax from its result."""
+    gradient, result = call.tensor(0), call.tensor(1)
+    return passed(call, "softmax-backward", gradient.bytes + result.bytes, gradient.bytes, gradient.elements, flops=3 * gradient.elements)
+
+
+def log_softmax(call: Call) -> Op:
+    """Log softmax over the last dimension: rows as long as a vocabulary."""
+    x = call.tensor(0)
+    size = 4 if call.is_true(2) else SIZES[x.dtype]
+    return passed(call, "log-softmax", x.bytes, size * x.elements, x.elements, flops=3 * x.elements, exponentials=x.elements, rows=x.elements // x.shape[-1])
+
+
+def log_softmax_backward(call: Call) -> Op:
+    """Gradient of log softmax from its result."""
+    gradient, result = call.tensor(0), call.tensor(1)
+    return passed(
+        call, "log-softmax-backward", gradient.bytes + result.bytes, gradient.bytes, gradient.elements, flops=3 * gradient.elements, exponentials=gradient.elements,
+        rows=gradient.elements // gradient.shape[-1],
+    )
+
+
+def loss(call: Call) -> Op:
+    """One number of each row."""
+    x, target = call.tensor(0), next((one for one in call.tensors() if one.dtype == "int64"), call.tensor(0))
+    return passed(call, "loss", target.elements * (8 + SIZES[x.dtype]), SIZES[x.dtype], target.elements)
+
+
+def loss_backward(call: Call) -> Op:
+    """Gradient of a loss of one number of each row: the rest is filled before."""
+    x = call.tensor(1)
+    rows = x.shape[0] if x.shape else 1
+    return passed(call, "loss", rows * 16, rows * SIZES[x.dtype], rows)
+
+
+_FUNCTIONS: dict[str, Callable[[Call], Op]] = {
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "prod", "norm", "logsumexp", "std", "var", "linalg_vector_norm"), reduced),
+    **dict.fromkeys(("all", "any"), partial(reduced, axes=None, width=1)),
+    **dict.fromkeys(("max", "min"), reduced),
+    **dict.fromkeys(("argmax", "argmin"), partial(reduced, width=8)),
+    **dict.fromkeys(("cumsum", "cumprod"), scanned),
+    **dict.fromkeys(("sort", "topk", "argsort", "nonzero", "unique"), sorted_),
+    "_softmax": softmax,
+    "_softmax_backward_data": softmax_backward,
+    "_log_softmax": log_softmax,
+    "_log_softmax_backward_data": log_softmax_backward,
+    "native_layer_norm": layer_norm,
+    "native_layer_norm_backward": norm_backward,
+    "_fused_rms_norm": rms_norm,
+    "_fused_rms_norm_backward": norm_backward,
+    "native_batch_norm": partial(statistics, kind="batch-norm", reads=2, flops=6),
+    "cudnn_batch_norm": partial(statistics, kind="batch-norm", reads=2, flops=6),
+    "miopen_batch_norm": partial(statistics, kind="batch-norm", reads=2, flops=6),
+    "native_group_norm": partial(statistics, kind="group-norm", reads=2, flops=6),
+    "native_batch_norm_backward": partial(statistics, kind="batch-norm-backward", reads=4, flops=10),
+    "cudnn_batch_norm_backward": partial(statistics, kind="batch-norm-backward", reads=4, flops=10),
+    "native_group_norm_backward": partial(statistics, kind="group-norm-backward", reads=4, flops=10),
+    "nll_loss_forward": loss,
+    "nll_loss_backward": loss_backward,
+    "nll_loss2d_forward": loss,
+    "mse_loss": reduced,
+}
+OPERATORS = {f"aten::{name}": function for name, function in _FUNCTIONS.items()}

@@ -1,0 +1,92 @@
+"""Operators with what they compute, move and take: counts, bound and predicted time of each shape on a device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, total
+from perfmodel.program.calls import Call, UnknownError
+from perfmodel.program.operators import counted
+from perfmodel.program.profile import Operator, Profile
+from perfmodel.timing.predict import Prediction, added
+from perfmodel.timing.reference_devices import FallbackDevices
+from perfmodel.transformer.op import Op
+from perfmodel.transformer.op_time import op_estimate, predict_op
+
+
+@dataclass(slots=True)
+class OperatorGroup:
+    """Calls of one operator on like shapes: how often a step makes them, and the seconds that their kernels took, all together."""
+
+    call: Call
+    count: float
+    measured_s: float
+    kernels: tuple[str, ...] = ()
+    ops: tuple[Op, ...] = ()
+    unknown: str = ""
+
+
+def grouped(profile: Profile) -> list[OperatorGroup]:
+    """The operators of one step, the longest first."""
+    found: dict[object, list[Operator]] = defaultdict(list)
+    for one in profile.operators:
+        key = (one.call.name, one.call.arguments) if one.call.name else one.kernels[0].name
+        found[key].append(one)
+    groups = []
+    for calls in found.values():
+        seconds = sum(kernel.seconds for one in calls for kernel in one.kernels)
+        names = tuple(dict.fromkeys(kernel.name for one in calls for kernel in one.kernels))
+        group = OperatorGroup(calls[0].call, len(calls) / profile.steps, seconds / profile.steps, names)
+        try:
+            group.ops = counted(group.call)
+        except UnknownError as error:
+            group.unknown = str(error)
+        groups.append(group)
+    return sorted(groups, key=lambda one: -one.measured_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A group on a device: ``cost`` of one call, ``prediction`` of one call or why there is none."""
+
+    group: OperatorGroup
+    cost: Estimate
+    prediction: Prediction | None
+    obstacle: str = ""
+
+    @property
+    def lower_s(self) -> float:
+        """Seconds below which no schedule of the calls gets, their operands in the L2 where it holds them."""
+        return self.group.count * float(self.cost.lower_warm_s)
+
+
+def priced(groups: Iterable[OperatorGroup], device: Device, fallbacks: FallbackDevices) -> list[Priced]:
+    """Those of ``groups`` whose work is known, on ``device``."""
+    return [_priced(one, device, fallbacks) for one in groups if one.ops]
+
+
+def _priced(group: OperatorGroup, device: Device, fallbacks: FallbackDevices) -> Priced:
+    costs = [op_estimate(op, device) for op in group.ops]
+    try:
+        parts = [_in_profile(op, predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost) for op, cost in zip(group.ops, costs, strict=True)]
+    except PerfmodelError as error:
+        return Priced(group, total(costs), None, error.message)
+    return Priced(group, total(costs), parts[0] if len(parts) == 1 else added(parts))
+
+
+GAP_S = {"matmul": 2.8e-6, "attention": 2.0e-6, "norm": 1.1e-6, "softmax": 1.1e-6}
+"""By which a kernel's own time, as profiles have it, is less than that of its calls one behind the other, which calibrations have."""
+
+
+def _in_profile(op: Op, alone: Prediction, cost: Estimate) -> Prediction:
+    """``alone`` without the gap between two kernels, which a profile does not count in."""
+    gap = GAP_S.get(op.timed.kind, 0.0) if op.timed is not None else 0.0
+    if not gap:
+        return alone
+    lower_s = float(cost.lower_warm_s)
+    ends = {name: max(value - min(gap, value / 2), lower_s) for name, value in (("seconds", alone.seconds), ("low", alone.low), ("high", alone.high))}
+    return replace(alone, **ends)

@@ -1,0 +1,318 @@
+"""Profiles as ``torch.profiler`` writes them: kernels with the operators that launched them, step by step.
+
+Events are read one by one: memory grows with operators and kernels, not with Python's functions, which are most of a file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any, TextIO
+
+from perfmodel.core.errors import DataError
+from perfmodel.program.calls import Argument, Call, Tensor
+
+DTYPES = {
+    "float": "fp32",
+    "double": "fp64",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8",
+    "c10::Float8_e5m2fnuz": "fp8",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "short int": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+}
+"""Formats by the names that profiles give them."""
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+STEP = re.compile(r"^ProfilerStep#\d+$")
+CHUNK = 1 << 22
+LONGEST_EVENT = 1 << 26
+"""Characters that are read at once, and of the longest event that is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A kernel, copy or fill that ran on the device: seconds, from the start of the profile. ``moved``: bytes, of a copy or fill;
+    ``blocks``: of its grid, 0 where unknown."""
+
+    name: str
+    kind: str
+    start_s: float
+    seconds: float
+    stream: int
+    moved: int = 0
+    blocks: int = 0
+
+
+@dataclass(slots=True)
+class Operator:
+    """A call with the kernels that it launched."""
+
+    call: Call
+    kernels: list[Launched]
+    start_s: float = 0.0
+    graph: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What ran in ``steps`` steps on ``device``. ``span_s``: from the first start to the last end, of all steps together.
+
+    ``launches_s``: what the host took to launch kernels, each. ``graphs``: kernels that CUDA graphs replayed.
+    """
+
+    device: str
+    steps: int
+    span_s: float
+    operators: list[Operator]
+    launches_s: list[float] = field(default_factory=list)
+    graphs: int = 0
+
+    @property
+    def kernels(self) -> list[Launched]:
+        """All kernels, in the order of their start."""
+        return sorted((kernel for one in self.operators for kernel in one.kernels), key=lambda kernel: kernel.start_s)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which at least one kernel, copy or fill ran."""
+        busy, end = 0.0, float("-inf")
+        for kernel in self.kernels:
+            stop = kernel.start_s + kernel.seconds
+            busy += max(0.0, stop - max(end, kernel.start_s))
+            end = max(end, stop)
+        return busy
+
+
+def read(path: Path) -> Profile:
+    """The profile in ``path``, a .json or .json.gz file; DataError if it is none."""
+    head: dict[str, Any] = {}
+    return _profile(events(path, head), head, path)
+
+
+def events(path: Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Events of ``path`` one by one; what stands before them is put into ``head``."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if _is_gzip(path) else path.open(encoding="utf-8") as file:
+            yield from _decoded(file, head, path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file", "give what torch.profiler's export_chrome_trace wrote") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise DataError(f"{path} is cut off or broken: its compressed data end early", "write the profile again") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text: byte {error.start} is not UTF-8", "give a .json or .json.gz profile") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}", "give a file that can be read") from None
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
+    """Events of the list, decoded one by one from a piece of the text that holds at least one of them."""
+    decoder, text, at, number = json.JSONDecoder(), *_begun(file, head, path), 0
+    while True:
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  (it matches nothing at least)
+        if text.startswith("]", at):
+            _read_object("{" + (text[at + 1 :] + file.read(CHUNK)).lstrip("\n\r\t ,"), head)
+            return
+        try:
+            event, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            more = file.read(CHUNK)
+            if not more or len(text) - at > LONGEST_EVENT:
+                raise DataError(f"{path} is cut off or broken at event {number + 1:,}", "write the profile again") from None
+            text, at = text[at:] + more, 0
+            continue
+        number += 1
+        if isinstance(event, dict):
+            yield event
+
+
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+def _begun(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:
+    """The first piece of text and where its events begin; what stands before them goes into ``head``."""
+    text = file.read(CHUNK)
+    if text.lstrip().startswith("["):
+        return text, text.index("[") + 1
+    while not (found := re.search(r'"traceEvents"\s*:\s*\[', text)):
+        more = file.read(CHUNK)
+        if not more or len(text) > LONGEST_EVENT:
+            raise DataError(f'{path}: there is no list "traceEvents" in it', "give what torch.profiler's export_chrome_trace wrote")
+        text += more
+    _read_object(text[: found.start()].rstrip("\n\r\t ,") + "}", head)
+    return text, found.end()
+
+
+def _read_object(text: str, head: dict[str, Any]) -> None:
+    """Put the keys of the object ``text`` into ``head``, if it is one."""
+    with suppress(json.JSONDecodeError, TypeError):
+        head |= json.loads(text)
+
+
+# From events to operators
+
+
+@dataclass(slots=True)
+class _Host:
+    """An event of the host, in seconds: an operator, a launch or a step."""
+
+    name: str
+    start_s: float
+    end_s: float
+    arguments: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Events:
+    """Events by what they are: operators and launches by the numbers that kernels name."""
+
+    operators: dict[Any, _Host] = field(default_factory=dict)
+    launches: dict[Any, _Host] = field(default_factory=dict)
+    steps: list[_Host] = field(default_factory=list)
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    threads: dict[Any, list[_Host]] = field(default_factory=dict)
+
+
+def _profile(found: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> Profile:
+    sorted_events = _Events()
+    for event in found:
+        try:
+            _sort(event, sorted_events)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            where = f"event {str(event.get('name', event))[:60]!r}"
+            raise DataError(f"{path}: {where} lacks a time, a length or its arguments", "give what export_chrome_trace wrote") from None
+    if not sorted_events.kernels:
+        raise DataError(f"{path}: no kernel of a GPU is in it", "profile with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
+    return _linked(sorted_events, head)
+
+
+def _sort(event: dict[str, Any], into: _Events) -> None:
+    kind = event.get("cat")
+    if event.get("ph") != "X" or kind not in _READ:
+        return
+    if kind in ON_DEVICE:
+        float(event["ts"]), float(event["dur"])
+        event["args"].get("stream")
+        into.kernels.append(event)
+        return
+    start = float(event["ts"]) * 1e-6
+    host = _Host(str(event["name"]), start, start + float(event["dur"]) * 1e-6, event.get("args", {}))
+    if kind == "cpu_op":
+        into.operators[host.arguments.get("External id")] = host
+        into.threads.setdefault(event.get("tid"), []).append(host)
+    elif kind in LAUNCHES:
+        into.launches[host.arguments.get("correlation")] = host
+    elif STEP.match(host.name):
+        into.steps.append(host)
+
+
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+_READ = frozenset({*ON_DEVICE, *LAUNCHES, "cpu_op", "user_annotation"})
+
+
+def _linked(found: _Events, head: Mapping[str, Any]) -> Profile:
+    """Kernels of whole steps by the operator that launched them, in the order of their start."""
+    operators: dict[int, Operator] = {}
+    spans, launches, graphs = [], [], 0
+    origin = min(float(one["ts"]) for one in found.kernels) * 1e-6
+    for event in sorted(found.kernels, key=lambda one: float(one["ts"])):
+        arguments = event["args"]
+        launch = found.launches.get(arguments.get("correlation"))
+        host = found.operators.get(arguments.get("External id")) if "External id" in arguments else None
+        launched = host or launch
+        if found.steps and launched and not any(step.start_s <= launched.start_s <= step.end_s for step in found.steps):
+            continue
+        kernel = _kernel(event, origin)
+        spans += [kernel.start_s, kernel.start_s + kernel.seconds]
+        replayed = launch is not None and "GraphLaunch" in launch.name
+        graphs += replayed
+        if launch is not None and not replayed:
+            launches.append(launch.end_s - launch.start_s)
+        key = id(host) if host is not None and not replayed else id(event)
+        if key not in operators:
+            call = called(host) if host is not None and not replayed else Call("", ())
+            operators[key] = Operator(call, [], kernel.start_s, replayed)
+        operators[key].kernels.append(kernel)
+    for one in operators.values():
+        one.call = with_lists(one.call, one.kernels)
+    if not spans:  # the steps hold none of the kernels
+        return _linked(_Events(found.operators, found.launches, [], found.kernels), head)
+    device = next((str(one.get("name", "")) for one in head.get("deviceProperties", []) if isinstance(one, dict)), "")
+    return Profile(device, max(1, len(found.steps)), max(spans) - min(spans), list(operators.values()), launches, graphs)
+
+
+def _kernel(event: Mapping[str, Any], origin: float) -> Launched:
+    arguments = event["args"]
+    start, seconds = float(event["ts"]) * 1e-6 - origin, float(event["dur"]) * 1e-6
+    moved, blocks = int(arguments.get("bytes", 0)), prod(arguments.get("grid", (0,)))
+    return Launched(str(event["name"]), str(event["cat"]), start, seconds, int(arguments.get("stream", 0)), moved, blocks)
+
+
+def called(host: _Host) -> Call:
+    """The call that an operator's event records: its tensors with shape, strides and format, other arguments as they are written."""
+    recorded = host.arguments
+    shapes, types = recorded.get("Input Dims", []), recorded.get("Input type", [])
+    strides, values = recorded.get("Input Strides", []), recorded.get("Concrete Inputs", [])
+    arguments = [
+        _argument(shape, types[place] if place < len(types) else "", _at(strides, place, []), _at(values, place, ""))
+        for place, shape in enumerate(shapes)
+    ]
+    return Call(host.name, tuple(arguments))
+
+
+_WIDTHS = {"1": "int8", "2": "bf16", "4": "fp32", "8": "int64"}
+_FORMAT = re.compile(r"OpaqueType<(\d)u?>|c10::(BFloat16|Half)|\b(double|float|long|int)\b")
+_NARROW = re.compile(r"()c10::(BFloat16|Half)()")
+LIST_CHUNK = 65536
+"""Elements that a block of PyTorch's kernels over lists of tensors takes: aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
+
+
+def with_lists(call: Call, kernels: Sequence[Launched]) -> Call:
+    """``call`` with its lists of tensors as its kernels tell them: their format by name, fp32 if they do not.
+
+    Of long lists a profile has no sizes: they are those that the blocks of the kernels can take, in one tensor.
+    """
+    if not any(isinstance(one, tuple) for one in call.arguments):
+        return call
+    names = " ".join(kernel.name.partition("<")[2] for kernel in kernels)
+    found = _NARROW.search(names) or _FORMAT.search(names)  # fp32 is what narrower ones are computed in, too
+    name = "fp32" if found is None else _WIDTHS.get(found[1]) or {"BFloat16": "bf16", "Half": "fp16"}.get(found[2]) or DTYPES[found[3]]
+    size = LIST_CHUNK * sum(kernel.blocks for kernel in kernels)
+    arguments = (
+        tuple(replace(tensor, dtype=name) for tensor in one or (Tensor((size,), name),)) if isinstance(one, tuple) else one
+        for one in call.arguments
+    )
+    return replace(call, arguments=tuple(arguments))
+
+
+def _at(found: list[Any], place: int, otherwise: Any) -> Any:
+    return found[place] if place < len(found) else otherwise
+
+
+def _argument(shape: Any, kind: str, strides: Any, value: Any) -> Argument:
+    if kind in DTYPES and isinstance(shape, list):
+        return Tensor(tuple(shape), DTYPES[kind], tuple(strides) if len(strides) == len(shape) else ())
+    if kind == "TensorList" and isinstance(shape, list):
+        return tuple(Tensor(tuple(one), "", tuple(steps)) for one, steps in zip(shape, strides or [()] * len(shape), strict=False))
+    return str(value) if value != "" else None

@@ -1,0 +1,1 @@
+"""Whole programs: timed on a GPU, with their profiles."""
