@@ -72,10 +72,16 @@ def priced(groups: Iterable[OperatorGroup], device: Device, fallbacks: FallbackD
 def _priced(group: OperatorGroup, device: Device, fallbacks: FallbackDevices) -> Priced:
     costs = [op_estimate(op, device) for op in group.ops]
     try:
-        parts = [_in_profile(op, predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost) for op, cost in zip(group.ops, costs, strict=True)]
+        parts = [operator_prediction(op, device, fallbacks)[1] for op in group.ops]
     except PerfmodelError as error:
         return Priced(group, total(costs), None, error.message)
     return Priced(group, total(costs), parts[0] if len(parts) == 1 else added(parts))
+
+
+def operator_prediction(op: Op, device: Device, fallbacks: FallbackDevices) -> tuple[Estimate, Prediction]:
+    """Bound and roof, and the time of one run of ``op`` as a profile would have it; UnavailableError says why there is none."""
+    cost = op_estimate(op, device)
+    return cost, _in_profile(op, predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost)
 
 
 GAP_S = {"matmul": 2.8e-6, "attention": 2.0e-6, "norm": 1.1e-6, "softmax": 1.1e-6}

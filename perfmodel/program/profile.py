@@ -49,7 +49,7 @@ LONGEST_EVENT = 1 << 26
 @dataclass(frozen=True, slots=True)
 class Launched:
     """A kernel, copy or fill that ran on the device: seconds, from the start of the profile. ``moved``: bytes, of a copy or fill;
-    ``blocks``: of its grid, 0 where unknown."""
+    ``blocks``: of its grid, 0 where unknown; ``launched_s``: when the host had launched it, if that is known."""
 
     name: str
     kind: str
@@ -58,6 +58,7 @@ class Launched:
     stream: int
     moved: int = 0
     blocks: int = 0
+    launched_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -92,12 +93,17 @@ class Profile:
     @property
     def busy_s(self) -> float:
         """Seconds in which at least one kernel, copy or fill ran."""
-        busy, end = 0.0, float("-inf")
+        return self.span_s - sum(self.waits().values())
+
+    def waits(self) -> dict[str, float]:
+        """Seconds in which nothing ran: for the ``host``, which had not launched the next kernel, or for the ``launch`` of one."""
+        waits, end = {"host": 0.0, "launch": 0.0}, None
         for kernel in self.kernels:
-            stop = kernel.start_s + kernel.seconds
-            busy += max(0.0, stop - max(end, kernel.start_s))
-            end = max(end, stop)
-        return busy
+            if end is not None and kernel.start_s > end:
+                late = kernel.launched_s is not None and kernel.launched_s >= end
+                waits["host" if late else "launch"] += kernel.start_s - end
+            end = max(end or 0.0, kernel.start_s + kernel.seconds)
+        return waits
 
 
 def read(path: Path) -> Profile:
@@ -243,7 +249,7 @@ def _linked(found: _Events, head: Mapping[str, Any]) -> Profile:
         launched = host or launch
         if found.steps and launched and not any(step.start_s <= launched.start_s <= step.end_s for step in found.steps):
             continue
-        kernel = _kernel(event, origin)
+        kernel = _kernel(event, origin, None if launch is None else launch.end_s - origin)
         spans += [kernel.start_s, kernel.start_s + kernel.seconds]
         replayed = launch is not None and "GraphLaunch" in launch.name
         graphs += replayed
@@ -262,11 +268,15 @@ def _linked(found: _Events, head: Mapping[str, Any]) -> Profile:
     return Profile(device, max(1, len(found.steps)), max(spans) - min(spans), list(operators.values()), launches, graphs)
 
 
-def _kernel(event: Mapping[str, Any], origin: float) -> Launched:
+def _kernel(event: Mapping[str, Any], origin: float, launched: float | None) -> Launched:
     arguments = event["args"]
     start, seconds = float(event["ts"]) * 1e-6 - origin, float(event["dur"]) * 1e-6
     moved, blocks = int(arguments.get("bytes", 0)), prod(arguments.get("grid", (0,)))
-    return Launched(str(event["name"]), str(event["cat"]), start, seconds, int(arguments.get("stream", 0)), moved, blocks)
+    return Launched(str(event["name"]), str(event["cat"]), start, seconds, _number(arguments.get("stream", 0)), moved, blocks, launched)
+
+
+def _number(value: Any) -> int:
+    return int(value) if str(value).lstrip("-").isdigit() else 0
 
 
 def called(host: _Host) -> Call:

@@ -190,7 +190,7 @@ def profile_of(name: str, memory_bytes: int | None = None) -> str:
     ('nvidia-h200-sxm', 'nvidia-a100-pcie-40gb', 'nvidia-rtx-4090')
     """
     words = _words(name)
-    fits = [profile for profile in device_ids() if profile.startswith("nvidia-") and _fits(_words(profile), words, memory_bytes)]
+    fits = [profile for profile in device_ids() if profile.startswith(("nvidia-", "amd-")) and _fits(_words(profile), words, memory_bytes)]
     if len(fits) == 1:
         return fits[0]
     what = f"could be any of {', '.join(fits)}" if fits else "has no profile that is known by its name"

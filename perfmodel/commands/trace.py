@@ -1,0 +1,60 @@
+"""A profile of a PyTorch program: what its kernels take, what can be won, and how fast it would be on other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perfmodel.commands._command import Pictured, command
+from perfmodel.core.question import Question, argument, option
+
+
+@dataclass(frozen=True, slots=True)
+class TraceQuestion(Question):
+    """A profile, the device it was taken on, and others that it is moved to."""
+
+    file: str = argument("FILE", "What torch.profiler's export_chrome_trace wrote, with record_shapes=True: .json or .json.gz.")
+    hardware: str | None = option("Device that was profiled: id, words of one, or a profile's path. [default: the one it names]")
+    on: list[str] | None = option("Another device to predict the program on. Repeatable.")
+    compare: str | None = option("Another profile of the same program: which operators got faster or slower.")
+    gpu_hour: list[str] | None = option("Price of an hour of a device: DEVICE=PRICE. Repeatable.")
+
+
+@command
+def trace(options: TraceQuestion, to: Pictured) -> None:
+    """A profiled PyTorch program: how busy the GPU is, its kernels beside the best known ones, what can be won, other devices.
+
+    Example: perfmodel trace step.json.gz --on b200 --on mi300x -o step.html
+    """
+    from pathlib import Path
+
+    from perfmodel.catalog import calibrated_devices, find_device
+    from perfmodel.core.errors import UsageError
+    from perfmodel.program.answer import ProgramAnswer
+    from perfmodel.program.profile import read
+    from perfmodel.report.trace import report
+    from perfmodel.validation.cuda.gpu import profile_of
+
+    profile = read(Path(options.file))
+    if options.hardware is None and not profile.device:
+        raise UsageError(f"{options.file} names no device", "say which one it was taken on: --hardware h200")
+    device = find_device(options.hardware or profile_of(profile.device))
+    found = ProgramAnswer(profile, device, calibrated_devices)
+    other = None if options.compare is None else ProgramAnswer(read(Path(options.compare)), device, calibrated_devices)
+    moved = [found.on(find_device(name)) for name in options.on or ()]
+    to.emit(report(found, options.file, moved, _prices(options.gpu_hour or ()), other, options.compare or "", pictures=to.pictures))
+
+
+def _prices(texts: Iterable[str]) -> dict[str, float]:
+    """Prices of an hour by the id of the device; UsageError for a text that is none."""
+    from perfmodel.catalog import find_device
+    from perfmodel.core.errors import UsageError
+
+    prices = {}
+    for text in texts:
+        name, _, price = text.rpartition("=")
+        try:
+            prices[find_device(name).id] = float(price)
+        except ValueError:
+            raise UsageError(f"--gpu-hour {text!r} has no price", "write it like h200=3.5") from None
+    return prices

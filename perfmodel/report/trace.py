@@ -1,0 +1,294 @@
+"""The report of a profiled program: how busy the device is, its kernels beside the best known ones, what can be won, other devices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfmodel.core.units import format_time
+from perfmodel.program.answer import OnDevice, ProgramAnswer
+from perfmodel.program.calls import Tensor, shown
+from perfmodel.program.price import OperatorGroup, Priced
+from perfmodel.report.answer import headline, taken
+from perfmodel.report.charts.format_number import percent
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.document import Figure, Report, Table
+from perfmodel.report.metrics import Metric, as_json, as_rows, seconds
+from perfmodel.report.op_common import head
+from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
+
+LISTED, DRAWN = 40, 24
+"""Operators of the table and of the roofline, those that take the most time."""
+ON_SCREEN = 4
+"""Rows of each of the tables that a screen shows."""
+FAMILIES = {MATMUL: "products", ATTENTION: "attention", COLLECTIVE: "collectives"}
+"""Names of groups of operators; others pass over memory."""
+PASSES, UNKNOWN = "passes over memory", "not known"
+SAME = 0.02
+"""Change of an operator's time up to which it is the same."""
+
+
+def report(
+    found: ProgramAnswer,
+    name: str,
+    moved: Sequence[OnDevice],
+    prices: Mapping[str, float],
+    other: ProgramAnswer | None = None,
+    other_name: str = "",
+    *,
+    pictures: bool = False,
+) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.trace/1.
+
+    ``moved``: the program on other devices, ``prices`` of an hour by device. ``other``: another profile, called ``other_name``, to compare.
+    """
+    rows = {id(one.group): one for one in found.priced}
+    operators = [_operator(group, rows.get(id(group))) for group in found.groups]
+    gains = [[Metric("what", one.what, "what can be won", "text"), Metric("seconds", one.seconds, "of a step", "s"), Metric("why", one.why, "why", "text")] for one in found.gains]
+    devices = [_device(one, prices) for one in moved]
+    changes = _changes(found, other) if other is not None else []
+    tables = [
+        *([as_rows("what can be won, parts of it twice", gains)] if gains else []),
+        *([as_rows("on other devices", devices)] if devices else []),
+        *([_changed(changes, other_name)] if changes else []),
+        as_rows("operators of a step", operators[:LISTED]),
+    ]
+    brief = [replace(table, rows=table.rows[:ON_SCREEN]) for table in tables]
+    data = {
+        **head("trace", {"file": name}, found.device),
+        **as_json(_metrics(found)),
+        "operators": list(map(as_json, operators)),
+        "gains": list(map(as_json, gains)),
+        "devices": list(map(as_json, devices)),
+    }
+    if changes:
+        data["changes"] = [as_json(change.metrics) for change in changes]
+    return Report(
+        f"Program {name} on {found.device.name}",
+        _headline(found),
+        tables,
+        _notes(found),
+        data,
+        charts=_charts(found) if pictures else [],
+        figures=_figures(found, moved),
+        brief=brief,
+        reasons=[_best_of(one, found) for one in moved],
+    )
+
+
+# Numbers
+
+
+def _metrics(found: ProgramAnswer) -> list[Metric]:
+    return [
+        Metric("steps", found.profile.steps),
+        Metric("step_s", found.step_s, unit="s"),
+        Metric("span_s", found.step_s, unit="s"),
+        Metric("busy_s", found.profile.busy_s / found.profile.steps, unit="s"),
+        Metric("idle_share", 1 - found.profile.busy_s / found.profile.span_s if found.profile.span_s else 0.0, unit="share"),
+        *(Metric(f"waits_s.{cause}", waited, unit="s") for cause, waited in found.waits.items()),
+        Metric("kernels", sum(len(one.kernels) for one in found.profile.operators) / found.profile.steps),
+        Metric("known_share", found.known_share, unit="share"),
+        Metric("predicted_share", found.predicted_share, unit="share"),
+        Metric("measured_s", found.measured_s, unit="s"),
+        Metric("compared_s", found.compared_s, unit="s"),
+        Metric("predicted_s", found.predicted_s(), unit="s"),
+        Metric("low_s", found.predicted_s("low"), unit="s"),
+        Metric("high_s", found.predicted_s("high"), unit="s"),
+        Metric("lower_s", found.lower_s, unit="s"),
+    ]
+
+
+def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
+    """A row of the table of operators: measured beside predicted, bound, and what the difference to the prediction is."""
+    known = seconds(priced.prediction) if priced else None
+    predicted = known and Interval(*(group.count * float(end or 0.0) for end in (known.value, known.low, known.high)))
+    shapes = [shown(one) for one in group.call.arguments if isinstance(one, (Tensor, tuple))]
+    flops = sum(op.kernel.flops or op.kernel.work.vector for op in group.ops)
+    moved = sum(access.bytes for op in group.ops for access in op.kernel.accesses if not access.reread) + sum(
+        access.compulsory * access.element_size for op in group.ops for access in op.kernel.accesses if access.reread
+    )
+    return [
+        Metric("name", group.call.name or group.kernels[0][:60], "operator", "text"),
+        Metric("shapes", shapes),
+        Metric("", _short(shapes), "shape", "text"),
+        Metric("count", group.count, "calls", ""),
+        Metric("measured_s", group.measured_s, "measured", "s"),
+        Metric("predicted_s", predicted and predicted.value, "predicted", "s"),
+        Metric("low_s", predicted and predicted.low, unit="s"),
+        Metric("high_s", predicted and predicted.high, unit="s"),
+        Metric("lower_s", priced and priced.lower_s, "at least", "s"),
+        Metric("flops", group.count * flops if group.ops else None, unit="FLOP"),
+        Metric("bytes", group.count * moved if group.ops else None, unit="B"),
+        Metric("bound", priced and priced.cost.bound, "bound by", "resource"),
+        Metric("implementation", priced.prediction.calibration.implementation if priced and priced.prediction else None),
+        Metric("gain_s", predicted and max(0.0, group.measured_s - float(predicted.value)), unit="s"),
+        Metric("unknown", group.unknown or (priced.obstacle if priced else None) or None),
+    ]
+
+
+def _short(shapes: Sequence[str]) -> str:
+    """The first two shapes, and how many more there are."""
+    return ", ".join(shapes[:2]) + (f" +{len(shapes) - 2}" if len(shapes) > 2 else "")
+
+
+def _device(one: OnDevice, prices: Mapping[str, float]) -> list[Metric]:
+    price = prices.get(one.device.id)
+    return [
+        Metric("id", one.device.id, "device", "text"),
+        Metric("predicted_s", one.seconds, "a step takes", "s"),
+        Metric("low_s", one.low, "from", "s"),
+        Metric("high_s", one.high, "to", "s"),
+        Metric("speedup", one.speedup, "speedup", "ratio"),
+        Metric("same_kernels_share", one.same, "same kernels", "share"),
+        *([Metric("price", price * one.seconds / 3600 * 1e6, "price of 1M steps")] if price is not None else []),
+    ]
+
+
+# Words
+
+
+def _headline(found: ProgramAnswer) -> list[str]:
+    """How busy the device is and what it waits for; its kernels beside the best known ones; where the most can be won."""
+    busy = found.profile.busy_s / found.profile.steps
+    waiting = [f"{format_time(waited, 3)} {WAITS[cause]}" for cause, waited in found.waits.items() if waited >= 0.01 * found.step_s]
+    first = f"a step takes {format_time(found.step_s, 3)}, the GPU is busy {percent(busy / found.step_s) if found.step_s else '0%'} of it"
+    if waiting:
+        first += f" and waits {' and '.join(waiting)}"
+    known = Interval(found.predicted_s(), found.predicted_s("low"), found.predicted_s("high"))
+    part = "" if found.predicted_share > 0.99 else f", {percent(found.predicted_share)} of its time,"
+    second = f"its kernels{part} take {format_time(found.compared_s, 3)}; predicted for the best known ones: {taken(known)}"
+    if not found.predicted:
+        second = f"its kernels take {format_time(found.measured_s, 3)}; none of them is predicted"
+    if not found.gains:
+        return headline(first, second, "nothing of 0.2% of the step or more can be won that is known here")
+    best = found.gains[0]
+    return headline(first, second, f"the most can be won by this: {best.what}, {format_time(best.seconds, 3)}; {best.why}")
+
+
+WAITS = {"host": "for the host to launch kernels", "launch": "between kernels that were launched in time"}
+
+
+def _best_of(one: OnDevice, found: ProgramAnswer) -> str:
+    how = "faster" if one.speedup >= 1 else "slower"
+    ratio = one.speedup if one.speedup >= 1 else 1 / max(one.speedup, 1e-12)
+    known = Interval(one.seconds, one.low, one.high)
+    return f"On {one.device.name} a step is predicted at {taken(known)}, {ratio:.3g}x {how} than measured; the host takes as long as here."
+
+
+def _figures(found: ProgramAnswer, moved: Sequence[OnDevice]) -> list[Figure]:
+    figures = [
+        Figure("a step", format_time(found.step_s, 3)),
+        Figure("busy", percent(found.profile.busy_s / found.profile.span_s) if found.profile.span_s else "0%"),
+        Figure("predicted of its kernels", percent(found.predicted_s() / found.compared_s) if found.compared_s else "nothing"),
+    ]
+    return [*figures, *(Figure(f"on {one.device.name}", f"{one.speedup:.3g}x") for one in moved[:2])]
+
+
+def _notes(found: ProgramAnswer) -> list[str]:
+    """What is not known, and what predictions assume."""
+    notes = [f"FLOP and bytes are known of {percent(found.known_share)} of the kernels' time, a prediction of {percent(found.predicted_share)}."]
+    missing = defaultdict[str, float](float)
+    for group in found.groups:
+        if not group.ops:
+            missing[group.unknown] += group.measured_s
+    notes += [f"Not counted: {why} ({format_time(spent, 3)})." for why, spent in sorted(missing.items(), key=lambda one: -one[1])[:5]]
+    obstacles = dict.fromkeys(f"{one.group.call.name}: {one.obstacle}." for one in found.priced if one.obstacle)
+    notes += list(obstacles)[:5]
+    if found.profile.graphs:
+        notes.append(f"{found.profile.graphs} kernels were replayed by a CUDA graph: a profile does not say what launched them.")
+    return [*notes, "A prediction is of the best known kernel of each shape; measured times are those of the profile, its own cost included."]
+
+
+# Two profiles of one program
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The time of one operator, over all its shapes, in two profiles."""
+
+    name: str
+    before_s: float
+    after_s: float
+    shapes: str
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """Both times, and how they differ."""
+        ratio = self.before_s / self.after_s if self.before_s and self.after_s else None
+        word = "ONLY BEFORE" if not self.after_s else "ONLY AFTER" if not self.before_s else "SAME"
+        if ratio is not None and abs(ratio - 1) > SAME:
+            word = "FASTER" if ratio > 1 else "SLOWER"
+        return [
+            Metric("name", self.name, "operator", "text"),
+            Metric("before_s", self.before_s, "here", "s"),
+            Metric("after_s", self.after_s, "there", "s"),
+            Metric("won_s", self.before_s - self.after_s, "won", "s"),
+            Metric("speedup", ratio, "speedup", "ratio"),
+            Metric("change", word, "", "text"),
+            Metric("shapes", self.shapes, "shapes", "text"),
+        ]
+
+
+def _changes(found: ProgramAnswer, other: ProgramAnswer) -> list[Change]:
+    """Operators of both, those first whose time differs most."""
+    here, there = _by_name(found), _by_name(other)
+    changes = []
+    for name in {**here, **there}:
+        before, after = here.get(name, []), there.get(name, [])
+        same = {one.call.arguments for one in before} == {one.call.arguments for one in after}
+        count = sum(one.count for one in after) - sum(one.count for one in before)
+        shapes = "the same" if same else "others"
+        calls = f", {abs(count):.0f} calls {'more' if count > 0 else 'fewer'}" if abs(count) >= 1 else ""
+        changes.append(Change(name, sum(one.measured_s for one in before), sum(one.measured_s for one in after), shapes + calls))
+    return sorted(changes, key=lambda one: -abs(one.before_s - one.after_s))
+
+
+def _by_name(found: ProgramAnswer) -> dict[str, list[OperatorGroup]]:
+    groups = defaultdict[str, list[OperatorGroup]](list)
+    for one in found.groups:
+        groups[one.call.name or one.kernels[0][:60]].append(one)
+    return groups
+
+
+def _changed(changes: Sequence[Change], other: str) -> Table:
+    return as_rows(f"the same program in {other}", [one.metrics for one in changes[:LISTED]])
+
+
+# Pictures
+
+
+def _charts(found: ProgramAnswer) -> list[Chart]:
+    """Where the time goes, measured beside predicted and bound; the program's roofline, dots as large as their share of the time."""
+    from perfmodel.report.roofline_chart import point, roofline
+
+    parts: dict[str, list[tuple[str, float]]] = {"measured": [], "predicted": [], "at least": []}
+    rows = {id(one.group): one for one in found.priced}
+    families = defaultdict[str, list[OperatorGroup]](list)
+    for group in found.groups:
+        families[FAMILIES.get(group.ops[0].group, PASSES) if group.ops else UNKNOWN].append(group)
+    for family, groups in sorted(families.items(), key=lambda one: -sum(group.measured_s for group in one[1])):
+        known = [one for group in groups if (one := rows.get(id(group)))]
+        parts["measured"].append((family, sum(group.measured_s for group in groups)))
+        parts["predicted"].append((family, sum(one.group.count * one.prediction.seconds for one in known if one.prediction)))
+        parts["at least"].append((family, sum(one.lower_s for one in known)))
+    parts["measured"].append(("nothing runs", sum(found.waits.values())))
+    bars = [Bar(name, values) for name, values in parts.items()]
+    points = []
+    for number, one in enumerate([one for one in found.priced if one.group.measured_s][:DRAWN], 1):
+        op = one.group.ops[0]
+        dtype = op.kernel.dtype
+        spent = Interval(one.group.measured_s / one.group.count)
+        drawn = point(number, f"{one.group.call.name.rpartition('::')[2]} {_short_shape(one.group)}", one.cost, found.device, dtype.name, dtype.matmul_unit, one.prediction, spent)
+        points.append(replace(drawn, share=one.group.measured_s / found.measured_s, group=FAMILIES.get(op.group, PASSES)))
+    return [
+        BarChart("Where the time of a step goes", "s", bars, caption="What nothing predicts is missing in the second bar."),
+        roofline(found.device, points, "Roofline of the program", "A dot per operator and shape, as large as its share of the time."),
+    ]
+
+
+def _short_shape(group: OperatorGroup) -> str:
+    largest = max(group.call.tensors(), key=lambda one: one.elements, default=None)
+    return "x".join(map(str, largest.shape)) if largest is not None else ""
