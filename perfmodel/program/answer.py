@@ -144,7 +144,9 @@ class ProgramAnswer:
         late: dict[str, list[Priced]] = defaultdict(list)
         for one in self.predicted:
             assert one.prediction is not None
-            if one.group.measured_s > one.group.count * one.prediction.high and not (one.group.ops[0].group == MATMUL and self._padded(one)):
+            if one.group.measured_s > one.group.count * one.prediction.high and not (
+                one.group.ops[0].group == MATMUL and self._padded(one)
+            ):
                 late[one.group.call.name].append(one)
         gains = []
         for name, those in late.items():
@@ -158,7 +160,14 @@ class ProgramAnswer:
         """The product with its rows padded to whole vectors; None where they are, or where it is no product of 16 bits."""
         w = one.group.ops[0].timed.workload if one.group.ops[0].timed else None
         step = ROW_BYTES // (w.dtype.size if isinstance(w, Matmul) else ROW_BYTES)
-        if not isinstance(w, Matmul) or len(one.group.ops) > 1 or w.dtype.size > 2 or not w.aligned or w.aligned % step == 0 or 1 in (w.m, w.n, w.k):
+        if (
+            not isinstance(w, Matmul)
+            or len(one.group.ops) > 1
+            or w.dtype.size > 2
+            or not w.aligned
+            or w.aligned % step == 0
+            or 1 in (w.m, w.n, w.k)
+        ):
             return None
         m, n, k = (step * ceil_div(size, step) for size in (w.m, w.n, w.k))
         operands = Tensor((m, k), w.dtype.name), Tensor((k, n), w.dtype.name)
@@ -211,11 +220,15 @@ class ProgramAnswer:
         steps = self.profile.steps
         if not won:
             return None
-        return Gain("fuse passes", won / steps, f"chains of element-wise kernels, each as one kernel: {kernels / steps:,.0f} fewer; torch.compile")
+        return Gain(
+            "fuse passes", won / steps, f"chains of element-wise kernels, each as one kernel: {kernels / steps:,.0f} fewer; torch.compile"
+        )
 
     def _copied(self) -> Gain | None:
         """Copies whose only work is another order in memory."""
-        ordered = [one for one in self.groups if one.call.name == "aten::copy_" and (w := _pass(one)) and w.kind in ("strided", "transposed")]
+        ordered = [
+            one for one in self.groups if one.call.name == "aten::copy_" and (w := _pass(one)) and w.kind in ("strided", "transposed")
+        ]
         seconds, count = sum(one.measured_s for one in ordered), sum(one.count for one in ordered)
         if not ordered:
             return None
@@ -247,7 +260,9 @@ class ProgramAnswer:
             alike = moved.calibration.implementation == here.calibration.implementation
             same += alike * group.measured_s
             takes = group.measured_s * moved.seconds / here.seconds if alike else group.count * moved.seconds
-            seconds, low, high = (total + takes * end / moved.seconds for total, end in ((seconds, moved.seconds), (low, moved.low), (high, moved.high)))
+            seconds, low, high = (
+                total + takes * end / moved.seconds for total, end in ((seconds, moved.seconds), (low, moved.low), (high, moved.high))
+            )
         rest, waits = (self.measured_s / compared if compared else 0.0), sum(self.waits.values())
         overlap = max(0.0, self.measured_s + waits - self.step_s)
         ends = [max(0.0, rest * end - overlap * seconds / max(compared, 1e-12)) + waits for end in (seconds, low, high)]

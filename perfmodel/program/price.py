@@ -94,5 +94,8 @@ def _in_profile(op: Op, alone: Prediction, cost: Estimate) -> Prediction:
     if not gap:
         return alone
     lower_s = float(cost.lower_warm_s)
-    ends = {name: max(value - min(gap, value / 2), lower_s) for name, value in (("seconds", alone.seconds), ("low", alone.low), ("high", alone.high))}
+    ends = {
+        name: max(value - min(gap, value / 2), lower_s)
+        for name, value in (("seconds", alone.seconds), ("low", alone.low), ("high", alone.high))
+    }
     return replace(alone, **ends)

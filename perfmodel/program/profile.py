@@ -9,10 +9,11 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import gcd, prod
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -265,7 +266,19 @@ def _linked(found: _Events, head: Mapping[str, Any]) -> Profile:
     if not spans:  # the steps hold none of the kernels
         return _linked(_Events(found.operators, found.launches, [], found.kernels), head)
     device = next((str(one.get("name", "")) for one in head.get("deviceProperties", []) if isinstance(one, dict)), "")
-    return Profile(device, max(1, len(found.steps)), max(spans) - min(spans), list(operators.values()), launches, graphs)
+    steps = len(found.steps) or repetitions([one.call.name for one in operators.values()])
+    return Profile(device, steps, max(spans) - min(spans), list(operators.values()), launches, graphs)
+
+
+def repetitions(names: Sequence[str]) -> int:
+    """Into how many equal parts a sequence falls, at most: steps of a program where nothing marks them.
+
+    >>> repetitions(["embed", "mm", "mm", "embed", "mm", "mm"]), repetitions(["embed", "mm", "mm", "mm"])
+    (2, 1)
+    """
+    most = gcd(*Counter(names).values())
+    parts = (count for count in range(most, 1, -1) if len(names) % count == 0)
+    return next((count for count in parts if list(names) == list(names[: len(names) // count]) * count), 1)
 
 
 def _kernel(event: Mapping[str, Any], origin: float, launched: float | None) -> Launched:

@@ -46,7 +46,14 @@ def report(
     """
     rows = {id(one.group): one for one in found.priced}
     operators = [_operator(group, rows.get(id(group))) for group in found.groups]
-    gains = [[Metric("what", one.what, "what can be won", "text"), Metric("seconds", one.seconds, "of a step", "s"), Metric("why", one.why, "why", "text")] for one in found.gains]
+    gains = [
+        [
+            Metric("what", one.what, "what can be won", "text"),
+            Metric("seconds", one.seconds, "of a step", "s"),
+            Metric("why", one.why, "why", "text"),
+        ]
+        for one in found.gains
+    ]
     devices = [_device(one, prices) for one in moved]
     changes = _changes(found, other) if other is not None else []
     tables = [
@@ -189,7 +196,9 @@ def _figures(found: ProgramAnswer, moved: Sequence[OnDevice]) -> list[Figure]:
 
 def _notes(found: ProgramAnswer) -> list[str]:
     """What is not known, and what predictions assume."""
-    notes = [f"FLOP and bytes are known of {percent(found.known_share)} of the kernels' time, a prediction of {percent(found.predicted_share)}."]
+    notes = [
+        f"FLOP and bytes are known of {percent(found.known_share)} of the kernels' time, a prediction of {percent(found.predicted_share)}."
+    ]
     missing = defaultdict[str, float](float)
     for group in found.groups:
         if not group.ops:
@@ -199,7 +208,10 @@ def _notes(found: ProgramAnswer) -> list[str]:
     notes += list(obstacles)[:5]
     if found.profile.graphs:
         notes.append(f"{found.profile.graphs} kernels were replayed by a CUDA graph: a profile does not say what launched them.")
-    return [*notes, "A prediction is of the best known kernel of each shape; measured times are those of the profile, its own cost included."]
+    return [
+        *notes,
+        "A prediction is of the best known kernel of each shape; measured times are those of the profile, its own cost included.",
+    ]
 
 
 # Two profiles of one program
@@ -281,7 +293,16 @@ def _charts(found: ProgramAnswer) -> list[Chart]:
         op = one.group.ops[0]
         dtype = op.kernel.dtype
         spent = Interval(one.group.measured_s / one.group.count)
-        drawn = point(number, f"{one.group.call.name.rpartition('::')[2]} {_short_shape(one.group)}", one.cost, found.device, dtype.name, dtype.matmul_unit, one.prediction, spent)
+        drawn = point(
+            number,
+            f"{one.group.call.name.rpartition('::')[2]} {_short_shape(one.group)}",
+            one.cost,
+            found.device,
+            dtype.name,
+            dtype.matmul_unit,
+            one.prediction,
+            spent,
+        )
         points.append(replace(drawn, share=one.group.measured_s / found.measured_s, group=FAMILIES.get(op.group, PASSES)))
     return [
         BarChart("Where the time of a step goes", "s", bars, caption="What nothing predicts is missing in the second bar."),

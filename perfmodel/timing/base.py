@@ -200,6 +200,8 @@ def check_calibrations(device: Device) -> None:
 
 
 COLLECTIVE = "collective"
+PASS = "pass"
+"""Workload of the passes over memory of programs, whose source is one for all makers."""
 
 SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
 """Formats that a unit multiplies at one rate: what was measured with one holds for the other."""

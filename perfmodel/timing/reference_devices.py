@@ -8,7 +8,7 @@ from functools import cache, partial
 
 from perfmodel.core.architectures import are_alike, distance, run_the_same_code, same_board, transferable
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.timing.base import SAME_TIME, find_model
+from perfmodel.timing.base import PASS, SAME_TIME, find_model
 from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
 from perfmodel.timing.transfer import held_share, multiplies
 
@@ -33,7 +33,7 @@ def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibra
     Collectives over PCIe serve GPUs that have no other link, and those alone. Attention of a board short of watts serves boards as short
     or shorter of them, and others where no other device has it.
 
-    A sequence whose kernels are calibrated one by one also takes a device that ``are_alike`` allows.
+    A sequence whose kernels are calibrated one by one, and a pass over memory, also take a device that ``are_alike`` allows.
     """
     candidates = [(other, block) for other, block in candidates if block.workload != "collective" or other.over_pcie == device.over_pcie]
     devices = [device, *(other for other, _ in candidates)]
@@ -41,7 +41,8 @@ def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibra
     fed = [(other, block) for other, block in candidates if not multiplies(block) or held_share(other, devices) >= share]
     sure = [(other, block) for other, block in fed or candidates if block.points >= _enough(device, other, block)]
     closest = nearest(device, [other for other, _ in sure]) or nearest(device, [other for other, _ in fed or candidates])
-    alike = [other for other, block in sure if find_model(block.model).part_workloads and are_alike(device, other)]
+    anywhere = [(other, block) for other, block in sure if find_model(block.model).part_workloads or block.workload == PASS]
+    alike = [other for other, _ in anywhere if are_alike(device, other)]
     return closest or min(alike, key=lambda other: distance(device, other), default=None)
 
 

@@ -24,13 +24,26 @@ WRITTEN_AS = ("fp64", "int64")
 """Formats in which Python's numbers come as tensors without a dimension; others of those lie on the device."""
 
 
-def passed(call: Call, kind: str, read: float, written: float, elements: int, *, flops: int = 0, exponentials: int = 0, divisions: int = 0, rows: int = 0, at_least: float = 1.0) -> Op:
+def passed(
+    call: Call,
+    kind: str,
+    read: float,
+    written: float,
+    elements: int,
+    *,
+    flops: int = 0,
+    exponentials: int = 0,
+    divisions: int = 0,
+    rows: int = 0,
+    at_least: float = 1.0,
+) -> Op:
     """One pass of a ``kind`` over memory: bytes read and written once, ``elements`` that are worked on, ``flops`` of the vector unit.
 
     ``at_least``: the share of the bytes that is certain."""
     dtype = _vector_dtype(call)
     accesses = tuple(
-        once(tensor, access, int(size), 1, compulsory=int(size * at_least)) for tensor, access, size in (("inputs", READ, read), ("outputs", WRITE, written))
+        once(tensor, access, int(size), 1, compulsory=int(size * at_least))
+        for tensor, access, size in (("inputs", READ, read), ("outputs", WRITE, written))
     )
     kernel = Kernel(call.name, dtype, accesses, work=Work(0, flops, exponentials))
     workload = Pass(kind, elements, int(written), int(read), dtype, divisions, rows)

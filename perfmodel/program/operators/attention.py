@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from perfmodel.core.cost import Kernel, Tile, Work
@@ -22,16 +23,28 @@ def attention(call: Call, w: Attention, implementations: tuple[str, ...], direct
     accesses = tuple(access for kernel in kernels for access in kernel.accesses)
     work, needed = sum((k.work for k in kernels), Work()), sum((k.needed for k in kernels), Work())
     kernel = Kernel(call.name, w.dtype, accesses, sum(k.flops for k in kernels), sum(k.executed_flops for k in kernels), work, needed)
-    return Op(call.name, ATTENTION, 1, kernel, Timed("attention", w, implementations, direction=direction))
+    return Op(call.name, ATTENTION, 1, kernel, _timed(w, implementations, direction))
 
 
-def shaped(call: Call, heads_first: bool, first: int = 0, *, causal: int | None, direction: str = FORWARD, dropout: int | None = None) -> Attention:
+def _timed(w: Attention, implementations: tuple[str, ...], direction: str) -> Timed:
+    """The prediction to request: without dropout, and in fp32 of products and softmax one by one, as fused kernels were not timed so."""
+    similar = [f"{implementations[0]} without dropout"] * (w.dropout > 0)
+    if w.dtype.name == "fp32":
+        implementations, similar = ("torch-eager",), ["attention kernel by kernel in fp32"]
+    return Timed("attention", replace(w, dropout=0.0), implementations, direction=direction, similar=" and ".join(similar))
+
+
+def shaped(
+    call: Call, heads_first: bool, first: int = 0, *, causal: int | None, direction: str = FORWARD, dropout: int | None = None
+) -> Attention:
     """The workload of Q, K, V at ``first`` and behind it: [b, h, n, d], or [b, n, h, d] unless ``heads_first``."""
     q, k, v = (call.tensor(first + place) for place in range(3))
     if any(len(one.shape) != 4 for one in (q, k, v)):
         raise UnknownError(f"{call.name} of packed sequences")
     (b, h, n, d), (_, g, m, _), dv = _order(q, heads_first), _order(k, heads_first), v.shape[-1]
-    return _checked(Attention(n, m, d, dv, b, h, g, _dtype(q), causal is not None and call.is_true(causal), dropout=_dropout(call, dropout)))
+    return _checked(
+        Attention(n, m, d, dv, b, h, g, _dtype(q), causal is not None and call.is_true(causal), dropout=_dropout(call, dropout))
+    )
 
 
 def _order(one: Tensor, heads_first: bool) -> tuple[int, ...]:

@@ -21,7 +21,8 @@ def convolved(call: Call, padding: int, stride: int, dilation: int, groups: int)
     if len(x.shape) != spatial + 2:
         raise UnknownError(f"{call.name} of {x.shape} by {weight.shape}")
     places = [
-        (x.shape[2 + one] + 2 * _of(pads, one) - _of(gaps, one) * (weight.shape[2 + one] - 1) - 1) // _of(steps, one) + 1 for one in range(spatial)
+        (x.shape[2 + one] + 2 * _of(pads, one) - _of(gaps, one) * (weight.shape[2 + one] - 1) - 1) // _of(steps, one) + 1
+        for one in range(spatial)
     ]
     return _product(call, x, weight, prod(places), int(call.value(groups, "1") or 1), 1)
 
@@ -38,7 +39,9 @@ def _product(call: Call, x: Tensor, weight: Tensor, places: int, groups: int, pa
     rows, columns, depth = x.shape[0] * places, weight.shape[0] // groups, prod(weight.shape[1:])
     size, out = SIZES[x.dtype], x.shape[0] * places * weight.shape[0]
     if depth == prod(weight.shape[2:]) and groups > 1:  # depthwise: no product
-        return (passed(call, "depthwise", passes * (x.bytes + weight.bytes), passes * out * size, out * depth, flops=2 * passes * out * depth),)
+        return (
+            passed(call, "depthwise", passes * (x.bytes + weight.bytes), passes * out * size, out * depth, flops=2 * passes * out * depth),
+        )
     if min(rows, columns, depth) < 1:
         raise UnknownError(f"{call.name} has an empty operand")
     dtype = product_dtype(x.dtype)
@@ -46,7 +49,9 @@ def _product(call: Call, x: Tensor, weight: Tensor, places: int, groups: int, pa
     work = matmul_work(dtype, flops(w))
     accesses = (once("inputs", READ, passes * (x.bytes + weight.bytes), 1), once("outputs", WRITE, passes * out * size, 1))
     kernel = Kernel(call.name, dtype, accesses, flops(w), flops(w), work, work)
-    product = Op(call.name, MATMUL, 1, kernel, Timed("matmul", w, ("torch-matmul",), similar="products: a convolution is one, gathered on the way"))
+    product = Op(
+        call.name, MATMUL, 1, kernel, Timed("matmul", w, ("torch-matmul",), similar="products: a convolution is one, gathered on the way")
+    )
     whole = prod(weight.shape[2:]) > 1  # a window of one place is a product in either order
     if not (whole and x.contiguous and size == 2 and len(x.shape) == 4):
         return (product,)

@@ -64,12 +64,21 @@ def pow_(call: Call) -> Op:
 
 COMPARED = partial(elementwise, result="bool")
 _FUNCTIONS: dict[str, Callable[[Call], Op]] = {
-    **dict.fromkeys("add sub rsub mul neg abs relu clamp clamp_min clamp_max maximum minimum reciprocal square sign floor ceil round".split(), elementwise),
-    **dict.fromkeys("bitwise_and bitwise_or bitwise_xor threshold_backward hardtanh masked_fill triu tril fmod remainder lerp".split(), elementwise),
+    **dict.fromkeys(
+        "add sub rsub mul neg abs relu clamp clamp_min clamp_max maximum minimum reciprocal square sign floor ceil round".split(),
+        elementwise,
+    ),
+    **dict.fromkeys(
+        "bitwise_and bitwise_or bitwise_xor threshold_backward hardtanh masked_fill triu tril fmod remainder lerp".split(), elementwise
+    ),
     **dict.fromkeys("div sqrt rsqrt addcmul addcdiv".split(), partial(elementwise, flops=2)),
-    **dict.fromkeys("exp log log1p log2 exp2 sin cos tanh sigmoid logit expm1 atan2".split(), partial(elementwise, flops=2, exponentials=1)),
+    **dict.fromkeys(
+        "exp log log1p log2 exp2 sin cos tanh sigmoid logit expm1 atan2".split(), partial(elementwise, flops=2, exponentials=1)
+    ),
     **dict.fromkeys("silu silu_backward mish softplus elu leaky_relu hardswish".split(), partial(elementwise, flops=4, exponentials=1)),
-    **dict.fromkeys("gelu gelu_backward erf tanh_backward sigmoid_backward".split(), partial(elementwise, flops=8, exponentials=1, kind="functions")),
+    **dict.fromkeys(
+        "gelu gelu_backward erf tanh_backward sigmoid_backward".split(), partial(elementwise, flops=8, exponentials=1, kind="functions")
+    ),
     **dict.fromkeys("eq ne lt le gt ge logical_and logical_or logical_not isnan isinf isfinite bitwise_not isin".split(), COMPARED),
     "pow": pow_,
     "where": where,

@@ -26,7 +26,13 @@ def concatenated(call: Call) -> Op:
     axis = int(call.value(1, "0"))
     inner = [prod(one.shape[axis:]) for one in tensors]
     vectors = all(one.contiguous and width * SIZES[one.dtype] % VECTOR_BYTES == 0 for one, width in zip(tensors, inner, strict=True))
-    return passed(call, "cat" if vectors else "cat-strided", sum(one.bytes for one in call.tensors()), size, sum(one.elements for one in call.tensors()))
+    return passed(
+        call,
+        "cat" if vectors else "cat-strided",
+        sum(one.bytes for one in call.tensors()),
+        size,
+        sum(one.elements for one in call.tensors()),
+    )
 
 
 def looked_up(call: Call, index: int) -> Op:

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from perfmodel.core.cost import READ, WRITE, Kernel, Work, once
-from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.workload import Stream
-from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError
+from perfmodel.program.calls import SIZES, Call, Tensor
 from perfmodel.program.operators._counts import passed
-from perfmodel.transformer.op import ELEMENTWISE, Op, Timed
+from perfmodel.transformer.op import Op
 
 ROWS, COLUMNS, ALL = "reduce", "reduce-columns", "reduce-all"
 
@@ -28,14 +25,16 @@ def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
     strides = x.strides or (1,) * rank
     inner = min((place for place in range(rank) if x.shape[place] > 1), key=lambda place: strides[place], default=0)
     kind = "argmax" if "arg" in call.name else ALL if left == 1 else ROWS if inner in gone else COLUMNS
-    return passed(call, kind, x.bytes, left * (width or SIZES[x.dtype]), x.elements, flops=x.elements, rows=left if kind in (ROWS, "argmax") else 0)
+    return passed(
+        call, kind, x.bytes, left * (width or SIZES[x.dtype]), x.elements, flops=x.elements, rows=left if kind in (ROWS, "argmax") else 0
+    )
 
 
 def scanned(call: Call) -> Op:
     """Running sums."""
     x = call.tensor(0)
     size = 8 if x.dtype in ("bool", "int32", "int64") else SIZES[x.dtype]
-    return passed(call, "scan", x.bytes, x.elements * size, x.elements, flops=x.elements, rows=x.elements // max(1, x.shape[-1] if x.shape else 1))
+    return passed(call, "scan", x.bytes, x.elements * size, x.elements, flops=x.elements, rows=_rows(x))
 
 
 def sorted_(call: Call) -> Op:
@@ -48,31 +47,23 @@ def softmax(call: Call) -> Op:
     """Softmax over the last dimension."""
     x = call.tensor(0)
     size = 4 if call.is_true(2) else SIZES[x.dtype]
-    return _rows(call, "softmax", x, "torch-softmax", x.elements * size, exponentials=x.elements)
+    return over_rows(call, "softmax", x.elements * size, exponentials=x.elements)
 
 
-def _rows(call: Call, op: str, x: Tensor, implementation: str, written: int, *, shared: int = 0, exponentials: int = 0) -> Op:
-    """A kernel over rows that has a time model of its own; in fp32 by what 16-bit rows of that kernel have shown."""
-    if x.dtype not in DTYPES or not x.shape:
-        raise UnknownError(f"no {op} of {x.dtype}")
-    cols, dtype = x.shape[-1], DTYPES[x.dtype]
-    accesses = (once("inputs", READ, x.bytes + shared * dtype.size, 1), once("outputs", WRITE, written, 1))
-    kernel = Kernel(call.name, dtype, accesses, work=Work(0, 4 * x.elements, exponentials))
-    workload = Stream(op, x.elements // max(1, cols), cols, shared=shared, dtype=dtype)
-    other = {"calibrated": "bf16", "similar": f"{implementation} in bf16"} if dtype.name == "fp32" else {}
-    return Op(call.name, ELEMENTWISE, 1, kernel, Timed(op, workload, (implementation,), **other))
+def over_rows(call: Call, kind: str, written: int, exponentials: int = 0) -> Op:
+    """A kernel that reads rows of its first tensor, and weights of one row beside them."""
+    x, rows = call.tensor(0), _rows(call.tensor(0))
+    read = x.bytes + sum(one.bytes for one in call.tensors()[1:] if one.elements < x.elements)
+    return passed(call, kind, read, written, x.elements, flops=4 * x.elements, exponentials=exponentials, rows=rows)
 
 
-def layer_norm(call: Call) -> Op:
-    """Layer norm with mean and deviation of each row."""
-    x = call.tensor(0)
-    return _rows(call, "norm", x, "torch-layer-norm", x.bytes, shared=sum(one.elements for one in call.tensors()[1:]))
+def _rows(x: Tensor) -> int:
+    return x.elements // max(1, x.shape[-1] if x.shape else 1)
 
 
-def rms_norm(call: Call) -> Op:
-    """RMS norm in one kernel."""
-    x = call.tensor(0)
-    return _rows(call, "norm", x, "torch-rms-norm", x.bytes, shared=sum(one.elements for one in call.tensors()[1:]))
+def norm(call: Call, kind: str) -> Op:
+    """A norm of each row, with its statistics."""
+    return over_rows(call, kind, call.tensor(0).bytes)
 
 
 def norm_backward(call: Call) -> Op:
@@ -98,14 +89,29 @@ def log_softmax(call: Call) -> Op:
     """Log softmax over the last dimension: rows as long as a vocabulary."""
     x = call.tensor(0)
     size = 4 if call.is_true(2) else SIZES[x.dtype]
-    return passed(call, "log-softmax", x.bytes, size * x.elements, x.elements, flops=3 * x.elements, exponentials=x.elements, rows=x.elements // x.shape[-1])
+    return passed(
+        call,
+        "log-softmax",
+        x.bytes,
+        size * x.elements,
+        x.elements,
+        flops=3 * x.elements,
+        exponentials=x.elements,
+        rows=x.elements // x.shape[-1],
+    )
 
 
 def log_softmax_backward(call: Call) -> Op:
     """Gradient of log softmax from its result."""
     gradient, result = call.tensor(0), call.tensor(1)
     return passed(
-        call, "log-softmax-backward", gradient.bytes + result.bytes, gradient.bytes, gradient.elements, flops=3 * gradient.elements, exponentials=gradient.elements,
+        call,
+        "log-softmax-backward",
+        gradient.bytes + result.bytes,
+        gradient.bytes,
+        gradient.elements,
+        flops=3 * gradient.elements,
+        exponentials=gradient.elements,
         rows=gradient.elements // gradient.shape[-1],
     )
 
@@ -134,9 +140,9 @@ _FUNCTIONS: dict[str, Callable[[Call], Op]] = {
     "_softmax_backward_data": softmax_backward,
     "_log_softmax": log_softmax,
     "_log_softmax_backward_data": log_softmax_backward,
-    "native_layer_norm": layer_norm,
+    "native_layer_norm": partial(norm, kind="layer-norm"),
     "native_layer_norm_backward": norm_backward,
-    "_fused_rms_norm": rms_norm,
+    "_fused_rms_norm": partial(norm, kind="rms-norm"),
     "_fused_rms_norm_backward": norm_backward,
     "native_batch_norm": partial(statistics, kind="batch-norm", reads=2, flops=6),
     "cudnn_batch_norm": partial(statistics, kind="batch-norm", reads=2, flops=6),

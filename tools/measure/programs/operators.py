@@ -48,7 +48,11 @@ class Draw:
 
     def heads(self, dtype: Any = None) -> Any:
         """[b, n, h, d] as products leave them."""
-        h, d, n = self.random.choice((4, 8, 12, 16, 32)), self.random.choice((64, 80, 96, 128)), self.random.choice((128, 512, 1000, 1024, 2048))
+        h, d, n = (
+            self.random.choice((4, 8, 12, 16, 32)),
+            self.random.choice((64, 80, 96, 128)),
+            self.random.choice((128, 512, 1000, 1024, 2048)),
+        )
         b = max(1, self.elements(4) // (h * d * n))
         return self.torch.randn(b, n, h, d, device="cuda", dtype=dtype or self.dtype())
 
@@ -62,7 +66,9 @@ class Draw:
 
 def _unary(d: Draw) -> None:
     f, x = d.torch.nn.functional, d.rows()
-    d.random.choice((f.gelu, f.silu, f.relu, d.torch.tanh, d.torch.exp, d.torch.rsqrt, d.torch.neg, lambda y: y * 0.5, lambda y: y.pow(2)))(x)
+    d.random.choice((f.gelu, f.silu, f.relu, d.torch.tanh, d.torch.exp, d.torch.rsqrt, d.torch.neg, lambda y: y * 0.5, lambda y: y.pow(2)))(
+        x
+    )
 
 
 def _binary(d: Draw) -> None:
@@ -234,7 +240,11 @@ def _masked(d: Draw) -> None:
 def _convolved(d: Draw) -> None:
     t, f, r = d.torch, d.torch.nn.functional, d.random
     dtype = r.choice((t.bfloat16, t.bfloat16, t.bfloat16, t.float16, t.float32))
-    c, k, edge = r.choice((3, 4, 32, 64, 128, 256, 320, 512, 1024)), r.choice((32, 64, 96, 128, 256, 320, 512, 1024)), r.choice((7, 14, 28, 32, 56, 64, 112))
+    c, k, edge = (
+        r.choice((3, 4, 32, 64, 128, 256, 320, 512, 1024)),
+        r.choice((32, 64, 96, 128, 256, 320, 512, 1024)),
+        r.choice((7, 14, 28, 32, 56, 64, 112)),
+    )
     size, stride = r.choice(((1, 1), (1, 1), (3, 1), (3, 1), (3, 1), (3, 2), (1, 2), (7, 2), (4, 4), (16, 16))), 1
     size, stride = size
     edge = max(edge, 2 * size)

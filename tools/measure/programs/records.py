@@ -54,7 +54,15 @@ def _record(hardware: str, source: str, name: str, dtype: str, *sizes: Any) -> d
         seconds = sorted(seconds)[: max(2, len(seconds) // 20)]
     time = {"median": quantile(seconds, 0.5), "p10": quantile(seconds, 0.1), "p90": quantile(seconds, 0.9)}
     rounded = {key: float(f"{value:.4g}") for key, value in time.items()}
-    return {"workload": "pass", "implementation": name, "hardware": hardware, "dtype": dtype, "shape": shape, "time_s": rounded, "source": source}
+    return {
+        "workload": "pass",
+        "implementation": name,
+        "hardware": hardware,
+        "dtype": dtype,
+        "shape": shape,
+        "time_s": rounded,
+        "source": source,
+    }
 
 
 if __name__ == "__main__":
