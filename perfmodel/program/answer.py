@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import DTYPES
@@ -150,7 +151,7 @@ class ProgramAnswer:
                 late[one.group.call.name].append(one)
         gains = []
         for name, those in late.items():
-            takes, could = sum(one.group.measured_s for one in those), sum(one.group.count * one.prediction.seconds for one in those)  # type: ignore[union-attr]
+            takes, could = sum(one.group.measured_s for one in those), sum(one.predicted_s for one in those)
             kernel = those[0].prediction.calibration.implementation  # type: ignore[union-attr]
             why = f"{takes / could:.2g}x the {format_time(could, 3)} predicted for {kernel} on {_shapes(those)}"
             gains.append(Gain(f"faster {name.rpartition('::')[2]}", takes - could, why))
@@ -241,8 +242,8 @@ class ProgramAnswer:
             return None
 
     def _seconds_of_pass(self, w: Pass) -> float | None:
-        from perfmodel.program.operators._counts import passed
         from perfmodel.program.calls import Call
+        from perfmodel.program.operators._counts import passed
 
         return self._seconds(passed(Call("fused", ()), w.kind, w.read_bytes, w.write_bytes, w.elements))
 
@@ -266,7 +267,8 @@ class ProgramAnswer:
         rest, waits = (self.measured_s / compared if compared else 0.0), sum(self.waits.values())
         overlap = max(0.0, self.measured_s + waits - self.step_s)
         ends = [max(0.0, rest * end - overlap * seconds / max(compared, 1e-12)) + waits for end in (seconds, low, high)]
-        return OnDevice(device, *ends, speedup=self.step_s / ends[0] if ends[0] else 0.0, same=same / compared if compared else 0.0)
+        takes, low, high = ends
+        return OnDevice(device, takes, low, high, self.step_s / takes if takes else 0.0, same / compared if compared else 0.0)
 
 
 def _pass(group: OperatorGroup) -> Pass | None:
@@ -278,7 +280,7 @@ def _pass(group: OperatorGroup) -> Pass | None:
 def _as_one(parts: Sequence[Pass]) -> Pass:
     """Passes as one kernel of a compiler: what one leaves for the next is neither written nor read."""
     first, last = parts[0], parts[-1]
-    read = first.read_bytes + sum(max(0, later.read_bytes - before.write_bytes) for before, later in zip(parts, parts[1:], strict=False))
+    read = first.read_bytes + sum(max(0, later.read_bytes - before.write_bytes) for before, later in pairwise(parts))
     elements = max(one.write_bytes // one.dtype.size for one in parts)
     return Pass("triton-elements", max(1, elements), last.write_bytes, read, DTYPES[first.dtype.name])
 

@@ -12,6 +12,7 @@ from perfmodel.core.roofline import Estimate, total
 from perfmodel.program.calls import Call, UnknownError
 from perfmodel.program.operators import counted
 from perfmodel.program.profile import Operator, Profile
+from perfmodel.timing.base import chosen
 from perfmodel.timing.predict import Prediction, added
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.op import Op
@@ -59,6 +60,11 @@ class Priced:
     obstacle: str = ""
 
     @property
+    def predicted_s(self) -> float:
+        """Predicted seconds of all calls; 0 without a prediction."""
+        return self.group.count * self.prediction.seconds if self.prediction else 0.0
+
+    @property
     def lower_s(self) -> float:
         """Seconds below which no schedule of the calls gets, their operands in the L2 where it holds them."""
         return self.group.count * float(self.cost.lower_warm_s)
@@ -84,18 +90,10 @@ def operator_prediction(op: Op, device: Device, fallbacks: FallbackDevices) -> t
     return cost, _in_profile(op, predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost)
 
 
-GAP_S = {"matmul": 2.8e-6, "attention": 2.0e-6, "norm": 1.1e-6, "softmax": 1.1e-6}
-"""By which a kernel's own time, as profiles have it, is less than that of its calls one behind the other, which calibrations have."""
-
-
 def _in_profile(op: Op, alone: Prediction, cost: Estimate) -> Prediction:
     """``alone`` without the gap between two kernels, which a profile does not count in."""
-    gap = GAP_S.get(op.timed.kind, 0.0) if op.timed is not None else 0.0
+    gap = 1e-6 * chosen("profile_gap_us").get(alone.calibration.workload, 0.0)
     if not gap:
         return alone
-    lower_s = float(cost.lower_warm_s)
-    ends = {
-        name: max(value - min(gap, value / 2), lower_s)
-        for name, value in (("seconds", alone.seconds), ("low", alone.low), ("high", alone.high))
-    }
-    return replace(alone, **ends)
+    seconds, low, high = (max(end - min(gap, end / 2), float(cost.lower_warm_s)) for end in (alone.seconds, alone.low, alone.high))
+    return replace(alone, seconds=seconds, low=low, high=high)

@@ -137,7 +137,7 @@ def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[st
     """Events of the list, decoded one by one from a piece of the text that holds at least one of them."""
     decoder, text, at, number = json.JSONDecoder(), *_begun(file, head, path), 0
     while True:
-        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  (it matches nothing at least)
+        at = _behind(_BETWEEN.match(text, at), at)
         if text.startswith("]", at):
             _read_object("{" + (text[at + 1 :] + file.read(CHUNK)).lstrip("\n\r\t ,"), head)
             return
@@ -155,6 +155,10 @@ def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[st
 
 
 _BETWEEN = re.compile(r"[\s,]*")
+
+
+def _behind(found: re.Match[str] | None, at: int) -> int:
+    return found.end() if found else at
 
 
 def _begun(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from perfmodel.core.units import format_time
 from perfmodel.program.answer import OnDevice, ProgramAnswer

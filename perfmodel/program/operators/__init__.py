@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 
 from perfmodel.core.plugins import plugins
 from perfmodel.program.calls import Call, UnknownError
@@ -29,7 +30,8 @@ def counted(call: Call) -> tuple[Op, ...]:
     if function is None:
         if not call.name.startswith(INDUCTOR):
             raise UnknownError(f"{call.name or 'a kernel without operator'} is not in the table of operators")
-        from perfmodel.program.operators.fused import inductor as function
+        function = import_module(f"{__name__}.fused").inductor
+    assert function is not None
     try:
         found = function(call)
         return found if isinstance(found, tuple) else (found,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import gcd
 
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, Work, once
@@ -128,7 +129,7 @@ def _joined(shape: tuple[int, ...], steps: Sequence[tuple[int, ...]]) -> int:
     sizes = [size for size in shape if size > 1]
     order = sorted(range(len(sizes)), key=lambda place: steps[-1][place]) if steps else []
     left = 0
-    for inner, outer in zip(order, order[1:], strict=False):
+    for inner, outer in pairwise(order):
         left += any(step[inner] * sizes[inner] != step[outer] for step in steps)
     return left + 1
 

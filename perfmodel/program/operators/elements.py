@@ -62,35 +62,27 @@ def pow_(call: Call) -> Op:
     return elementwise(call, 1) if call.value(1) in ("2", "2.") else elementwise(call, 2, 2)
 
 
-COMPARED = partial(elementwise, result="bool")
-_FUNCTIONS: dict[str, Callable[[Call], Op]] = {
-    **dict.fromkeys(
-        "add sub rsub mul neg abs relu clamp clamp_min clamp_max maximum minimum reciprocal square sign floor ceil round".split(),
-        elementwise,
-    ),
-    **dict.fromkeys(
-        "bitwise_and bitwise_or bitwise_xor threshold_backward hardtanh masked_fill triu tril fmod remainder lerp".split(), elementwise
-    ),
-    **dict.fromkeys("div sqrt rsqrt addcmul addcdiv".split(), partial(elementwise, flops=2)),
-    **dict.fromkeys(
-        "exp log log1p log2 exp2 sin cos tanh sigmoid logit expm1 atan2".split(), partial(elementwise, flops=2, exponentials=1)
-    ),
-    **dict.fromkeys("silu silu_backward mish softplus elu leaky_relu hardswish".split(), partial(elementwise, flops=4, exponentials=1)),
-    **dict.fromkeys(
-        "gelu gelu_backward erf tanh_backward sigmoid_backward".split(), partial(elementwise, flops=8, exponentials=1, kind="functions")
-    ),
-    **dict.fromkeys("eq ne lt le gt ge logical_and logical_or logical_not isnan isinf isfinite bitwise_not isin".split(), COMPARED),
+_SIMPLE = """add sub rsub mul neg abs relu clamp clamp_min clamp_max maximum minimum reciprocal square sign floor ceil round bitwise_and bitwise_or
+bitwise_xor threshold_backward hardtanh masked_fill triu tril fmod remainder lerp"""
+_TWO_STEPS = "div sqrt rsqrt addcmul addcdiv"
+_EXPONENTIAL = "exp log log1p log2 exp2 sin cos sigmoid logit expm1 atan2"
+_ACTIVATIONS = "silu silu_backward mish softplus elu leaky_relu hardswish"
+_FUNCTIONS_OF_MANY_STEPS = "gelu gelu_backward erf tanh tanh_backward sigmoid_backward"
+_COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_not isnan isinf isfinite bitwise_not isin"
+_BY_NAME: dict[str, Callable[[Call], Op]] = {
+    **dict.fromkeys(_SIMPLE.split(), elementwise),
+    **dict.fromkeys(_TWO_STEPS.split(), partial(elementwise, flops=2)),
+    **dict.fromkeys(_EXPONENTIAL.split(), partial(elementwise, flops=2, exponentials=1)),
+    **dict.fromkeys(_ACTIVATIONS.split(), partial(elementwise, flops=4, exponentials=1)),
+    **dict.fromkeys(_FUNCTIONS_OF_MANY_STEPS.split(), partial(elementwise, flops=8, exponentials=1, kind="functions")),
+    **dict.fromkeys(_COMPARISONS.split(), partial(elementwise, result="bool")),
     "pow": pow_,
     "where": where,
     "zero": filled,
     "fill": filled,
     "native_dropout": dropout,
     "native_dropout_backward": partial(elementwise, flops=2),
-    "bernoulli": random,
-    "uniform": random,
-    "normal": random,
-    "random": random,
-    "exponential": random,
+    **dict.fromkeys(["bernoulli", "uniform", "normal", "random", "exponential"], random),
 }
-OPERATORS = {f"aten::{name}{end}": function for name, function in _FUNCTIONS.items() for end in ("", "_")}
+OPERATORS = {f"aten::{name}{end}": function for name, function in _BY_NAME.items() for end in ("", "_")}
 OPERATORS |= {"aten::copy_": copied}

@@ -11,7 +11,6 @@ from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError
 from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import Op
 
-
 VECTOR_BYTES = 16
 """Bytes that a thread copies at once where tensors are joined: aten/src/ATen/native/cuda/Shape.cu."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import prod
 
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.workload import Stream
 from perfmodel.program.calls import SIZES, Call, Tensor
 from perfmodel.program.operators._counts import passed
-from perfmodel.transformer.op import Op
+from perfmodel.transformer.op import Op, Timed
 
 ROWS, COLUMNS, ALL = "reduce", "reduce-columns", "reduce-all"
 
@@ -43,18 +46,28 @@ def sorted_(call: Call) -> Op:
     return passed(call, "sort", x.bytes, x.elements * (SIZES[x.dtype] + 8), x.elements, flops=x.elements)
 
 
+LONG_ROWS = 1024
+"""Elements up to which a warp keeps a row of softmax: aten/src/ATen/native/cuda/SoftMax.cu."""
+
+
 def softmax(call: Call) -> Op:
     """Softmax over the last dimension."""
     x = call.tensor(0)
     size = 4 if call.is_true(2) else SIZES[x.dtype]
-    return over_rows(call, "softmax", x.elements * size, exponentials=x.elements)
+    kind = "softmax" if x.shape and x.shape[-1] <= LONG_ROWS else "softmax-long"
+    return over_rows(call, kind, "softmax", "torch-softmax", x.elements * size, exponentials=x.elements)
 
 
-def over_rows(call: Call, kind: str, written: int, exponentials: int = 0) -> Op:
-    """A kernel that reads rows of its first tensor, and weights of one row beside them."""
+def over_rows(call: Call, kind: str, op: str, implementation: str, written: int, exponentials: int = 0) -> Op:
+    """A kernel that reads rows of its first tensor, and weights of one row beside them: as its own time model has it, else as a pass."""
     x, rows = call.tensor(0), _rows(call.tensor(0))
-    read = x.bytes + sum(one.bytes for one in call.tensors()[1:] if one.elements < x.elements)
-    return passed(call, kind, read, written, x.elements, flops=4 * x.elements, exponentials=exponentials, rows=rows)
+    shared = [one for one in call.tensors()[1:] if one.elements < x.elements]
+    read = x.bytes + sum(one.bytes for one in shared)
+    found = passed(call, kind, read, written, x.elements, flops=4 * x.elements, exponentials=exponentials, rows=rows)
+    if found.timed is None or x.dtype not in DTYPES or not rows:
+        return found
+    w = Stream(op, rows, x.elements // rows, shared=sum(one.elements for one in shared), dtype=DTYPES[x.dtype])
+    return replace(found, timed=replace(found.timed, preferred=Timed(op, w, (implementation,))))
 
 
 def _rows(x: Tensor) -> int:
@@ -63,7 +76,7 @@ def _rows(x: Tensor) -> int:
 
 def norm(call: Call, kind: str) -> Op:
     """A norm of each row, with its statistics."""
-    return over_rows(call, kind, call.tensor(0).bytes)
+    return over_rows(call, kind, "norm", f"torch-{kind}", call.tensor(0).bytes)
 
 
 def norm_backward(call: Call) -> Op:

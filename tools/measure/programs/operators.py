@@ -1,6 +1,9 @@
-"""Operators of shapes drawn at random, one behind the other under a profiler: ``python -m tools.measure.programs.operators SEED SECONDS OUT``.
+"""Operators of shapes drawn at random, one behind the other under a profiler.
 
-For the passes over memory of programs: each operand was just written, as in a program. Writes OUT/operators-K.json.gz, as torch does.
+``python -m tools.measure.programs.operators SEED SECONDS OUT [FAMILY ...]``.
+
+For the passes over memory of programs: each operand was just written, as in a program. Writes OUT/operators.tar, profiles as torch
+writes them.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from math import exp, log
 from pathlib import Path
 from random import Random
@@ -282,7 +286,7 @@ def _chains(torch: Any) -> dict[str, Callable[..., Any]]:
 
 def _compiled(d: Draw) -> None:
     t, dtype = d.torch, d.dtype()
-    name, chain = d.random.choice(list(_chains(t).items()))
+    chain = d.random.choice(list(_chains(t).values()))
     x = d.rows(dtype=dtype, size=6)
     x = x[: max(8, x.shape[0] // 8 * 8)]
     if x.shape[0] % 8:
@@ -299,14 +303,14 @@ FAMILIES: tuple[Callable[[Draw], None], ...] = (
 )
 
 
-def main(seed: int, limit_s: float, folder: Path, names: list[str]) -> None:
+def main(seed: int, limit_s: float, folder: Path, names: list[str], stack: ExitStack) -> None:
     """Draw until ``limit_s`` have passed, of the families ``names`` if any are given; a file in a tar for each ``EACH`` operators."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     draw, begin, number = Draw(torch, seed), time.monotonic(), 0
     families = [one for one in (*FAMILIES, _convolved, _compiled) if one.__name__ in names] or FAMILIES
-    tar = tarfile.open(folder / "operators.tar", "w")
+    tar = stack.enter_context(tarfile.open(folder / "operators.tar", "w"))
     while time.monotonic() - begin < limit_s:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:
             for place in range(EACH):
@@ -332,8 +336,8 @@ def main(seed: int, limit_s: float, folder: Path, names: list[str]) -> None:
         tar.addfile(entry, io.BytesIO(packed))
         print(number, f"{time.monotonic() - begin:.0f} s", len(content["traceEvents"]), flush=True)
         number += 1
-    tar.close()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    with ExitStack() as until_written:
+        main(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:], until_written)
