@@ -62,8 +62,8 @@ def pow_(call: Call) -> Op:
     return elementwise(call, 1) if call.value(1) in ("2", "2.") else elementwise(call, 2, 2)
 
 
-_SIMPLE = """add sub rsub mul neg abs relu clamp clamp_min clamp_max maximum minimum reciprocal square sign floor ceil round bitwise_and bitwise_or
-bitwise_xor threshold_backward hardtanh masked_fill triu tril fmod remainder lerp"""
+_SIMPLE = """add sub rsub mul neg abs relu clamp clamp_min clamp_max maximum minimum reciprocal square sign floor ceil round
+bitwise_and bitwise_or bitwise_xor threshold_backward hardtanh masked_fill triu tril fmod remainder lerp"""
 _TWO_STEPS = "div sqrt rsqrt addcmul addcdiv"
 _EXPONENTIAL = "exp log log1p log2 exp2 sin cos sigmoid logit expm1 atan2"
 _ACTIVATIONS = "silu silu_backward mish softplus elu leaky_relu hardswish"

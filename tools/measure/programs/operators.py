@@ -15,7 +15,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from math import exp, log
 from pathlib import Path
 from random import Random
@@ -303,14 +302,13 @@ FAMILIES: tuple[Callable[[Draw], None], ...] = (
 )
 
 
-def main(seed: int, limit_s: float, folder: Path, names: list[str], stack: ExitStack) -> None:
+def main(seed: int, limit_s: float, tar: tarfile.TarFile, folder: Path, names: list[str]) -> None:
     """Draw until ``limit_s`` have passed, of the families ``names`` if any are given; a file in a tar for each ``EACH`` operators."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     draw, begin, number = Draw(torch, seed), time.monotonic(), 0
     families = [one for one in (*FAMILIES, _convolved, _compiled) if one.__name__ in names] or FAMILIES
-    tar = stack.enter_context(tarfile.open(folder / "operators.tar", "w"))
     while time.monotonic() - begin < limit_s:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:
             for place in range(EACH):
@@ -339,5 +337,6 @@ def main(seed: int, limit_s: float, folder: Path, names: list[str], stack: ExitS
 
 
 if __name__ == "__main__":
-    with ExitStack() as until_written:
-        main(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:], until_written)
+    out = Path(sys.argv[3])
+    with tarfile.open(out / "operators.tar", "w") as written:
+        main(int(sys.argv[1]), float(sys.argv[2]), written, out, sys.argv[4:])
