@@ -1,0 +1,232 @@
+"""Profiles of programs: what is read, counted and predicted of them, and what the command says."""
+
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.core.errors import DataError
+from perfmodel.program.answer import ProgramAnswer
+from perfmodel.program.calls import Call, Tensor, UnknownError, broadcast, promoted
+from perfmodel.program.operators import counted, table
+from perfmodel.program.profile import read, repetitions
+
+TRACES = Path(__file__).with_name("data") / "traces"
+ON = {"bert-small-h100": "h100-sxm", "bert-small-mi300x": "mi300x", "compiled-mi300x": "mi300x", "gpt-training-h200": "h200"}
+"""Shipped profiles: bert-small and the compiled one from AMD-AGI/TraceLens (MIT), GPT training measured on an H200."""
+
+
+def answer(name: str) -> ProgramAnswer:
+    return ProgramAnswer(read(TRACES / f"{name}.json.gz"), find_device(ON[name]), calibrated_devices)
+
+
+def events(kernels: list[tuple[str, float, float]], **more: object) -> dict[str, object]:
+    """A profile of copies of 1024 x 1024, each with its operator and launch: name, start and length in us."""
+    found = []
+    for number, (name, start, length) in enumerate(kernels):
+        shapes = {"Input Dims": [[1024, 1024], [1024, 1024]], "Input type": ["float", "float"], "Input Strides": [[1024, 1], [1024, 1]]}
+        found += [
+            {"ph": "X", "cat": "cpu_op", "name": name, "tid": 1, "ts": start - 8, "dur": 6, "args": {"External id": number, **shapes}},
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": start - 6, "dur": 3, "args": {"correlation": number}},
+            {
+                **{"ph": "X", "cat": "kernel", "name": "vectorized", "ts": start, "dur": length},
+                "args": {"External id": number, "correlation": number, "stream": 7, "grid": [1024, 1, 1]},
+            },
+        ]
+    return {"deviceProperties": [{"name": "NVIDIA H200"}], "traceEvents": found, **more}
+
+
+def written(tmp_path: Path, content: object) -> Path:
+    path = tmp_path / "trace.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("name", ON)
+def test_shipped_profiles_are_counted_and_predicted_within_their_bounds(name: str) -> None:
+    found = answer(name)
+    assert found.known_share >= 0.95
+    assert found.predicted_share >= 0.90
+    assert all(one.lower_s <= one.group.measured_s * 1.0001 for one in found.priced)
+    assert found.lower_s <= found.predicted_s("low") <= found.predicted_s() <= found.predicted_s("high")
+    assert sum(one.measured_s for one in found.groups) == pytest.approx(sum(kernel.seconds for kernel in found.profile.kernels))
+    assert found.profile.busy_s + sum(found.profile.waits().values()) == pytest.approx(found.profile.span_s)
+
+
+def test_kernels_of_a_training_step_are_predicted_within_a_tenth() -> None:
+    found = answer("gpt-training-h200")
+    assert found.predicted_s() == pytest.approx(found.compared_s, rel=0.1)
+    assert {"aten::mm", "aten::_cudnn_attention_backward", "aten::_foreach_addcdiv_"} <= {one.call.name for one in found.groups}
+
+
+def test_waits_are_the_hosts_where_it_launches_late(tmp_path: Path) -> None:
+    path = written(tmp_path, events([("aten::copy_", 100, 10), ("aten::copy_", 150, 10), ("aten::copy_", 160.5, 10)]))
+    profile = read(path)
+    assert profile.waits() == pytest.approx({"host": 40e-6, "launch": 0.5e-6})
+    assert profile.busy_s == pytest.approx(30e-6)
+
+
+def test_steps_are_those_that_are_marked_or_repeated(tmp_path: Path) -> None:
+    kernels = [(name, 100.0 * (place + 1), 10.0) for place, name in enumerate(["aten::copy_", "aten::neg"] * 3)]
+    assert read(written(tmp_path, events(kernels))).steps == 3
+    marked = events(kernels)
+    marked["traceEvents"].append({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "ts": 280, "dur": 200})  # type: ignore[attr-defined]
+    profile = read(written(tmp_path, marked))
+    assert (profile.steps, len(profile.kernels)) == (1, 2)
+    assert repetitions(["a", "b", "a", "c"]) == 1
+
+
+def test_whatever_is_cut_off_or_foreign_is_one_message(tmp_path: Path) -> None:
+    whole = json.dumps(events([("aten::copy_", 100, 10)] * 3))
+    for end in range(0, len(whole) - 2, 37):
+        with pytest.raises(DataError):
+            read(written(tmp_path, whole[:end]))
+    packed = tmp_path / "cut.json.gz"
+    packed.write_bytes(gzip.compress(whole.encode())[:-20])
+    with pytest.raises(DataError, match="cut off or broken"):
+        read(packed)
+    for content, said in (
+        ("[]", "no kernel"),
+        ("{}", "traceEvents"),
+        ('{"traceEvents": [1, null, {"cat": "kernel", "ph": "X"}]}', "lacks"),
+    ):
+        with pytest.raises(DataError, match=said):
+            read(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_hostile_events_are_read_or_refused(tmp_path: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    content = events([("aten::copy_", 100, 10), ("aten::mm", 120, 10), ("triton_poi_fused_add_0", 140, 5)])
+    strange = [None, -1, "x", [], {}, [[1, -2]], 1e300, "aten::mm"]
+    for event in content["traceEvents"]:  # type: ignore[attr-defined]
+        for place in (event, event.get("args", {})):
+            for key in list(place):
+                if key != "args" and random.random() < 0.15:
+                    place[key] = strange[random.integers(len(strange))]
+    try:
+        found = ProgramAnswer(read(written(tmp_path, content)), find_device("h200"), calibrated_devices)
+    except DataError:
+        return
+    assert found.known_share <= 1.0
+    assert found.gains is not None
+
+
+# Operators
+
+
+def contiguous(*shape: int, dtype: str = "bf16") -> Tensor:
+    return Tensor(shape, dtype, tuple(int(np.prod(shape[place + 1 :])) for place in range(len(shape))))
+
+
+def test_products_are_those_of_their_shapes() -> None:
+    a, b = contiguous(64, 96), contiguous(96, 160)
+    flops = 2 * 64 * 96 * 160
+    calls = {
+        "aten::mm": (a, b),
+        "aten::addmm": (contiguous(160), a, b),
+        "aten::bmm": (contiguous(4, 64, 96), contiguous(4, 96, 160)),
+        "aten::linear": (a, contiguous(160, 96), contiguous(160)),
+    }
+    for name, arguments in calls.items():
+        [op] = counted(Call(name, arguments))
+        assert op.kernel.flops == flops * (4 if name == "aten::bmm" else 1), name
+    with pytest.raises(UnknownError):
+        counted(Call("aten::mm", (a, contiguous(95, 160))))
+
+
+def test_rows_of_products_are_aligned_as_they_lie_in_memory() -> None:
+    a, odd = contiguous(4096, 768), contiguous(50257, 768)
+    transposed = Tensor((768, 50257), "bf16", (1, 768))
+    assert _aligned(Call("aten::mm", (a, transposed))) == 1  # the result has rows of 50257
+    gradient = Tensor((50257, 4096), "bf16", (1, 50257))
+    assert _aligned(Call("aten::mm", (gradient, contiguous(4096, 768)))) == 1
+    assert _aligned(Call("aten::mm", (contiguous(4096, 50304), Tensor((50304, 768), "bf16", (768, 1))))) % 8 == 0
+    assert odd.stored == 50257 * 768
+
+
+def _aligned(call: Call) -> int:
+    [op] = counted(call)
+    assert op.timed is not None
+    return int(op.timed.workload.aligned)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_element_wise_operators_move_each_distinct_element_once(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shape = tuple(int(size) for size in random.integers(1, 6, random.integers(1, 5)))
+    arrays = []
+    for _ in range(2):
+        sizes = [size if random.random() < 0.7 else 1 for size in shape]
+        array = np.zeros(sizes, np.float32)
+        arrays.append(np.transpose(np.zeros(sizes[::-1], np.float32)) if random.random() < 0.4 else array)
+    tensors = [Tensor(array.shape, "fp32", tuple(stride // 4 for stride in array.strides)) for array in arrays]
+    [op] = counted(Call("aten::add", tuple(tensors)))
+    out = np.broadcast_shapes(*(array.shape for array in arrays))
+    assert broadcast(*(array.shape for array in arrays)) == out
+    assert op.kernel.bytes("write") == 4 * np.prod(out, dtype=int)
+    assert op.kernel.bytes("read") == 4 * sum(array.size for array in arrays)
+    assert op.timed is not None
+    alike = all(array.shape == out and array.flags.c_contiguous for array in arrays)
+    if alike and np.prod(out) > 1:
+        assert op.timed.workload.kind == "elements"
+
+
+def test_passes_are_told_apart_by_strides_and_formats() -> None:
+    x = contiguous(64, 128, 256)
+    heads = Tensor((8, 12, 64, 32), "bf16", (12 * 64 * 32, 32, 12 * 32, 1))
+    turned = Tensor((64, 256, 128), "bf16", (128 * 256, 1, 256))
+    kinds = {
+        "elements": ("aten::mul", x, x),
+        "cast": ("aten::add", x, contiguous(64, 128, 256, dtype="fp32")),
+        "strided": ("aten::mul", x, contiguous(256)),
+        "strided-cast": ("aten::mul", heads, contiguous(8, 12, 64, 32, dtype="fp32")),
+        "transposed": ("aten::copy_", contiguous(64, 256, 128), turned),
+        "functions": ("aten::gelu", x),
+    }
+    for kind, (name, *tensors) in kinds.items():
+        [op] = counted(Call(name, tuple(tensors)))
+        assert op.timed is not None
+        assert op.timed.workload.kind == kind, name
+    [rounded] = counted(Call("aten::copy_", (x, contiguous(64, 128, 256, dtype="fp32"))))
+    assert rounded.timed is not None
+    assert rounded.timed.workload.kind == "elements"  # fp32 to 16 bits has vectors of its own
+    assert promoted("bf16", "fp16") == promoted("bf16", "fp32") == "fp32"
+
+
+def test_every_operator_refuses_calls_that_make_no_sense() -> None:
+    for name in table():
+        for arguments in ((), (None, "x"), (contiguous(0, 3),), (contiguous(2), contiguous(3, 3), ())):
+            try:
+                assert all(op.kernel.flops >= 0 for op in counted(Call(name, arguments)))
+            except UnknownError:
+                continue
+
+
+# The command
+
+
+def test_the_command_says_what_can_be_won_and_moves_the_program(run: Any) -> None:
+    path = str(TRACES / "gpt-training-h200.json.gz")
+    data = run("", "trace", path, "--on", "a100-sxm-80gb", "--on", "b200", "--gpu-hour", "b200=5", "--json").json
+    assert data["predicted_s"] == pytest.approx(data["compared_s"], rel=0.1)
+    assert data["low_s"] < data["predicted_s"] < data["high_s"]
+    assert data["busy_s"] == pytest.approx((1 - data["idle_share"]) * data["step_s"])
+    assert {one["what"] for one in data["gains"]} >= {"launch as a CUDA graph"}
+    assert all(earlier["seconds"] >= later["seconds"] for earlier, later in pairwise(data["gains"]))
+    a100, b200 = data["devices"]
+    assert a100["predicted_s"] > data["step_s"] > b200["predicted_s"]
+    assert b200["price"] > 0
+    assert "the GPU is busy" in run("", "trace", path).out
+
+
+def test_a_program_compared_with_itself_is_the_same(run: Any) -> None:
+    path = str(TRACES / "bert-small-h100.json.gz")
+    data = run("", "trace", path, "--compare", path, "--json").json
+    assert {one["change"] for one in data["changes"]} == {"SAME"}
+    assert sum(one["won_s"] for one in data["changes"]) == 0
