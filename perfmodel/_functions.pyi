@@ -400,6 +400,16 @@ def softmax(
     output: Sequence[str] | str | None = None,
 ) -> Result: ...
 
+def trace(
+    file: str,
+    *,
+    hardware: str | None = None,
+    on: Sequence[str] | str | None = None,
+    compare: str | None = None,
+    gpu_hour: Sequence[str] | str | None = None,
+    output: Sequence[str] | str | None = None,
+) -> Result: ...
+
 def validate(
     *,
     backend: str | None = None,

@@ -54,9 +54,10 @@ def parameters(name: str) -> set[str]:
 MEASURING = {
     "calibrate": f"calibrate --from-records {RECORDS} --require 0",
     "hardware add": "hardware add my-card --like l4 --dram-bandwidth 432GB/s --force",
+    "trace": f"trace {ROOT / 'tests/data/traces/bert-small-h100.json.gz'}",
     "validate": f"validate --records {RECORDS}",
 }
-"""Lines for commands whose examples measure the machine, read thousands of records or can be run once."""
+"""Lines for commands whose examples measure the machine, read a profile of the user or thousands of records, or can be run once."""
 
 
 def device() -> Any:

@@ -18,7 +18,21 @@ from each import each
 ROOT = Path(__file__).parents[1] / "perfmodel"
 
 LAYERS = (
-    *("core", "kernels", "timing", "transformer", "serving", "catalog", "remat", "sweep", "claims", "validation", "report", "study"),
+    *(
+        "core",
+        "kernels",
+        "timing",
+        "transformer",
+        "serving",
+        "program",
+        "catalog",
+        "remat",
+        "sweep",
+        "claims",
+        "validation",
+        "report",
+        "study",
+    ),
     *("commands", "cli", "result", "api", "__main__"),
 )
 """From the bottom to the top: each name imports only those before it."""

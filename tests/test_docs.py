@@ -40,6 +40,9 @@ BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 NOT_MEASURED = "nothing is measured in a fuzz test"
 
 
+PROFILE = Path(__file__).with_name("data") / "traces" / "bert-small-h100.json.gz"
+
+
 @pytest.mark.parametrize("name", refresh_docs.PAGES)
 def test_generated_pages_are_current(name):
     """In all that they have; what was added since need not be there yet."""
@@ -98,6 +101,7 @@ def test_examples_of_help_run(run, tmp_path, monkeypatch, name):
     no_measuring(monkeypatch)
     for document in ("before.json", "after.json"):
         Path(document).write_text(json.dumps(tree("report/example.json")))
+    Path("step.json.gz").write_bytes(PROFILE.read_bytes())
     page = run(f"{name} --help")
     assert page.code == 0
     assert examples(name)

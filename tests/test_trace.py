@@ -12,7 +12,7 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import DataError
 from perfmodel.program.answer import ProgramAnswer
-from perfmodel.program.calls import Call, Tensor, UnknownError, broadcast, promoted
+from perfmodel.program.calls import Call, Operand, UnknownError, broadcast, promoted
 from perfmodel.program.operators import counted, table
 from perfmodel.program.profile import read, repetitions
 
@@ -120,8 +120,8 @@ def test_hostile_events_are_read_or_refused(tmp_path: Path, seed: int) -> None:
 # Operators
 
 
-def contiguous(*shape: int, dtype: str = "bf16") -> Tensor:
-    return Tensor(shape, dtype, tuple(int(np.prod(shape[place + 1 :])) for place in range(len(shape))))
+def contiguous(*shape: int, dtype: str = "bf16") -> Operand:
+    return Operand(shape, dtype, tuple(int(np.prod(shape[place + 1 :])) for place in range(len(shape))))
 
 
 def test_products_are_those_of_their_shapes() -> None:
@@ -142,11 +142,11 @@ def test_products_are_those_of_their_shapes() -> None:
 
 def test_rows_of_products_are_aligned_as_they_lie_in_memory() -> None:
     a, odd = contiguous(4096, 768), contiguous(50257, 768)
-    transposed = Tensor((768, 50257), "bf16", (1, 768))
+    transposed = Operand((768, 50257), "bf16", (1, 768))
     assert _aligned(Call("aten::mm", (a, transposed))) == 1  # the result has rows of 50257
-    gradient = Tensor((50257, 4096), "bf16", (1, 50257))
+    gradient = Operand((50257, 4096), "bf16", (1, 50257))
     assert _aligned(Call("aten::mm", (gradient, contiguous(4096, 768)))) == 1
-    assert _aligned(Call("aten::mm", (contiguous(4096, 50304), Tensor((50304, 768), "bf16", (768, 1))))) % 8 == 0
+    assert _aligned(Call("aten::mm", (contiguous(4096, 50304), Operand((50304, 768), "bf16", (768, 1))))) % 8 == 0
     assert odd.stored == 50257 * 768
 
 
@@ -165,7 +165,7 @@ def test_element_wise_operators_move_each_distinct_element_once(seed: int) -> No
         sizes = [size if random.random() < 0.7 else 1 for size in shape]
         array = np.zeros(sizes, np.float32)
         arrays.append(np.transpose(np.zeros(sizes[::-1], np.float32)) if random.random() < 0.4 else array)
-    tensors = [Tensor(array.shape, "fp32", tuple(stride // 4 for stride in array.strides)) for array in arrays]
+    tensors = [Operand(array.shape, "fp32", tuple(stride // 4 for stride in array.strides)) for array in arrays]
     [op] = counted(Call("aten::add", tuple(tensors)))
     out = np.broadcast_shapes(*(array.shape for array in arrays))
     assert broadcast(*(array.shape for array in arrays)) == out
@@ -179,8 +179,8 @@ def test_element_wise_operators_move_each_distinct_element_once(seed: int) -> No
 
 def test_passes_are_told_apart_by_strides_and_formats() -> None:
     x = contiguous(64, 128, 256)
-    heads = Tensor((8, 12, 64, 32), "bf16", (12 * 64 * 32, 32, 12 * 32, 1))
-    turned = Tensor((64, 256, 128), "bf16", (128 * 256, 1, 256))
+    heads = Operand((8, 12, 64, 32), "bf16", (12 * 64 * 32, 32, 12 * 32, 1))
+    turned = Operand((64, 256, 128), "bf16", (128 * 256, 1, 256))
     kinds = {
         "elements": ("aten::mul", x, x),
         "cast": ("aten::add", x, contiguous(64, 128, 256, dtype="fp32")),

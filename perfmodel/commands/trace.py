@@ -1,4 +1,4 @@
-"""A profile of a PyTorch program: what its kernels take, what can be won, and how fast it would be on other devices."""
+"""A profiled PyTorch program: what can be won, other devices."""
 
 from __future__ import annotations
 

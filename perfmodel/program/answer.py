@@ -15,10 +15,10 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.core.workload import Pass
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.program.calls import Tensor
+from perfmodel.program.calls import Operand
 from perfmodel.program.operators._counts import product
 from perfmodel.program.price import OperatorGroup, Priced, grouped, operator_prediction, priced
-from perfmodel.program.profile import Profile
+from perfmodel.program.profile import ProgramProfile
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.op import MATMUL, Op
 
@@ -60,7 +60,7 @@ class OnDevice:
 class ProgramAnswer:
     """A profile on the device that it was taken on; all times are those of one step."""
 
-    profile: Profile
+    profile: ProgramProfile
     device: Device
     fallbacks: FallbackDevices
 
@@ -171,7 +171,7 @@ class ProgramAnswer:
         ):
             return None
         m, n, k = (step * ceil_div(size, step) for size in (w.m, w.n, w.k))
-        operands = Tensor((m, k), w.dtype.name), Tensor((k, n), w.dtype.name)
+        operands = Operand((m, k), w.dtype.name), Operand((k, n), w.dtype.name)
         return product(one.group.call, m, n, k, operands, w.batch)
 
     def _aligned(self) -> list[Gain]:
@@ -193,7 +193,7 @@ class ProgramAnswer:
         for one in self.predicted:
             w = one.group.ops[0].timed.workload if one.group.ops[0].timed else None
             if isinstance(w, Matmul) and w.dtype.name == "fp32" and "tf32" in self.device.peaks_of("tensor"):
-                op = product(one.group.call, w.m, w.n, w.k, (Tensor((w.m, w.k), "tf32"), Tensor((w.k, w.n), "tf32")), w.batch)
+                op = product(one.group.call, w.m, w.n, w.k, (Operand((w.m, w.k), "tf32"), Operand((w.k, w.n), "tf32")), w.batch)
                 seconds = self._seconds(op)
                 if seconds is not None and one.group.measured_s > one.group.count * seconds:
                     won, takes = won + one.group.measured_s - one.group.count * seconds, takes + one.group.measured_s

@@ -30,7 +30,7 @@ RANKS = ("bool", "uint8", "int8", "int16", "int32", "int64", "fp8", "fp16", "bf1
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class Operand:
     """Sizes, strides in elements (empty: contiguous) and format of a tensor."""
 
     shape: tuple[int, ...]
@@ -73,7 +73,7 @@ class Tensor:
         return True
 
 
-Argument = Tensor | tuple[Tensor, ...] | str | None
+Argument = Operand | tuple[Operand, ...] | str | None
 """A tensor, a list of tensors, any other value as it is written, or nothing."""
 
 
@@ -85,20 +85,20 @@ class Call:
     arguments: tuple[Argument, ...]
     details: tuple[str, ...] = ()
 
-    def tensor(self, place: int) -> Tensor:
+    def tensor(self, place: int) -> Operand:
         """The tensor at ``place``; UnknownError if there is none."""
         found = self.arguments[place] if place < len(self.arguments) else None
-        if not isinstance(found, Tensor):
+        if not isinstance(found, Operand):
             raise UnknownError(f"{self.name} has no tensor as argument {place}")
         return found
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Operand]:
         """All tensors, those of lists one by one."""
         return list(self._tensors())
 
-    def _tensors(self) -> Iterator[Tensor]:
+    def _tensors(self) -> Iterator[Operand]:
         for argument in self.arguments:
-            if isinstance(argument, Tensor):
+            if isinstance(argument, Operand):
                 yield argument
             elif isinstance(argument, tuple):
                 yield from argument
@@ -145,7 +145,7 @@ def product_dtype(name: str) -> Dtype:
 
 def shown(argument: Any) -> str:
     """An argument in short: ``2048x4096 bf16``."""
-    if isinstance(argument, Tensor):
+    if isinstance(argument, Operand):
         return f"{'x'.join(map(str, argument.shape)) or 'scalar'} {argument.dtype}"
     if isinstance(argument, tuple):
         return f"{len(argument)} tensors" if len(argument) > 2 else ", ".join(map(shown, argument))

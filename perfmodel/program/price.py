@@ -11,7 +11,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.program.calls import Call, UnknownError
 from perfmodel.program.operators import counted
-from perfmodel.program.profile import Operator, Profile
+from perfmodel.program.profile import Operator, ProgramProfile
 from perfmodel.timing.base import chosen
 from perfmodel.timing.predict import Prediction, added
 from perfmodel.timing.reference_devices import FallbackDevices
@@ -31,7 +31,7 @@ class OperatorGroup:
     unknown: str = ""
 
 
-def grouped(profile: Profile) -> list[OperatorGroup]:
+def grouped(profile: ProgramProfile) -> list[OperatorGroup]:
     """The operators of one step, the longest first."""
     found: dict[object, list[Operator]] = defaultdict(list)
     for one in profile.operators:

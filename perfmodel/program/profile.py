@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from perfmodel.core.errors import DataError
-from perfmodel.program.calls import Argument, Call, Tensor
+from perfmodel.program.calls import Argument, Call, Operand
 
 DTYPES = {
     "float": "fp32",
@@ -73,7 +73,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ProgramProfile:
     """What ran in ``steps`` steps on ``device``. ``span_s``: from the first start to the last end, of all steps together.
 
     ``launches_s``: what the host took to launch kernels, each. ``graphs``: kernels that CUDA graphs replayed.
@@ -107,7 +107,7 @@ class Profile:
         return waits
 
 
-def read(path: Path) -> Profile:
+def read(path: Path) -> ProgramProfile:
     """The profile in ``path``, a .json or .json.gz file; DataError if it is none."""
     head: dict[str, Any] = {}
     return _profile(events(path, head), head, path)
@@ -205,7 +205,7 @@ class _Events:
     threads: dict[Any, list[_Host]] = field(default_factory=dict)
 
 
-def _profile(found: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> Profile:
+def _profile(found: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> ProgramProfile:
     sorted_events = _Events()
     for event in found:
         try:
@@ -242,7 +242,7 @@ LAUNCHES = ("cuda_runtime", "cuda_driver")
 _READ = frozenset({*ON_DEVICE, *LAUNCHES, "cpu_op", "user_annotation"})
 
 
-def _linked(found: _Events, head: Mapping[str, Any]) -> Profile:
+def _linked(found: _Events, head: Mapping[str, Any]) -> ProgramProfile:
     """Kernels of whole steps by the operator that launched them, in the order of their start."""
     operators: dict[int, Operator] = {}
     spans, launches, graphs = [], [], 0
@@ -271,7 +271,7 @@ def _linked(found: _Events, head: Mapping[str, Any]) -> Profile:
         return _linked(_Events(found.operators, found.launches, [], found.kernels), head)
     device = next((str(one.get("name", "")) for one in head.get("deviceProperties", []) if isinstance(one, dict)), "")
     steps = len(found.steps) or repetitions([one.call.name for one in operators.values()])
-    return Profile(device, steps, max(spans) - min(spans), list(operators.values()), launches, graphs)
+    return ProgramProfile(device, steps, max(spans) - min(spans), list(operators.values()), launches, graphs)
 
 
 def repetitions(names: Sequence[str]) -> int:
@@ -327,7 +327,7 @@ def with_lists(call: Call, kernels: Sequence[Launched]) -> Call:
     name = "fp32" if found is None else _WIDTHS.get(found[1]) or {"BFloat16": "bf16", "Half": "fp16"}.get(found[2]) or DTYPES[found[3]]
     size = LIST_CHUNK * sum(kernel.blocks for kernel in kernels)
     arguments = (
-        tuple(replace(tensor, dtype=name) for tensor in one or (Tensor((size,), name),)) if isinstance(one, tuple) else one
+        tuple(replace(tensor, dtype=name) for tensor in one or (Operand((size,), name),)) if isinstance(one, tuple) else one
         for one in call.arguments
     )
     return replace(call, arguments=tuple(arguments))
@@ -339,7 +339,7 @@ def _at(found: list[Any], place: int, otherwise: Any) -> Any:
 
 def _argument(shape: Any, kind: str, strides: Any, value: Any) -> Argument:
     if kind in DTYPES and isinstance(shape, list):
-        return Tensor(tuple(shape), DTYPES[kind], tuple(strides) if len(strides) == len(shape) else ())
+        return Operand(tuple(shape), DTYPES[kind], tuple(strides) if len(strides) == len(shape) else ())
     if kind == "TensorList" and isinstance(shape, list):
-        return tuple(Tensor(tuple(one), "", tuple(steps)) for one, steps in zip(shape, strides or [()] * len(shape), strict=False))
+        return tuple(Operand(tuple(one), "", tuple(steps)) for one, steps in zip(shape, strides or [()] * len(shape), strict=False))
     return str(value) if value != "" else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.units import format_time
 from perfmodel.program.answer import OnDevice, ProgramAnswer
-from perfmodel.program.calls import Tensor, shown
+from perfmodel.program.calls import Operand, shown
 from perfmodel.program.price import OperatorGroup, Priced
 from perfmodel.report.answer import headline, taken
 from perfmodel.report.charts.format_number import percent
@@ -26,7 +26,7 @@ FAMILIES = {MATMUL: "products", ATTENTION: "attention", COLLECTIVE: "collectives
 """Names of groups of operators; others pass over memory."""
 PASSES, UNKNOWN = "passes over memory", "not known"
 SAME = 0.02
-"""Change of an operator's time up to which it is the same."""
+"""OperatorChange of an operator's time up to which it is the same."""
 
 
 def report(
@@ -111,7 +111,7 @@ def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
     """A row of the table of operators: measured beside predicted, bound, and what the difference to the prediction is."""
     known = seconds(priced.prediction) if priced else None
     predicted = known and Interval(*(group.count * float(end or 0.0) for end in (known.value, known.low, known.high)))
-    shapes = [shown(one) for one in group.call.arguments if isinstance(one, (Tensor, tuple))]
+    shapes = [shown(one) for one in group.call.arguments if isinstance(one, (Operand, tuple))]
     flops = sum(op.kernel.flops or op.kernel.work.vector for op in group.ops)
     moved = sum(access.bytes for op in group.ops for access in op.kernel.accesses if not access.reread) + sum(
         access.compulsory * access.element_size for op in group.ops for access in op.kernel.accesses if access.reread
@@ -217,7 +217,7 @@ def _notes(found: ProgramAnswer) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OperatorChange:
     """The time of one operator, over all its shapes, in two profiles."""
 
     name: str
@@ -243,7 +243,7 @@ class Change:
         ]
 
 
-def _changes(found: ProgramAnswer, other: ProgramAnswer) -> list[Change]:
+def _changes(found: ProgramAnswer, other: ProgramAnswer) -> list[OperatorChange]:
     """Operators of both, those first whose time differs most."""
     here, there = _by_name(found), _by_name(other)
     changes = []
@@ -253,7 +253,7 @@ def _changes(found: ProgramAnswer, other: ProgramAnswer) -> list[Change]:
         count = sum(one.count for one in after) - sum(one.count for one in before)
         shapes = "the same" if same else "others"
         calls = f", {abs(count):.0f} calls {'more' if count > 0 else 'fewer'}" if abs(count) >= 1 else ""
-        changes.append(Change(name, sum(one.measured_s for one in before), sum(one.measured_s for one in after), shapes + calls))
+        changes.append(OperatorChange(name, sum(one.measured_s for one in before), sum(one.measured_s for one in after), shapes + calls))
     return sorted(changes, key=lambda one: -abs(one.before_s - one.after_s))
 
 
@@ -264,7 +264,7 @@ def _by_name(found: ProgramAnswer) -> dict[str, list[OperatorGroup]]:
     return groups
 
 
-def _changed(changes: Sequence[Change], other: str) -> Table:
+def _changed(changes: Sequence[OperatorChange], other: str) -> Table:
     return as_rows(f"the same program in {other}", [one.metrics for one in changes[:LISTED]])
 
 

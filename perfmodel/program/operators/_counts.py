@@ -12,7 +12,7 @@ from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.workload import Pass
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import product_tile
-from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError, product_dtype
+from perfmodel.program.calls import SIZES, Call, Operand, UnknownError, product_dtype
 from perfmodel.transformer.op import ELEMENTWISE, MATMUL, Op, Timed
 
 LARGEST_TILE = Tile(256, 128)
@@ -57,7 +57,7 @@ def _vector_dtype(call: Call) -> Dtype:
 
 
 def product(
-    call: Call, m: int, n: int, k: int, operands: tuple[Tensor, Tensor], batch: int = 1, *, extra: float = 0.0, written: str = ""
+    call: Call, m: int, n: int, k: int, operands: tuple[Operand, Operand], batch: int = 1, *, extra: float = 0.0, written: str = ""
 ) -> Op:
     """C [m, n] = A [m, k] B [k, n], ``batch`` times, of ``operands``. ``extra``: bytes read beside them; ``written``: format of C."""
     if min(m, n, k, batch) < 1:
@@ -76,13 +76,13 @@ def product(
     return Op(call.name, MATMUL, 1, kernel, Timed("matmul", w, (library,)))
 
 
-def _row_step(matrix: Tensor) -> int:
+def _row_step(matrix: Operand) -> int:
     """Elements between the rows of a matrix in memory, whichever of its dimensions they are."""
     return max(_steps(matrix, matrix.shape)[-2:], default=1)
 
 
 def iterated(
-    call: Call, inputs: Sequence[Tensor], out: Tensor, *, outputs: int = 1, flops: int = 0, exponentials: int = 0, kind: str = ELEMENTS
+    call: Call, inputs: Sequence[Operand], out: Operand, *, outputs: int = 1, flops: int = 0, exponentials: int = 0, kind: str = ELEMENTS
 ) -> Op:
     """A kernel of PyTorch's TensorIterator from ``inputs`` to ``outputs`` tensors like ``out``.
 
@@ -108,7 +108,7 @@ def iterated(
     return replace(op, kernel=kernel)
 
 
-def _steps(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _steps(tensor: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of ``tensor`` where it is broadcast to ``shape``, of its dimensions of more than one element."""
     strides = tensor.strides if len(tensor.strides) == len(tensor.shape) else _contiguous(tensor.shape)
     missing = len(shape) - len(tensor.shape)

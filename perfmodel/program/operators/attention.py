@@ -11,7 +11,7 @@ from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import flash2
-from perfmodel.program.calls import Call, Tensor, UnknownError
+from perfmodel.program.calls import Call, Operand, UnknownError
 from perfmodel.transformer.op import ATTENTION, KEY_TILE, Op, Timed
 
 TILE = Tile(128, KEY_TILE)
@@ -47,12 +47,12 @@ def shaped(
     )
 
 
-def _order(one: Tensor, heads_first: bool) -> tuple[int, ...]:
+def _order(one: Operand, heads_first: bool) -> tuple[int, ...]:
     b, second, third, d = one.shape
     return (b, second, third, d) if heads_first else (b, third, second, d)
 
 
-def _dtype(q: Tensor) -> Dtype:
+def _dtype(q: Operand) -> Dtype:
     if q.dtype not in DTYPES:
         raise UnknownError(f"no attention in {q.dtype}")
     return DTYPES[q.dtype]

@@ -8,7 +8,7 @@ from math import prod
 
 from perfmodel.core.cost import READ, WRITE, Kernel, matmul_work, once
 from perfmodel.kernels.matmul import Matmul, flops
-from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError, product_dtype
+from perfmodel.program.calls import SIZES, Call, Operand, UnknownError, product_dtype
 from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import MATMUL, Op, Timed
 
@@ -31,7 +31,7 @@ def _of(values: list[int], place: int) -> int:
     return values[place] if place < len(values) else values[-1]
 
 
-def _product(call: Call, x: Tensor, weight: Tensor, places: int, groups: int, passes: int) -> tuple[Op, ...]:
+def _product(call: Call, x: Operand, weight: Operand, places: int, groups: int, passes: int) -> tuple[Op, ...]:
     """The product, ``passes`` times, and the passes that order its operands by channels where they are not.
 
     Source: NVIDIA cuDNN Developer Guide, Tensor Core kernels take NHWC; kernels nchwToNhwc and nhwcToNchw in profiles of PyTorch.

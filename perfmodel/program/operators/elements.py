@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError, broadcast, promoted
+from perfmodel.program.calls import SIZES, Call, Operand, UnknownError, broadcast, promoted
 from perfmodel.program.operators._counts import ELEMENTS, STRIDED, iterated, passed
 from perfmodel.transformer.op import Op
 
 
 def elementwise(call: Call, flops: int = 1, exponentials: int = 0, result: str = "", outputs: int = 1, kind: str = ELEMENTS) -> Op:
     """Operands, broadcast to one shape, to results of it. ``result``: its format, if not what the operands are promoted to."""
-    inputs = [one for one in call.arguments if isinstance(one, Tensor)]
+    inputs = [one for one in call.arguments if isinstance(one, Operand)]
     if not inputs:
         raise UnknownError(f"{call.name} has no tensor")
     shape = broadcast(*(one.shape for one in inputs))
     whole = [one for one in inputs if one.shape] or inputs  # a number in a tensor of no dimension does not promote
-    out = Tensor(shape, result or promoted(*(one.dtype for one in whole)), _strides_like(shape, inputs))
+    out = Operand(shape, result or promoted(*(one.dtype for one in whole)), _strides_like(shape, inputs))
     if call.name.endswith("_"):
         out = inputs[0]
     return iterated(call, inputs, out, outputs=outputs, flops=flops, exponentials=exponentials, kind=kind)
 
 
-def _strides_like(shape: tuple[int, ...], inputs: list[Tensor]) -> tuple[int, ...]:
+def _strides_like(shape: tuple[int, ...], inputs: list[Operand]) -> tuple[int, ...]:
     """Strides of a result: those of the first input of its shape that fills its memory."""
     return next((one.strides for one in inputs if one.shape == shape and one.dense), ())
 
@@ -53,7 +53,7 @@ def random(call: Call) -> Op:
 
 def where(call: Call) -> Op:
     """One of two operands per element, as a boolean says."""
-    chosen = [one for one in call.arguments[1:] if isinstance(one, Tensor)]
+    chosen = [one for one in call.arguments[1:] if isinstance(one, Operand)]
     return elementwise(call, 1, result=promoted(*(one.dtype for one in chosen)))
 
 

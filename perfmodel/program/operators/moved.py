@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError
+from perfmodel.program.calls import SIZES, Call, Operand, UnknownError
 from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import Op
 
@@ -107,7 +107,7 @@ def lists(call: Call, reads: int = 1, writes: int = 1, flops: int = 1) -> Op:
     return passed(call, "lists", read, writes * size, elements, flops=flops * elements, at_least=certain, rows=_chunks(first))
 
 
-def _chunks(tensors: tuple[Tensor, ...]) -> int:
+def _chunks(tensors: tuple[Operand, ...]) -> int:
     """Blocks of a kernel over a list: each takes so many elements of one tensor."""
     return sum(ceil_div(one.elements, LIST_CHUNK) for one in tensors)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from perfmodel.program.calls import SIZES, Call, Tensor, UnknownError
+from perfmodel.program.calls import SIZES, Call, Operand, UnknownError
 from perfmodel.program.operators._counts import product
 from perfmodel.transformer.op import Op
 
@@ -40,7 +40,7 @@ def linear(call: Call) -> Op:
     x, weight = call.tensor(0), call.tensor(1)
     bias = call.arguments[2] if len(call.arguments) > 2 else None
     rows = prod(x.shape[:-1])
-    return product(call, rows, weight.shape[0], x.shape[-1], (x, weight), extra=bias.bytes if isinstance(bias, Tensor) else 0)
+    return product(call, rows, weight.shape[0], x.shape[-1], (x, weight), extra=bias.bytes if isinstance(bias, Operand) else 0)
 
 
 def scaled(call: Call) -> Op:

@@ -9,7 +9,7 @@ from math import prod
 
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Stream
-from perfmodel.program.calls import SIZES, Call, Tensor
+from perfmodel.program.calls import SIZES, Call, Operand
 from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import Op, Timed
 
@@ -70,7 +70,7 @@ def over_rows(call: Call, kind: str, op: str, implementation: str, written: int,
     return replace(found, timed=replace(found.timed, preferred=Timed(op, w, (implementation,))))
 
 
-def _rows(x: Tensor) -> int:
+def _rows(x: Operand) -> int:
     return x.elements // max(1, x.shape[-1] if x.shape else 1)
 
 
