@@ -168,8 +168,8 @@ def test_large_groups_are_there():
     assert len(large()) >= 19
 
 
-OFF, WIDE = 16, 25
-"""Of the large groups, at most so many have a share outside, or an interval so wide: ``docs/accuracy.md`` lists every one.
+OFF, WIDE = 0.22, 0.33
+"""Of the large groups, at most such a share has a share outside, or an interval so wide: ``docs/accuracy.md`` lists every one.
 
 Most widths are of shapes drawn wider than these, which err more: split conformal prediction promises as much for records like those of the
 width alone, and ``test_wide`` judges it on a draw like theirs. Others are of one interval for two kinds of kernels or of shapes.
@@ -177,22 +177,22 @@ width alone, and ``test_wide`` judges it on a draw like theirs. Others are of on
 
 
 def test_intervals_cover_what_they_promise():
-    """80 % intervals hold 72 to 90 % of the rows of a group, but for ``OFF`` groups."""
+    """80 % intervals hold 72 to 90 % of the rows of a group, but for a share ``OFF`` of the groups."""
     shares = {key: sum(bool(row.covered) for row in own) / len(own) for key, own in large().items()}
     wrong = {key: share for key, share in shares.items() if not 0.72 <= share <= 0.90}
-    assert len(wrong) <= OFF, wrong
+    assert len(wrong) <= OFF * len(shares), wrong
     assert min(wrong.values()) >= 2 / 3, "no group's interval misses a third of its rows"
     assert len(large()) >= 60
 
 
 def test_intervals_are_in_proportion_to_the_error():
-    """Half an interval is at most three median errors of its group, but for ``WIDE`` groups."""
+    """Half an interval is at most three median errors of its group, but for a share ``WIDE`` of the groups."""
     halves = {
         key: quantile([(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in own], 0.5)
         for key, own in large().items()
     }
     wide = {key: half for key, half in halves.items() if half > 3 * quantile(errors(*key), 0.5)}
-    assert len(wide) <= WIDE, wide
+    assert len(wide) <= WIDE * len(halves), wide
 
 
 def test_no_prediction_is_below_its_bound():

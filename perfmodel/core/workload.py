@@ -163,6 +163,10 @@ class Stream:
         return [Kernel(self.op, self.dtype, accesses)]
 
 
+LOOKUPS = frozenset({"gather", "scatter", "embedding-backward"})
+"""Kinds of passes that read places of a table by index: the same ones again, as far as anyone knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A kernel of one ``kind`` that works on ``elements`` and moves bytes once: operators of programs beside products and attention.
@@ -181,5 +185,6 @@ class Pass:
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """The kernel of one pass; ``tile`` does not matter."""
-        accesses = (once("inputs", READ, self.read_bytes, 1), once("outputs", WRITE, self.write_bytes, 1))
+        read = once("inputs", READ, self.read_bytes, 1, compulsory=0 if self.kind in LOOKUPS else None)
+        accesses = (read, once("outputs", WRITE, self.write_bytes, 1))
         return [Kernel(self.kind, self.dtype, accesses)]

@@ -322,12 +322,15 @@ def with_lists(call: Call, kernels: Sequence[Launched]) -> Call:
     """
     if not any(isinstance(one, tuple) for one in call.arguments):
         return call
+    chunked = "_foreach_" in call.name or "_fused_" in call.name
     names = " ".join(kernel.name.partition("<")[2] for kernel in kernels)
     found = _NARROW.search(names) or _FORMAT.search(names)  # fp32 is what narrower ones are computed in, too
     name = "fp32" if found is None else _WIDTHS.get(found[1]) or {"BFloat16": "bf16", "Half": "fp16"}.get(found[2]) or DTYPES[found[3]]
     size = LIST_CHUNK * sum(kernel.blocks for kernel in kernels)
     arguments = (
-        tuple(replace(tensor, dtype=name) for tensor in one or (Operand((size,), name),)) if isinstance(one, tuple) else one
+        tuple(replace(tensor, dtype=name) for tensor in one or ((Operand((size,), name),) if chunked else ()))
+        if isinstance(one, tuple)
+        else one
         for one in call.arguments
     )
     return replace(call, arguments=tuple(arguments))

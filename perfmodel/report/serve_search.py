@@ -220,7 +220,8 @@ def verdict(result: Searched, point: Candidate) -> list[str]:
     least, most = ("at least ", "at most ") if found.at_least else ("", "")
     each = f", then one every {format_time(point.tpot_s, 3)}{' or more' * found.at_least}" if point.tpot_s else ""
     whole = f"; a request takes {format_time(point.request_s, 3)}" if limits.request_s is not None else ""
-    rate = f"{most}{tokens(point.tokens_per_s_gpu)} per GPU{'' if price is None else f', {price:.3g} per million tokens at {result.options.gpu_hour:g} a GPU-hour'}"
+    costs = "" if price is None else f", {price:.3g} per million tokens at {result.options.gpu_hour:g} a GPU-hour"
+    rate = f"{most}{tokens(point.tokens_per_s_gpu)} per GPU{costs}"
     return [
         f"{start} {point.engine}, {copies}{layout_words(point)}, {counted(result.users(point), 'user')}: {rate}.",
         f"First token after {least}{format_time(point.ttft_s, 3)}{each}{whole}.",

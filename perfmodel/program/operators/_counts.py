@@ -41,13 +41,10 @@ def passed(
     """One pass of a ``kind`` over memory: bytes read and written once, ``elements`` that are worked on, ``flops`` of the vector unit.
 
     ``at_least``: the share of the bytes that is certain."""
-    dtype = _vector_dtype(call)
-    accesses = tuple(
-        once(tensor, access, int(size), 1, compulsory=int(size * at_least))
-        for tensor, access, size in (("inputs", READ, read), ("outputs", WRITE, written))
-    )
-    kernel = Kernel(call.name, dtype, accesses, work=Work(0, flops, exponentials))
-    workload = Pass(kind, elements, int(written), int(read), dtype, divisions, rows)
+    workload = Pass(kind, elements, int(written), int(read), _vector_dtype(call), divisions, rows)
+    [moved] = workload.kernels(LARGEST_TILE)
+    accesses = tuple(replace(one, compulsory=int(one.compulsory * at_least)) for one in moved.accesses)
+    kernel = Kernel(call.name, workload.dtype, accesses, work=Work(0, flops, exponentials))
     return Op(call.name, ELEMENTWISE, 1, kernel, Timed("pass", workload, (f"torch-{kind}",)))
 
 

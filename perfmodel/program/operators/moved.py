@@ -52,8 +52,8 @@ def gathered(call: Call) -> Op:
 def indexed(call: Call) -> Op:
     """Elements or rows by tensors of places."""
     table, places = call.tensor(0), call.tensors()[1:]
-    if not places:  # the places are a list that was not recorded
-        return passed(call, "gather", table.bytes, table.bytes, table.elements)
+    if not places:
+        raise UnknownError(f"{call.name}: the profile does not say how many places are looked up")
     count = max(one.elements for one in places)
     rest = table.elements
     for size in table.shape[: len(places)]:

@@ -18,6 +18,8 @@ from perfmodel.program.calls import UnknownError
 from perfmodel.program.operators import counted
 from perfmodel.program.profile import read
 
+VERSION = "2.11.0+cu130"
+"""PyTorch's, of all profiles that records are made of."""
 MOST_OF_A_KIND = 160
 """Sizes of one kind that are kept, chosen by their hash."""
 
@@ -61,6 +63,7 @@ def _record(hardware: str, source: str, name: str, dtype: str, *sizes: Any) -> d
         "dtype": dtype,
         "shape": shape,
         "time_s": rounded,
+        "environment": {"torch": VERSION},
         "source": source,
     }
 
