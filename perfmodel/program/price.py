@@ -15,7 +15,7 @@ from perfmodel.program.profile import Operator, ProgramProfile
 from perfmodel.timing.base import chosen
 from perfmodel.timing.predict import Prediction, added
 from perfmodel.timing.reference_devices import FallbackDevices
-from perfmodel.transformer.op import Op
+from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 
 
@@ -92,8 +92,14 @@ def operator_prediction(op: Op, device: Device, fallbacks: FallbackDevices) -> t
 
 def _in_profile(op: Op, alone: Prediction, cost: Estimate) -> Prediction:
     """``alone`` without the gap between two kernels, which a profile does not count in."""
+    if op.group == ATTENTION and any(access.tensor == "mask" for access in op.kernel.accesses):
+        alone = _slower(alone, chosen("masked_attention"))
     gap = 1e-6 * chosen("profile_gap_us").get(alone.calibration.workload, 0.0)
     if not gap:
         return alone
     seconds, low, high = (max(end - min(gap, end / 2), float(cost.lower_warm_s)) for end in (alone.seconds, alone.low, alone.high))
     return replace(alone, seconds=seconds, low=low, high=high)
+
+
+def _slower(one: Prediction, factor: float) -> Prediction:
+    return replace(one, seconds=one.seconds * factor, low=one.low * factor, high=one.high * factor)

@@ -74,8 +74,9 @@ def product(
 
 
 def _row_step(matrix: Operand) -> int:
-    """Elements between the rows of a matrix in memory, whichever of its dimensions they are."""
-    return max(_steps(matrix, matrix.shape)[-2:], default=1)
+    """Elements between the rows of a matrix in memory, whichever of its dimensions they are; of one row its length."""
+    steps = _steps(matrix, matrix.shape[-2:])
+    return max(steps) if len(steps) > 1 else max(matrix.shape[-2:])
 
 
 def iterated(
@@ -106,10 +107,11 @@ def iterated(
 
 
 def _steps(tensor: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of ``tensor`` where it is broadcast to ``shape``, of its dimensions of more than one element."""
+    """Strides of ``tensor`` where it is broadcast to ``shape``, of its dimensions of more than one element; its last ones if it has more."""
     strides = tensor.strides if len(tensor.strides) == len(tensor.shape) else _contiguous(tensor.shape)
     missing = len(shape) - len(tensor.shape)
     padded = [0] * missing + [0 if size == 1 else stride for size, stride in zip(tensor.shape, strides, strict=True)]
+    padded = padded[max(0, -missing) :]
     return tuple(stride for size, stride in zip(shape, padded, strict=False) if size > 1)
 
 

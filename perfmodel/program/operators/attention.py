@@ -28,10 +28,15 @@ def attention(call: Call, w: Attention, implementations: tuple[str, ...], direct
 
 def _timed(w: Attention, implementations: tuple[str, ...], direction: str) -> Timed:
     """The prediction to request: without dropout, and in fp32 of products and softmax one by one, as fused kernels were not timed so."""
-    similar = [f"{implementations[0]} without dropout"] * (w.dropout > 0)
+    left_out = [name for name, given in (("dropout", w.dropout > 0), ("mask", w.mask)) if given]
+    similar = [f"{implementations[0]} without {' and '.join(left_out)}"] * bool(left_out)
     if w.dtype.name == "fp32":
         implementations, similar = ("torch-eager",), ["attention kernel by kernel in fp32"]
-    return Timed("attention", replace(w, dropout=0.0), implementations, direction=direction, similar=" and ".join(similar))
+    return Timed("attention", replace(w, dropout=0.0, mask=False), implementations, direction=direction, similar=" and ".join(similar))
+
+
+BIAS = 3
+"""Place of an additive mask behind Q, K and V."""
 
 
 def shaped(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.cost import READ, WRITE, Kernel, matmul_work, once
 from perfmodel.kernels.matmul import Matmul, flops
 from perfmodel.program.calls import SIZES, Call, Operand, UnknownError, product_dtype
@@ -52,11 +53,20 @@ def _product(call: Call, x: Operand, weight: Operand, places: int, groups: int, 
     product = Op(
         call.name, MATMUL, 1, kernel, Timed("matmul", w, ("torch-matmul",), similar="products: a convolution is one, gathered on the way")
     )
-    whole = prod(weight.shape[2:]) > 1  # a window of one place is a product in either order
-    if not (whole and x.contiguous and size == 2 and len(x.shape) == 4):
+    in_order = prod(weight.shape[2:]) == 1 and places == prod(x.shape[2:]) and places % VECTOR == 0  # a product in either order
+    if in_order or not (x.contiguous and size == 2 and len(x.shape) == 4):
         return (product,)
-    moved = passes * (x.elements + out)
+    moved = passes * (_whole(x.elements, x.shape[1]) + _whole(out, weight.shape[0]))
     return product, passed(call, "layout", moved * size, moved * size, moved, at_least=0.0)
+
+
+VECTOR, CHANNELS = 8, 32
+"""Elements of 16 bits that are loaded at once, and channels of a tile that is turned: fewer take as long."""
+
+
+def _whole(elements: int, channels: int) -> int:
+    """``elements`` with their channels padded to whole tiles."""
+    return elements // channels * CHANNELS * ceil_div(channels, CHANNELS)
 
 
 def backward(call: Call) -> tuple[Op, ...]:

@@ -64,11 +64,11 @@ def pow_(call: Call) -> Op:
 
 _SIMPLE = """add sub rsub mul neg abs relu clamp clamp_min clamp_max maximum minimum reciprocal square sign floor ceil round
 bitwise_and bitwise_or bitwise_xor threshold_backward hardtanh masked_fill triu tril fmod remainder lerp"""
-_TWO_STEPS = "div sqrt rsqrt addcmul addcdiv"
+_TWO_STEPS = "div floor_divide sqrt rsqrt addcmul addcdiv"
 _EXPONENTIAL = "exp log log1p log2 exp2 sin cos sigmoid logit expm1 atan2"
 _ACTIVATIONS = "silu silu_backward mish softplus elu leaky_relu hardswish"
 _FUNCTIONS_OF_MANY_STEPS = "gelu gelu_backward erf tanh tanh_backward sigmoid_backward"
-_COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_not isnan isinf isfinite bitwise_not isin"
+_COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_not isnan isinf isneginf isposinf isfinite bitwise_not isin"
 _BY_NAME: dict[str, Callable[[Call], Op]] = {
     **dict.fromkeys(_SIMPLE.split(), elementwise),
     **dict.fromkeys(_TWO_STEPS.split(), partial(elementwise, flops=2)),

@@ -27,7 +27,7 @@ def inductor(call: Call) -> Op:
     moved = [min(one.elements, elements) * SIZES[one.dtype] for one in tensors]
     read = moved[0] if len(tensors) == 1 else sum(moved[:-1])
     kind, rows = ("triton-elements", 0) if call.name.startswith(POINTWISE) else ("triton-rows", sizes[0] if sizes else 0)
-    return passed(call, kind, read, moved[-1], elements, flops=4 * elements, rows=rows)
+    return passed(call, kind, read, moved[-1], elements, flops=4 * elements, rows=rows, at_least=1.0 if len(tensors) > 1 else 0.5)
 
 
 def engine(call: Call, flops: int = 4) -> Op:

@@ -95,6 +95,12 @@ def upsampled(call: Call) -> Op:
     return passed(call, "upsample", x.bytes, out * SIZES[x.dtype], out)
 
 
+def rolled(call: Call) -> Op:
+    """Elements moved along dimensions, each found by divisions."""
+    x = call.tensor(0)
+    return passed(call, "strided", x.bytes, x.elements * SIZES[x.dtype], x.elements, divisions=len(x.shape))
+
+
 def lists(call: Call, reads: int = 1, writes: int = 1, flops: int = 1) -> Op:
     """All tensors of a list by few kernels: each operand list is read, the first is written."""
     found = [one for one in call.arguments if isinstance(one, tuple) and one]
@@ -150,6 +156,8 @@ _FUNCTIONS: dict[str, Callable[[Call], Op]] = {
     "upsample_nearest2d": upsampled,
     "upsample_bilinear2d": upsampled,
     "upsample_bicubic2d": upsampled,
+    "upsample_nearest2d_backward": upsampled,
+    "roll": rolled,
     "_fused_adam_": optimizer,
     "_fused_adamw_": optimizer,
 }

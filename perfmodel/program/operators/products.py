@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from perfmodel.program.calls import SIZES, Call, Operand, UnknownError
-from perfmodel.program.operators._counts import product
-from perfmodel.transformer.op import Op
+from perfmodel.kernels.grouped_matmul import GroupedMatmul
+from perfmodel.program.calls import SIZES, Call, Operand, UnknownError, product_dtype
+from perfmodel.program.operators._counts import LARGEST_TILE, product
+from perfmodel.transformer.op import MATMUL, Op, Timed
 
 
 def mm(call: Call, first: int = 0, extra: int = 0) -> Op:
@@ -51,7 +52,18 @@ def scaled(call: Call) -> Op:
     return product(call, a.shape[0], b.shape[1], a.shape[1], (a, b), extra=scales, written=out if out in SIZES else "")
 
 
+def grouped(call: Call) -> Op:
+    """Rows [m, k], some for each matrix of [e, k, n]: alike many, as far as a profile tells."""
+    a, b = call.tensor(0), call.tensor(1)
+    if len(a.shape) != 2 or len(b.shape) != 3 or a.shape[1] != b.shape[1]:
+        raise UnknownError(f"{call.name} of {a.shape} and {b.shape}")
+    w = GroupedMatmul(a.shape[0], 1, b.shape[0], min(a.shape[0], b.shape[0]), b.shape[2], a.shape[1], product_dtype(a.dtype))
+    [kernel] = w.kernels(LARGEST_TILE)
+    return Op(call.name, MATMUL, 1, kernel, Timed("grouped-matmul", w, ("torch-grouped-mm",)))
+
+
 OPERATORS = {
+    "aten::_grouped_mm": grouped,
     "aten::mm": mm,
     "aten::addmm": addmm,
     "aten::_addmm_activation": addmm,

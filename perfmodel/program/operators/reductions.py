@@ -85,9 +85,15 @@ def norm_backward(call: Call) -> Op:
     return passed(call, "norm-backward", 2 * (gradient.bytes + x.bytes), x.bytes, x.elements, flops=10 * x.elements)
 
 
+TRAINING = 5
+"""Place of the option of a batch norm that says whether it computes statistics."""
+
+
 def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
-    """A norm over channels, which passes over its operands again for the result."""
+    """A norm over channels, which passes over its operands again for the result; outside of training it has their statistics."""
     x = call.tensor(0)
+    if call.name == "aten::native_batch_norm" and not call.is_true(TRAINING):
+        return passed(call, "batch-norm-inference", x.bytes, x.bytes, x.elements, flops=4 * x.elements, rows=x.shape[0] * x.shape[1])
     rows = x.shape[1] if "batch" in kind else 32 * x.shape[0]
     return passed(call, kind, reads * x.bytes, x.bytes, x.elements, flops=flops * x.elements, rows=rows)
 
