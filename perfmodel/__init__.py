@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Report", "Result", "__version__", "answer", "api", "attention", "compare_attention", "sweep"]  # noqa: F405
-_FROM = {"Report": "report.document", "Result": "result", "answer": "api", "compare_attention": "api"}
+__all__ = ["Report", "Result", "__version__", "answer", "api", "attention", "capture", "compare_attention", "sweep"]  # noqa: F405
+_FROM = {"Report": "report.document", "Result": "result", "answer": "api", "capture": "program.capture", "compare_attention": "api"}
 """Where a public name is from that is no command."""
 
 

@@ -34,7 +34,7 @@ from perfmodel.report.document import Report, Table
 from tools.commands import all_commands, command
 from tools.refresh import function_types
 
-PUBLIC = ["Report", "Result", "__version__", "answer", "api", "attention", "compare_attention", "sweep"]
+PUBLIC = ["Report", "Result", "__version__", "answer", "api", "attention", "capture", "compare_attention", "sweep"]
 REPORTING = [name for name in all_commands() if name != "hardware check"]
 """Commands that give a report; the other one prints a line."""
 LINES = MEASURING | {"compare": "compare a100-sxm-80gb h200 --model 'llama-3-8b decode'"}

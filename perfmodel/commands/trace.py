@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import Pictured, command
 from perfmodel.core.question import Question, argument, option
+
+if TYPE_CHECKING:
+    from perfmodel.program.answer import ProgramAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class TraceQuestion(Question):
     """A profile, the device it was taken on, and others that it is moved to."""
 
-    file: str = argument("FILE", "What torch.profiler's export_chrome_trace wrote, with record_shapes=True: .json or .json.gz.")
+    file: str = argument(
+        "FILE", "What torch.profiler's export_chrome_trace wrote, with record_shapes=True, or perfmodel.capture: .json or .json.gz."
+    )
     hardware: str | None = option("Device that was profiled: id, words of one, or a profile's path. [default: the one it names]")
     on: list[str] | None = option("Another device to predict the program on. Repeatable.")
     compare: str | None = option("Another profile of the same program: which operators got faster or slower.")
@@ -26,23 +32,36 @@ def trace(options: TraceQuestion, to: Pictured) -> None:
 
     Example: perfmodel trace step.json.gz --on b200 --on mi300x -o step.html
     """
+    from perfmodel.catalog import find_device
+    from perfmodel.report.trace import report
+
+    found = _answer(options.file, options.hardware)
+    other = None if options.compare is None else _answer(options.compare, found.device.id)
+    moved = [found.on(find_device(name)) for name in options.on or ()]
+    to.emit(report(found, options.file, moved, _prices(options.gpu_hour or ()), other, options.compare or "", pictures=to.pictures))
+
+
+def _answer(file: str, hardware: str | None) -> ProgramAnswer:
+    """The answer of a profile or a captured program, on the device that it names unless ``hardware`` does."""
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.core.errors import UsageError
-    from perfmodel.program.answer import ProgramAnswer
+    from perfmodel.program.answer import ProgramAnswer, captured_answer
+    from perfmodel.program.capture import captured
     from perfmodel.program.profile import read
-    from perfmodel.report.trace import report
     from perfmodel.validation.cuda.gpu import profile_of
 
-    profile = read(Path(options.file))
-    if options.hardware is None and not profile.device:
-        raise UsageError(f"{options.file} names no device", "say which one it was taken on: --hardware h200")
-    device = find_device(options.hardware or profile_of(profile.device))
-    found = ProgramAnswer(profile, device, calibrated_devices)
-    other = None if options.compare is None else ProgramAnswer(read(Path(options.compare)), device, calibrated_devices)
-    moved = [found.on(find_device(name)) for name in options.on or ()]
-    to.emit(report(found, options.file, moved, _prices(options.gpu_hour or ()), other, options.compare or "", pictures=to.pictures))
+    program = captured(Path(file))
+    profile = read(Path(file)) if program is None else None
+    name = hardware or (profile_of(profile.device) if profile is not None and profile.device else None)
+    if name is None:
+        raise UsageError(f"{file} names no device", "say which one it was taken on: --hardware h200")
+    device = find_device(name)
+    if profile is not None:
+        return ProgramAnswer(profile, device, calibrated_devices)
+    assert program is not None
+    return captured_answer(program, device, calibrated_devices)
 
 
 def _prices(texts: Iterable[str]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from perfmodel.core.units import format_time
 from perfmodel.core.workload import Pass
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.program.calls import Operand
+from perfmodel.program.capture import Captured, predicted_profile
 from perfmodel.program.operators._counts import product
 from perfmodel.program.price import OperatorGroup, Priced, grouped, operator_prediction, priced
 from perfmodel.program.profile import ProgramProfile
@@ -58,11 +59,16 @@ class OnDevice:
 
 @dataclass(frozen=True)
 class ProgramAnswer:
-    """A profile on the device that it was taken on; all times are those of one step."""
+    """A profile on the device that it was taken on; all times are those of one step.
+
+    ``captured``: the program that ran on no device; its times are predicted ones, and a step's between ``step_ends_s``.
+    """
 
     profile: ProgramProfile
     device: Device
     fallbacks: FallbackDevices
+    captured: Captured | None = None
+    step_ends_s: tuple[float, float] = (0.0, 0.0)
 
     @cached_property
     def groups(self) -> list[OperatorGroup]:
@@ -269,6 +275,12 @@ class ProgramAnswer:
         ends = [max(0.0, rest * end - overlap * seconds / max(compared, 1e-12)) + waits for end in (seconds, low, high)]
         takes, low, high = ends
         return OnDevice(device, takes, low, high, self.step_s / takes if takes else 0.0, same / compared if compared else 0.0)
+
+
+def captured_answer(program: Captured, device: Device, fallbacks: FallbackDevices) -> ProgramAnswer:
+    """The answer of a program that was captured, on ``device``."""
+    profile, ends_s = predicted_profile(program, device, fallbacks)
+    return ProgramAnswer(profile, device, fallbacks, program, ends_s)
 
 
 def _pass(group: OperatorGroup) -> Pass | None:

@@ -116,7 +116,7 @@ def read(path: Path) -> ProgramProfile:
 def events(path: Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Events of ``path`` one by one; what stands before them is put into ``head``."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if _is_gzip(path) else path.open(encoding="utf-8") as file:
+        with opened(path) as file:
             yield from _decoded(file, head, path)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file", "give what torch.profiler's export_chrome_trace wrote") from None
@@ -128,9 +128,11 @@ def events(path: Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path}: {error.strerror or error}", "give a file that can be read") from None
 
 
-def _is_gzip(path: Path) -> bool:
+def opened(path: Path) -> TextIO:
+    """The text of ``path``, compressed or not."""
     with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+        compressed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rt", encoding="utf-8") if compressed else path.open(encoding="utf-8")
 
 
 def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:

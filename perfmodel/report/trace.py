@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfmodel.core.units import format_time
+from perfmodel.core.units import format_binary, format_time
 from perfmodel.program.answer import OnDevice, ProgramAnswer
 from perfmodel.program.calls import Operand, shown
+from perfmodel.program.capture import Captured
 from perfmodel.program.price import OperatorGroup, Priced
 from perfmodel.report.answer import headline, taken
-from perfmodel.report.charts.format_number import percent
+from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, seconds
@@ -45,6 +46,10 @@ def report(
     """
     rows = {id(one.group): one for one in found.priced}
     operators = [_operator(group, rows.get(id(group))) for group in found.groups]
+    metrics = _metrics(found)
+    if found.captured is not None:
+        operators = list(map(_unmeasured, operators))
+        metrics = [*_unmeasured(metrics), *_captured(found, found.captured)]
     gains = [
         [
             Metric("what", one.what, "what can be won", "text"),
@@ -64,7 +69,7 @@ def report(
     brief = [replace(table, rows=table.rows[:ON_SCREEN]) for table in tables]
     data = {
         **head("trace", {"file": name}, found.device),
-        **as_json(_metrics(found)),
+        **as_json(metrics),
         "operators": list(map(as_json, operators)),
         "gains": list(map(as_json, gains)),
         "devices": list(map(as_json, devices)),
@@ -85,6 +90,26 @@ def report(
 
 
 # Numbers
+
+
+MEASURED = frozenset(("step_s", "span_s", "busy_s", "idle_share", "known_share", "predicted_share", "measured_s", "compared_s", "gain_s"))
+"""Numbers that need a measured time, with the waits."""
+
+
+def _unmeasured(metrics: Sequence[Metric]) -> list[Metric]:
+    """``metrics`` of a program that ran nowhere."""
+    return [replace(one, value=None, label="") if one.key in MEASURED or one.key.startswith("waits_s.") else one for one in metrics]
+
+
+def _captured(found: ProgramAnswer, captured: Captured) -> list[Metric]:
+    least, usual, most = captured.launch_s
+    low, high = found.step_ends_s
+    return [
+        Metric("step.predicted_s", found.step_s, unit="s", low=low, high=high),
+        Metric("launch.usual_s", usual, unit="s", low=least, high=most),
+        Metric("peak_bytes", captured.peak_bytes, unit="B"),
+        Metric("before_bytes", captured.before_bytes, unit="B"),
+    ]
 
 
 def _metrics(found: ProgramAnswer) -> list[Metric]:
@@ -164,14 +189,25 @@ def _headline(found: ProgramAnswer) -> list[str]:
     if waiting:
         first += f" and waits {' and '.join(waiting)}"
     known = Interval(found.predicted_s(), found.predicted_s("low"), found.predicted_s("high"))
-    part = "" if found.predicted_share > 0.99 else f", {percent(found.predicted_share)} of its time,"
-    second = f"its kernels{part} take {format_time(found.compared_s, 3)}; predicted for the best known ones: {taken(known)}"
-    if not found.predicted:
-        second = f"its kernels take {format_time(found.measured_s, 3)}; none of them is predicted"
+    if found.captured is None:
+        second = _measured(found, known)
+    else:
+        step, before = Interval(found.step_s, *found.step_ends_s), format_binary(found.captured.before_bytes, 3)
+        first = f"predicted, as no GPU ran it: {first.replace(format_time(found.step_s, 3), taken(step), 1)}"
+        memory = f"memory: {format_binary(found.captured.peak_bytes, 3)} at most, {before} before the step"
+        second = f"its {found.captured.launches:,} kernels take {taken(known)}; {memory}"
     if not found.gains:
         return headline(first, second, "nothing of 0.2% of the step or more can be won that is known here")
     best = found.gains[0]
     return headline(first, second, f"the most can be won by this: {best.what}, {format_time(best.seconds, 3)}; {best.why}")
+
+
+def _measured(found: ProgramAnswer, known: Interval) -> str:
+    """The measured time of the kernels beside the predicted one."""
+    if not found.predicted:
+        return f"its kernels take {format_time(found.measured_s, 3)}; none of them is predicted"
+    part = "" if found.predicted_share > 0.99 else f", {percent(found.predicted_share)} of its time,"
+    return f"its kernels{part} take {format_time(found.compared_s, 3)}; predicted for the best known ones: {taken(known)}"
 
 
 WAITS = {"host": "for the host to launch kernels", "launch": "between kernels that were launched in time"}
@@ -180,16 +216,21 @@ WAITS = {"host": "for the host to launch kernels", "launch": "between kernels th
 def _best_of(one: OnDevice, found: ProgramAnswer) -> str:
     how = "faster" if one.speedup >= 1 else "slower"
     ratio = one.speedup if one.speedup >= 1 else 1 / max(one.speedup, 1e-12)
-    known = Interval(one.seconds, one.low, one.high)
-    return f"On {one.device.name} a step is predicted at {taken(known)}, {ratio:.3g}x {how} than measured; the host takes as long as here."
+    known, here = Interval(one.seconds, one.low, one.high), "measured" if found.captured is None else "predicted here"
+    return f"On {one.device.name} a step is predicted at {taken(known)}, {ratio:.3g}x {how} than {here}; the host takes as long as here."
 
 
 def _figures(found: ProgramAnswer, moved: Sequence[OnDevice]) -> list[Figure]:
     figures = [
         Figure("a step", format_time(found.step_s, 3)),
         Figure("busy", percent(found.profile.busy_s / found.profile.span_s) if found.profile.span_s else "0%"),
-        Figure("predicted of its kernels", percent(found.predicted_s() / found.compared_s) if found.compared_s else "nothing"),
     ]
+    if found.captured is not None:
+        figures.append(Figure("memory at most", format_binary(found.captured.peak_bytes, 3)))
+    else:
+        figures.append(
+            Figure("predicted of its kernels", percent(found.predicted_s() / found.compared_s) if found.compared_s else "nothing")
+        )
     return [*figures, *(Figure(f"on {one.device.name}", f"{one.speedup:.3g}x") for one in moved[:2])]
 
 
@@ -205,6 +246,9 @@ def _notes(found: ProgramAnswer) -> list[str]:
     notes += [f"Not counted: {why} ({format_time(spent, 3)})." for why, spent in sorted(missing.items(), key=lambda one: -one[1])[:5]]
     obstacles = dict.fromkeys(f"{one.group.call.name}: {one.obstacle}." for one in found.priced if one.obstacle)
     notes += list(obstacles)[:5]
+    if found.captured is not None:
+        least, _, most = (format_time(one, 2) for one in found.captured.launch_s)
+        return [*notes, f"The interval of a step holds those of its kernels, and {between(least, most)} of the host for each launch."]
     if found.profile.graphs:
         notes.append(f"{found.profile.graphs} kernels were replayed by a CUDA graph: a profile does not say what launched them.")
     return [
@@ -286,12 +330,14 @@ def _charts(found: ProgramAnswer) -> list[Chart]:
         parts["predicted"].append((family, sum(one.group.count * one.prediction.seconds for one in known if one.prediction)))
         parts["at least"].append((family, sum(one.lower_s for one in known)))
     parts["measured"].append(("nothing runs", sum(found.waits.values())))
+    if found.captured is not None:
+        del parts["measured"]
     bars = [Bar(name, values) for name, values in parts.items()]
     points = []
     for number, one in enumerate([one for one in found.priced if one.group.measured_s][:DRAWN], 1):
         op = one.group.ops[0]
         dtype = op.kernel.dtype
-        spent = Interval(one.group.measured_s / one.group.count)
+        spent = Interval(one.group.measured_s / one.group.count) if found.captured is None else None
         drawn = point(
             number,
             f"{one.group.call.name.rpartition('::')[2]} {_short_shape(one.group)}",

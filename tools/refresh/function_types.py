@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfmodel.api import answer as answer, compare_attention as compare_attention, sweep as sweep
+from perfmodel.program.capture import capture as capture
 from perfmodel.report.document import Report as Report
 from perfmodel.result import Result as Result
 """

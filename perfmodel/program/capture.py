@@ -1,0 +1,175 @@
+"""Captured programs: the operators of a step that ran without a GPU, as a file, and as a profile of predicted times."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import DataError, PerfmodelError, UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.program.calls import Argument, Call, Operand, UnknownError
+from perfmodel.program.launched import SMALL_EMBEDDING
+from perfmodel.program.operators import counted
+from perfmodel.program.price import operator_prediction
+from perfmodel.program.profile import LIST_CHUNK, Launched, Operator, ProgramProfile, opened
+from perfmodel.timing.reference_devices import FallbackDevices
+from perfmodel.transformer.op_time import op_estimate
+
+SCHEMA = "perfmodel.operators/1"
+LAUNCH_S = (20e-6, 28e-6, 50e-6)
+"""What PyTorch's host takes for a launch, Python's part included: least, usual and most of models measured beside an H200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The calls of one step that launch kernels, in their order, and bytes of tensors: at most, and before the step."""
+
+    calls: list[Call] = field(repr=False)
+    peak_bytes: int
+    before_bytes: int
+    launch_s: tuple[float, float, float] = LAUNCH_S
+
+    @property
+    def launches(self) -> int:
+        """Kernels, copies and fills that the host launches."""
+        return sum(map(launches, self.calls))
+
+    def save(self, path: str | Path) -> None:
+        """Write what ``perfmodel trace`` reads: JSON, compressed where ``path`` ends in .gz."""
+        numbers = {call: number for number, call in enumerate(dict.fromkeys(self.calls))}
+        content = {"schema": SCHEMA, "peak_bytes": self.peak_bytes, "before_bytes": self.before_bytes, "launch_s": self.launch_s}
+        content |= {
+            "operators": [[one.name, *map(_written, one.arguments)] for one in numbers],
+            "calls": [numbers[one] for one in self.calls],
+        }
+        text = json.dumps(content).encode()
+        Path(path).write_bytes(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
+
+
+def capture(function: Callable[..., Any], *inputs: Any, warm_up: int = 1, launch_us: float | None = None) -> Captured:
+    """What ``function(*inputs)`` launches on a GPU and how much memory it takes, without one: a PyTorch program on fake tensors.
+
+    ``function`` is a module, or any function that runs a step: forward, backward and ``optimizer.step()``. Modules, optimizers and tensors
+    that it refers to, on the CPU or without values (device "meta"), count as CUDA ones meanwhile; caches that it fills hold fake tensors
+    afterwards. ``warm_up``: calls before the one that counts, for the state that they leave. ``launch_us``: what the host takes for a
+    launch, 20 to 50 us if it is not given. UsageError if the program asks for a tensor's value, or without PyTorch.
+
+    ``perfmodel.capture(model, tokens).save("step.json")`` writes what ``perfmodel trace step.json --hardware h200`` reads.
+    """
+    try:
+        from perfmodel.program.recorder import ProgramRecorder
+    except ImportError as error:
+        raise UsageError(f"capture needs PyTorch ({error})", "pip install 'perfmodel[torch]'; a build without CUDA is enough") from None
+    recorder = ProgramRecorder()
+    recorder.record(function, inputs, warm_up)
+    launch_s = LAUNCH_S if launch_us is None else (launch_us * 1e-6,) * 3
+    return Captured(recorder.calls, recorder.peak, recorder.before, launch_s)
+
+
+def _written(one: Argument) -> Any:
+    if isinstance(one, Operand):
+        return {"shape": one.shape, "dtype": one.dtype, "strides": one.strides}
+    return list(map(_written, one)) if isinstance(one, tuple) else one
+
+
+def captured(path: Path) -> Captured | None:
+    """The program that ``path`` holds, None if that is no captured one; DataError if it is broken."""
+    try:
+        with opened(path) as file:
+            head = file.read(100)
+            text = head + file.read() if SCHEMA in head else ""
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        return None  # what reads profiles says why
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+        operators = [Call(str(name), tuple(map(_argument, arguments))) for name, *arguments in found["operators"]]
+        calls, (least, usual, most) = [operators[number] for number in found["calls"]], map(float, found["launch_s"])
+        return Captured(calls, int(found["peak_bytes"]), int(found["before_bytes"]), (least, usual, most))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        raise DataError(f"{path} is cut off or no captured program", "write it again with perfmodel.capture(...).save") from None
+
+
+def _argument(one: Any) -> Argument:
+    if isinstance(one, Mapping):
+        return Operand(tuple(map(int, one["shape"])), str(one["dtype"]), tuple(map(int, one["strides"])))
+    if isinstance(one, list):
+        return tuple(tensor for part in one if isinstance(tensor := _argument(part), Operand))
+    return None if one is None else str(one)
+
+
+# Kernels of a call
+
+
+LAUNCHES = {
+    **{"addmm": 2, "sum": 2, "native_layer_norm_backward": 2, "native_batch_norm": 3, "embedding_dense_backward": 29},
+    **{"_cudnn_attention_forward": 2, "_cudnn_attention_backward": 4, "cudnn_convolution": 3, "convolution_backward": 6},
+}
+"""Kernels and fills of operators that have more than one, as profiles of an H200 have them."""
+KERNEL_GAP_S = 1.5e-6
+"""Between two kernels that were both launched in time."""
+LIST_BLOCKS, LIST_TENSORS = 320, (110, 64, 48, 36, 30)
+"""Blocks of a kernel over lists of tensors, and tensors of one, by the lists: aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
+
+
+def launches(call: Call) -> int:
+    """Kernels, copies and fills that ``call`` launches."""
+    name, lists = call.name.removeprefix("aten::"), [one for one in call.arguments if isinstance(one, tuple)]
+    if name.startswith("_foreach_") and lists:
+        deep = min(len(lists) + (not name.endswith("_")), len(LIST_TENSORS))
+        blocks = sum(ceil_div(one.elements, LIST_CHUNK) for one in lists[0])
+        return int(max(ceil_div(blocks, LIST_BLOCKS), ceil_div(len(lists[0]), LIST_TENSORS[deep - 1])))
+    if (name == "addmm" and call.tensor(1).dtype == "fp32") or (
+        name == "embedding_dense_backward" and call.tensor(1).elements <= SMALL_EMBEDDING
+    ):
+        return 1
+    return LAUNCHES.get(name, 1)
+
+
+# Predicted times
+
+
+def predicted_profile(program: Captured, device: Device, fallbacks: FallbackDevices) -> tuple[ProgramProfile, tuple[float, float]]:
+    """The step on ``device`` as a profile would have it, and the ends of the interval of its seconds."""
+    ends = {call: _seconds(call, device, fallbacks) for call in dict.fromkeys(program.calls)}
+    low, usual, high = (
+        _timeline(program, {call: seconds[end] for call, seconds in ends.items()}, program.launch_s[end]) for end in range(3)
+    )
+    return usual, (low.span_s, high.span_s)
+
+
+def _seconds(call: Call, device: Device, fallbacks: FallbackDevices) -> tuple[float, float, float]:
+    """The ends of a call's interval and its time between: its lower bound where nothing is predicted, none where nothing is known."""
+    low = seconds = high = 0.0
+    try:
+        for op in counted(call):
+            try:
+                found = operator_prediction(op, device, fallbacks)[1]
+                low, seconds, high = low + found.low, seconds + found.seconds, high + found.high
+            except PerfmodelError:
+                bound = float(op_estimate(op, device).lower_warm_s)
+                low, seconds, high = low + bound, seconds + bound, high + bound
+    except UnknownError:
+        pass
+    return low, seconds, high
+
+
+def _timeline(program: Captured, seconds: Mapping[Call, float], launch_s: float) -> ProgramProfile:
+    """Kernels one behind the other, none before the host has launched it."""
+    operators, launched, end = [], 0.0, 0.0
+    for call in program.calls:
+        count, kernels = launches(call), []
+        for _ in range(count):
+            launched += launch_s
+            start, length = max(end + KERNEL_GAP_S, launched), seconds[call] / count
+            kernels.append(Launched("", "kernel", start, length, 0, launched_s=launched))
+            end = start + length
+        operators.append(Operator(call, kernels, kernels[0].start_s))
+    return ProgramProfile("", 1, end, operators)

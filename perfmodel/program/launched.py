@@ -1,0 +1,266 @@
+"""What PyTorch's dispatcher sees, as the operators that launch kernels on a GPU, named and ordered as its profiler records them.
+
+Source: PyTorch 2.11, aten/src/ATen/native and native/cuda, and profiles of an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from perfmodel.program.calls import SIZES, Argument, Call, Operand
+
+Results = Sequence[Operand]
+Rule = Callable[[Call, Results], list[Call]]
+SILENT = frozenset((
+    "detach", "alias", "lift_fresh", "lift", "expand", "view", "_unsafe_view", "reshape", "_reshape_alias", "t", "transpose", "permute",
+    "select", "slice", "split", "split_with_sizes", "unbind", "squeeze", "unsqueeze", "as_strided", "as_strided_", "diagonal", "unfold",
+    "narrow", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_", "resize_", "chunk", "record_stream",
+    "movedim", "swapaxes", "view_as_real", "view_as_complex", "real", "imag",
+))  # fmt: skip
+"""Operators that launch nothing: views, and memory whose content is not set."""
+WRAPPED = frozenset(f"aten::{name}{end}" for name in ("mul", "div") for end in ("", "_"))
+"""Operators that make a tensor without a dimension of any number."""
+SMALL_EMBEDDING = 3072
+"""Indices up to which the gradient of an embedding is added up without sorting them."""
+ROW_BYTES = 16
+"""Bytes of which the rows of a table are multiples that is gathered by vectors."""
+
+
+def launched(call: Call, results: Results) -> list[Call]:
+    """The operators that launch kernels of ``call``, whose results are given; or its operands, if it has none."""
+    name = call.name.removeprefix("aten::")
+    if name in SILENT or not any(one.elements for one in results):
+        return []
+    return RULES.get(name, _itself)(call, results)
+
+
+def _itself(call: Call, _: Results) -> list[Call]:
+    return [call]
+
+
+def _copied(call: Call, results: Results) -> list[Call]:
+    return [_copy(results[0], call.tensor(0))]
+
+
+def _copy(to: Operand, source: Operand) -> Call:
+    return Call("aten::copy_", (to, source, "False"))
+
+
+def _filled(value: str = "0", place: int | None = None) -> Rule:
+    """A fill with ``value``, or what is written at ``place``."""
+    return lambda call, results: [_fill(results[0], value if place is None else call.value(place, value))]
+
+
+def _fill(target: Operand, value: str = "0") -> Call:
+    return Call("aten::fill_", (target, value))
+
+
+def _filled_first(call: Call, results: Results) -> list[Call]:
+    return [_fill(results[0]), call]
+
+
+# Operators that are named otherwise, or several
+
+
+def _arange(call: Call, results: Results) -> list[Call]:
+    numbers = [one for one in call.arguments[:3] if isinstance(one, str) and one.lstrip("-").replace(".", "").isdigit()]
+    start, end, step = {1: ["0", *numbers, "1"], 2: [*numbers, "1"]}.get(len(numbers), numbers)
+    return [Call("aten::arange", (start, end, step, Operand((0,), results[0].dtype, (1,))))]
+
+
+def _padded(call: Call, results: Results) -> list[Call]:
+    x, out = call.tensor(0), results[0]
+    return [_fill(out, call.value(2, "0")), _copy(replace(x, strides=out.strides), x)]
+
+
+def _power(call: Call, results: Results) -> list[Call]:
+    return _copied(call, results) if call.value(1) in ("1", "1.") else [call]
+
+
+def _rectified(call: Call, _: Results) -> list[Call]:
+    return [Call(call.name.replace("relu", "clamp_min"), (call.tensor(0), "0"))]
+
+
+def _scanned(call: Call, results: Results) -> list[Call]:
+    return [*(_copied(call, results) if call.tensor(0).dtype != results[0].dtype else []), call]
+
+
+def _tested(call: Call, results: Results) -> list[Call]:
+    """Whether all or any are true: a copy where there is one."""
+    return [_copy(results[0], Operand((), call.tensor(0).dtype))] if call.tensor(0).elements == 1 else [call]
+
+
+def _in_order(operands: int = 1) -> Rule:
+    """An operator whose first ``operands`` are made contiguous."""
+
+    def rule(call: Call, _: Results) -> list[Call]:
+        given = [call.tensor(place) for place in range(operands)]
+        return [*(_copy(Operand(one.shape, one.dtype), one) for one in given if not one.contiguous), call]
+
+    return rule
+
+
+def _on_a_copy(name: str = "") -> Rule:
+    """An operator that changes a copy of its first operand, called ``name`` if not as it is itself."""
+    return lambda call, results: [
+        _copy(results[0], call.tensor(0)),
+        Call(f"aten::{name}", (results[0], *call.arguments[1:])) if name else call,
+    ]
+
+
+def _renamed(name: str) -> Rule:
+    return lambda call, _: [Call(f"aten::{name}", call.arguments)]
+
+
+def _stacked(call: Call, _: Results) -> list[Call]:
+    axis = int(call.value(1, "0"))
+    tensors = [replace(one, shape=_with(one.shape, axis, 1), strides=_with(one.strides, axis, 1)) for one in call.tensors()]
+    return [Call("aten::cat", (tuple(tensors), call.value(1, "0")))]
+
+
+def _with(sizes: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    axis = axis if axis >= 0 else len(sizes) + 1 + axis
+    return (*sizes[:axis], size, *sizes[axis:])
+
+
+def _batch_norm(call: Call, _: Results) -> list[Call]:
+    """By cuDNN, but in bf16 or without places: aten/src/ATen/native/Normalization.cpp."""
+    x, weight = call.tensor(0), call.arguments[1]
+    by_cudnn = len(x.shape) > 2 and isinstance(weight, Operand) and "bf16" not in (x.dtype, weight.dtype)
+    return [Call("aten::cudnn_batch_norm", call.arguments) if by_cudnn else call]
+
+
+def _part(call: Call, results: Results) -> list[Call]:
+    """The gradient of a part: zeros, and the part's own in them."""
+    gradient, out, strides = call.tensor(0), results[0], results[0].strides
+    if len(gradient.shape) < len(out.shape):
+        axis = int(call.value(2)) % len(out.shape)
+        strides = strides[:axis] + strides[axis + 1 :]
+    return [_fill(out), _copy(replace(gradient, strides=strides), gradient)]
+
+
+def _embedding(call: Call, results: Results) -> list[Call]:
+    table, (ordered, index), width = call.tensor(0), _flat(call.tensor(1)), call.tensor(0).shape[-1]
+    rows = Operand((index.elements, width), table.dtype, (width, 1))
+    if width * SIZES[table.dtype] % ROW_BYTES:
+        return [*ordered, Call("aten::index_select", (table, "0", index, rows))]
+    return [*ordered, Call("aten::gather", (table, "0", Operand(rows.shape, index.dtype, (index.strides[0], 0)), "False", rows))]
+
+
+def _embedding_backward(call: Call, results: Results) -> list[Call]:
+    ordered, index = _flat(call.tensor(1))
+    if index.elements <= SMALL_EMBEDDING:
+        return [*ordered, _fill(results[0]), call]
+    return [*ordered, Call("aten::arange", ("0", str(index.elements), "1", Operand((0,), "int64", (1,)))), call, _fill(results[0])]
+
+
+def _flat(index: Operand) -> tuple[list[Call], Operand]:
+    """``index`` in one dimension, and the copy that it takes where no one stride leads through it."""
+    steps = [(size, stride) for size, stride in zip(index.shape, index.strides, strict=True) if size > 1]
+    if all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(steps)):
+        return [], Operand((index.elements,), index.dtype, (steps[-1][1] if steps else 1,))
+    return [_copy(Operand(index.shape, index.dtype), index)], Operand((index.elements,), index.dtype, (1,))
+
+
+def _convolution(call: Call, results: Results) -> list[Call]:
+    """A product by cuDNN, and the bias added to it; of one dimension as of pictures of one row."""
+    x, weight, bias, out = call.tensor(0), call.tensor(1), call.arguments[2], results[0]
+    stride, padding, dilation, _, _, groups = (call.value(place) for place in range(3, 9))
+    spatial = len(weight.shape) - 2
+    if spatial == 2 and x.contiguous and groups == str(x.shape[1]) and weight.shape[1] == 1:
+        return [Call("aten::_conv_depthwise2d", (x, weight, str(list(weight.shape[2:])), bias, stride, padding, dilation))]
+    if spatial == 1:
+        x, weight, out = map(_as_picture, (x, weight, out))
+        stride, padding, dilation = (f"[{first}, {one.strip('[]')}]" for first, one in zip("101", (stride, padding, dilation), strict=True))
+    product = Call("aten::cudnn_convolution", (x, weight, padding, stride, dilation, groups, "False", "False", "True"))
+    if not isinstance(bias, Operand):
+        return [product]
+    ones = (1,) * (len(out.shape) - 2)
+    return [product, Call("aten::add_", (out, Operand((1, *bias.shape, *ones), bias.dtype, (*bias.shape, 1, *ones)), "1"))]
+
+
+def _as_picture(one: Operand) -> Operand:
+    a, b, c = one.strides
+    return Operand((*one.shape[:2], 1, one.shape[2]), one.dtype, (a, b, c * one.shape[2], c))
+
+
+# Fused attention
+
+
+def _turned(one: Argument) -> Argument:
+    """[b, h, n, d] as [b, n, h, d]."""
+    if not isinstance(one, Operand):
+        return one
+    a, b, c, d = one.shape
+    u, v, w, x = one.strides
+    return Operand((a, c, b, d), one.dtype, (u, w, v, x))
+
+
+def _cudnn(call: Call, _: Results) -> list[Call]:
+    q, k, v, bias, statistics, dropout, causal, debug, scale = call.arguments
+    n, m = str(call.tensor(0).shape[2]), str(call.tensor(1).shape[2])
+    return [Call("aten::_cudnn_attention_forward", (q, k, v, bias, None, None, n, m, statistics, dropout, causal, debug, scale))]
+
+
+def _efficient(call: Call, _: Results) -> list[Call]:
+    *qkv, bias, statistics, dropout, causal, scale = call.arguments
+    mask = str(int(causal == "True"))
+    return [
+        Call(
+            "aten::_efficient_attention_forward",
+            (*map(_turned, qkv), bias, None, None, None, None, dropout, mask, statistics, scale, None, None),
+        )
+    ]
+
+
+def _efficient_backward(call: Call, _: Results) -> list[Call]:
+    """Rows of dO times O first in fp32, and zeros for dQ, which blocks add to."""
+    gradient, q, k, v, bias, out, statistics, seed, offset, dropout, _wanted, causal, scale = call.arguments
+    b, h, n, d = call.tensor(1).shape
+    gradient, q, k, v, out = map(_turned, (gradient, q, k, v, out))
+    rows = Operand((b, h, n), "fp32", (h * n, n, 1))
+    products = [
+        Call("aten::mul", (gradient, out)),
+        Call("aten::sum", (gradient, "[-1]", "False", None)),
+        _copy(rows, replace(rows, strides=(h * n, 1, h))),
+    ]
+    operands = gradient, q, k, v, bias, out, None, None, str(h), str(h), statistics, dropout, seed, offset
+    backward = Call("aten::_efficient_attention_backward", (*operands, str(int(causal == "True")), "False", scale, None, None, "False"))
+    zeros = _fill(Operand((b * h * (4 * n * d + 128),), "uint8", (1,)))
+    return [*(products if call.tensor(1).dtype == "fp32" else []), zeros, backward]
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("_to_copy", "clone", "contiguous", "copy", "repeat"), _copied),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero_", "zero"), _filled()),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), _filled("1")),
+    **dict.fromkeys(("full", "full_like"), _filled(place=1)),
+    "new_full": _filled(place=2),
+    "scalar_tensor": _filled(place=0),
+    "arange": _arange,
+    "constant_pad_nd": _padded,
+    "pow": _power,
+    **dict.fromkeys(("relu", "relu_"), _rectified),
+    **dict.fromkeys(("cumsum", "cumprod"), _scanned),
+    **dict.fromkeys(("all", "any"), _tested),
+    **dict.fromkeys(("native_layer_norm", "_softmax", "_log_softmax"), _in_order()),
+    "native_layer_norm_backward": _in_order(2),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy"), _on_a_copy()),
+    "masked_fill": _on_a_copy("masked_fill_"),
+    "index_put": _on_a_copy("_index_put_impl_"),
+    "index_put_": _renamed("_index_put_impl_"),
+    "stack": _stacked,
+    "native_batch_norm": _batch_norm,
+    **dict.fromkeys(("slice_backward", "select_backward"), _part),
+    **dict.fromkeys(("nll_loss_backward", "max_pool2d_with_indices_backward"), _filled_first),
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "convolution": _convolution,
+    "_scaled_dot_product_cudnn_attention": _cudnn,
+    "_scaled_dot_product_cudnn_attention_backward": _renamed("_cudnn_attention_backward"),
+    "_scaled_dot_product_efficient_attention": _efficient,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
+}
+"""Operators that reach the device under another name, or as several; all others as themselves."""

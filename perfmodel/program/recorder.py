@@ -1,0 +1,346 @@
+"""Functions of PyTorch run on fake tensors that count as CUDA ones: a recorder of operators and memory. It needs PyTorch, and no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.optim import optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from perfmodel.core.errors import UsageError
+from perfmodel.program.calls import Argument, Call, Operand
+from perfmodel.program.launched import WRAPPED, launched
+
+CUDA, META = torch.device("cuda", 0), torch.device("meta")
+DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+DTYPES |= {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8"}
+DTYPES |= {getattr(torch, name): name for name in ("int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128")}
+aten = torch.ops.aten
+ANSWERS: dict[Any, Callable[..., Any]] = {
+    aten.all: lambda *_: True,
+    aten.any: lambda *_: False,
+    aten.sum: lambda x, *_: x.numel() if x.dtype == torch.bool else None,
+    aten.eq: lambda x, other: None if getattr(x, "_answer", None) is None else x._answer == other,
+}
+"""What a program is told that asks whether all or any values are true: that nothing is special, such as no token masked."""
+PRODUCTS = frozenset((aten.mm, aten.addmm, aten.bmm, aten.baddbmm))
+WORKSPACE = 32 << 20
+"""Bytes that products of one thread keep on Hopper; backward passes run in a thread of their own: aten/src/ATen/cuda/CUDABlas.cpp."""
+BLOCK = 512
+"""Bytes of which PyTorch's allocator gives multiples."""
+LACKING = ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
+"""Operators that a build without CUDA takes apart, as it has no kernel of them."""
+WIDEST_HEAD = 256
+"""Head dimension up to which cuDNN's attention is chosen on Hopper: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp."""
+
+
+class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
+    """Fake tensors whose operators on the device are recorded in ``calls``, with the bytes that are ``alive``."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.calls: list[Call] = []
+        self.alive = self.peak = self.before = 0
+        self.workspaces: set[bool] = set()
+        self.inside = self.backward = self.started = False
+
+    def record(self, function: Callable[..., Any], inputs: tuple[Any, ...], warm_up: int) -> None:
+        """Run ``function`` and record its last call; UsageError if it asks for a value."""
+        with _as_on_device(self, [function, *inputs]):
+            try:
+                for _ in range(warm_up):
+                    function(*inputs)
+                self.calls, self.before, self.peak = [], self.alive, self.alive
+                function(*inputs)
+            except (DataDependentOutputException, DynamicOutputShapeException) as error:
+                raise UsageError(f"the program asks for a value that only a run can tell ({error.func})", "capture a part of it") from None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The result of ``func``, recorded unless it is a part of another operator."""
+        if self.in_kernel_invocation:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        if func is torch.ops.prim.device.default:  # the engine of backward passes would ask for streams of CUDA
+            return args[0].fake_device if not self.backward or self._computes_again() else META
+        self.started = self.backward and (self.started or not torch.is_grad_enabled())
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") in (META, torch.device("meta", 0)):
+            kwargs["device"] = CUDA
+        if func is aten._to_copy.default and _is_same(args[0], kwargs):
+            func, kwargs = aten.alias.default, {}
+        if func is aten.add.Tensor and self.backward and _is_in_place(*args):
+            func = aten.add_.Tensor
+        if func is aten._local_scalar_dense.default and getattr(args[0], "_answer", None) is not None:
+            self._record(func, args, kwargs, None)
+            return args[0]._answer
+        outer, self.inside = not self.inside, True
+        try:
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self.inside = not outer
+        if outer:
+            self._record(func, args, kwargs, out)
+        if func.overloadpacket in ANSWERS:
+            out._answer = ANSWERS[func.overloadpacket](*args)
+        return out
+
+    def _computes_again(self) -> bool:
+        """Whether a backward pass that has begun runs a part of the forward one, as checkpoints do."""
+        return self.started and bool(torch.is_grad_enabled())
+
+    def _record(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        results, operands = ([one for one in tree_leaves(tree) if _on_device(one)] for tree in (out, (args, kwargs)))
+        if not results and not operands:
+            return
+        for one in results:
+            self.count(one)
+        if func.overloadpacket in PRODUCTS and self.backward not in self.workspaces:
+            self.workspaces.add(self.backward)
+            self.allocate(WORKSPACE)
+        places = func._schema.arguments
+        given = dict(zip((one.name for one in places), args, strict=False)) | kwargs
+        numbers = ("Tensor", "number") if func._schema.name in WRAPPED else ("Tensor",)
+        arguments = (_argument(given.get(one.name, one.default_value), str(one.type) in numbers) for one in places)
+        self.calls += launched(Call(func._schema.name, tuple(arguments)), [_tensor(one) for one in results or operands])
+
+    def count(self, tensor: torch.Tensor) -> None:
+        """Count the memory of ``tensor`` until it is freed, unless that is done."""
+        storage = tensor.untyped_storage()
+        if not hasattr(storage, "_counted"):
+            storage._counted = True
+            size = -(-storage.nbytes() // BLOCK) * BLOCK
+            self.allocate(size)
+            weakref.finalize(storage, self.allocate, -size)
+
+    def allocate(self, size: int) -> None:
+        """Count ``size`` bytes more, or less."""
+        self.alive += size
+        self.peak = max(self.peak, self.alive)
+
+
+def _on_device(one: Any) -> bool:
+    return isinstance(one, FakeTensor) and one.fake_device.type == "cuda"
+
+
+def _is_same(one: Any, options: dict[str, Any]) -> bool:
+    """Whether a copy with ``options`` has nothing to do."""
+    device, dtype, order = (options.get(name) for name in ("device", "dtype", "memory_format"))
+    return (
+        _on_device(one)
+        and (device is None or device.type == "cuda")
+        and dtype in (None, one.dtype)
+        and order in (None, torch.preserve_format)
+    )
+
+
+def _is_in_place(total: Any, more: Any, *_: Any) -> bool:
+    """Whether the engine of backward passes adds ``more`` to ``total`` in place, as it does where nothing else holds that memory."""
+    return isinstance(more, torch.Tensor) and total.shape == more.shape and not total._is_view()
+
+
+def _tensor(one: torch.Tensor) -> Operand:
+    return Operand(tuple(one.shape), DTYPES[one.dtype], tuple(one.stride()))
+
+
+def _argument(value: Any, as_tensor: bool) -> Argument:
+    """A value as a profile writes it; ``as_tensor``: a number is a tensor without a dimension."""
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if isinstance(value, (list, tuple)):
+        tensors = tuple(_tensor(one) for one in value if isinstance(one, torch.Tensor))
+        return tensors or f"[{', '.join(map(_written, value))}]"
+    if as_tensor and isinstance(value, (bool, int, float)):
+        return Operand((), {bool: "bool", int: "int64", float: "fp64"}[type(value)])
+    return None if value is None or isinstance(value, str) else _written(value)
+
+
+def _written(value: Any) -> str:
+    return f"{value:.17g}" + "." * value.is_integer() if isinstance(value, float) else str(value)
+
+
+# A device that is not there
+
+
+@contextmanager
+def _as_on_device(recorder: ProgramRecorder, roots: list[Any]) -> Iterator[None]:
+    """All tensors that ``roots`` hold as fake CUDA ones, and PyTorch as if it had such a device."""
+    run = torch.autograd._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        recorder.backward = True
+        try:
+            return run(*args, **kwargs)
+        finally:
+            recorder.backward = False
+
+    if not torch.cuda.is_available():
+        _guard_device()
+    tensors, states = _held(roots)
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (torch.autograd, "_engine_run_backward", run_backward),
+            (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+            (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
+            (torch.cuda, "get_device_capability", lambda *_: (9, 0)),
+            (torch.cuda, "synchronize", lambda *_: None),
+            (optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, FakeTensor]),
+            (sys.modules.get("transformers.utils.import_utils"), "is_fake_tensor", lambda _: False),  # it takes another way for them
+        ):
+            if owner is not None:
+                stack.enter_context(patch.object(owner, name, value))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        swapped: Swapped = []
+        try:
+            _swap(tensors, recorder, swapped)
+            with recorder, _Attention():
+                yield
+        finally:
+            for state, before in states:
+                state.clear()
+                state.update(before)
+            _swap_back(swapped)
+
+
+Swapped = list[tuple[Any, torch.Tensor]]
+
+
+def _swap(tensors: list[torch.Tensor], recorder: ProgramRecorder, swapped: Swapped) -> None:
+    """Make ``tensors`` fake in place, one by one, and note in ``swapped`` what they were."""
+    storages: dict[int, Any] = {}
+    while tensors:
+        one = tensors.pop()
+        storage = one.untyped_storage()
+        memory = storages.setdefault(storage._cdata, torch.UntypedStorage(storage.nbytes(), device="meta"))
+        bare = torch.empty(0, dtype=one.dtype, device="meta").set_(memory, one.storage_offset(), one.shape, one.stride())
+        fake = FakeTensor(recorder, bare.requires_grad_(one.requires_grad), CUDA)
+        if isinstance(one, torch.nn.Parameter):
+            fake._is_param = True
+        try:
+            torch.utils.swap_tensors(one, fake)
+        except RuntimeError as error:
+            raise UsageError(
+                f"a tensor of {tuple(one.shape)} cannot be made fake: {error}", "build the model anew, without LSTM or GRU"
+            ) from None
+        recorder.count(one)
+        swapped.append((weakref.ref(one), fake))
+
+
+def _swap_back(swapped: Swapped) -> None:
+    gc.collect()  # what still holds them
+    while swapped:
+        reference, before = swapped.pop()
+        one = reference()
+        del reference  # a tensor with references is not swapped
+        if one is not None:
+            with suppress(RuntimeError):  # a graph that an error keeps holds it
+                torch.utils.swap_tensors(one, before)
+
+
+def _guard_device() -> None:
+    """Give a build of PyTorch without CUDA what its autograd asks of a device: the guard of meta tensors, and a thread."""
+    try:
+        core = ctypes.CDLL(f"{torch.__path__[0]}/lib/libc10.{'dylib' if sys.platform == 'darwin' else 'so'}")
+        guards = (ctypes.c_void_p * 20).in_dll(core, "_ZN3c104impl26device_guard_impl_registryE")
+    except (OSError, ValueError):
+        raise UsageError("this build of PyTorch has no devices to stand in for CUDA", "capture on Linux or macOS") from None
+    if guards[1]:
+        return
+    from torch.utils.backend_registration import _DummyDeviceGuard
+
+    library = torch.library.Library("aten", "IMPL")
+    for name in LACKING:
+        library.impl(name, lambda *_: None, "CUDA")
+    KEPT.extend((library, _DummyDeviceGuard()))
+    torch._C._acc.register_python_privateuseone_device_guard(KEPT[1])
+    guards[1] = guards[14]
+
+
+KEPT: list[Any] = []
+"""What PyTorch refers to as long as it is loaded."""
+
+
+def _held(roots: list[Any]) -> tuple[list[torch.Tensor], list[tuple[Any, Any]]]:
+    """Tensors that ``roots`` hold, and states of optimizers with what is in them."""
+    tensors: dict[int, torch.Tensor] = {}
+    states, seen, left = [], set(), list(roots)
+    space = getattr(roots[0], "__globals__", None)
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, (type, ModuleType, str, int, float, torch.dtype, torch.device)):
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            tensors[id(one)] = one
+        elif isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            left += one
+        elif isinstance(one, MethodType):
+            left += [one.__self__, one.__func__]
+        elif isinstance(one, FunctionType):
+            left += [cell.cell_contents for cell in one.__closure__ or ()]
+            if one.__globals__ is space:
+                left += [space[name] for name in _names(one.__code__) if name in space]
+        else:
+            left += [getattr(one, name, None) for name in ("__dict__", "func", "args", "keywords")]
+            if isinstance(one, torch.optim.Optimizer):
+                states.append((one.state, dict(one.state)))
+    return list(tensors.values()), states
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Global names that a function uses, and those in it."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _names(one)
+
+
+class _Attention(TorchFunctionMode):  # type: ignore[misc]
+    """Fused attention by the kernel that PyTorch chooses on a GPU: cuDNN's in 16 bits, else the one that saves memory."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The result of ``func``."""
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            func = _attended
+        return func(*args, **(kwargs or {}))
+
+
+def _attended(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+        query, key, value = (one.to(dtype) for one in (query, key, value))
+        attn_mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.to(dtype)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        allowed, masked = (torch.scalar_tensor(number, dtype=query.dtype) for number in (0.0, float("-inf")))
+        attn_mask = torch.where(attn_mask, allowed, masked)
+    statistics = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
+    width, alike = query.shape[-1], query.shape[1] == key.shape[1]
+    learned = attn_mask is not None and attn_mask.requires_grad
+    if query.dtype in (torch.float16, torch.bfloat16) and width % 8 == 0 and width <= WIDEST_HEAD and not learned:
+        return aten._scaled_dot_product_cudnn_attention(query, key, value, attn_mask, statistics, dropout_p, is_causal, False, scale=scale)[
+            0
+        ]
+    if query.dim() == 4 and alike:
+        return aten._scaled_dot_product_efficient_attention(query, key, value, attn_mask, statistics, dropout_p, is_causal, scale=scale)[0]
+    return torch._C._nn.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
