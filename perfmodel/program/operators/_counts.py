@@ -107,7 +107,7 @@ def iterated(
 
 
 def _steps(tensor: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of ``tensor`` where it is broadcast to ``shape``, of its dimensions of more than one element; its last ones if it has more."""
+    """Strides of ``tensor`` broadcast to ``shape``, of dimensions of more than one element: of its last ones if it has others."""
     strides = tensor.strides if len(tensor.strides) == len(tensor.shape) else _contiguous(tensor.shape)
     missing = len(shape) - len(tensor.shape)
     padded = [0] * missing + [0 if size == 1 else stride for size, stride in zip(tensor.shape, strides, strict=True)]

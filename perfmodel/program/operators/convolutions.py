@@ -66,7 +66,7 @@ VECTOR, CHANNELS = 8, 32
 
 def _whole(elements: int, channels: int) -> int:
     """``elements`` with their channels padded to whole tiles."""
-    return elements // channels * CHANNELS * ceil_div(channels, CHANNELS)
+    return int(elements // channels * CHANNELS * ceil_div(channels, CHANNELS))
 
 
 def backward(call: Call) -> tuple[Op, ...]:
