@@ -41,7 +41,14 @@ def _product(call: Call, x: Operand, weight: Operand, places: int, groups: int, 
     size, out = SIZES[x.dtype], x.shape[0] * places * weight.shape[0]
     if depth == prod(weight.shape[2:]) and groups > 1:  # depthwise: no product
         return (
-            passed(call, "depthwise", passes * (x.bytes + weight.bytes), passes * out * size, out * depth, flops=2 * passes * out * depth),
+            passed(
+                call,
+                "depthwise" if call.name != BACKWARD else "depthwise-backward",
+                passes * (x.bytes + weight.bytes),
+                passes * out * size,
+                out * depth,
+                flops=2 * passes * out * depth,
+            ),
         )
     if min(rows, columns, depth) < 1:
         raise UnknownError(f"{call.name} has an empty operand")
@@ -60,6 +67,7 @@ def _product(call: Call, x: Operand, weight: Operand, places: int, groups: int, 
     return product, passed(call, "layout", moved * size, moved * size, moved, at_least=0.0)
 
 
+BACKWARD = "aten::convolution_backward"
 VECTOR, CHANNELS = 8, 32
 """Elements of 16 bits that are loaded at once, and channels of a tile that is turned: fewer take as long."""
 
@@ -84,5 +92,5 @@ OPERATORS: dict[str, Callable[[Call], tuple[Op, ...]]] = {
     "aten::conv_depthwise3d": partial(convolved, padding=5, stride=4, dilation=6, groups=9),
     "aten::_convolution": partial(convolved, padding=4, stride=3, dilation=5, groups=8),
     "aten::convolution": partial(convolved, padding=4, stride=3, dilation=5, groups=8),
-    "aten::convolution_backward": backward,
+    BACKWARD: backward,
 }

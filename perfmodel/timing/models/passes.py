@@ -57,7 +57,7 @@ KINDS = (
         "batch-norm-backward",
         "group-norm",
     ),
-    *("group-norm-backward", "layout", "pool", "pool-backward", "upsample", "depthwise"),
+    *("group-norm-backward", "layout", "pool", "pool-backward", "upsample", "depthwise", "depthwise-backward"),
 )
 """Kinds of passes, each an implementation with parameters of its own."""
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tools.measure.programs.cases import PROGRAMS, Step, prepared
+from tools.measure.programs.cases import FRESH, PROGRAMS, Step, prepared
 
 WARM_UP, LEAST_S, MOST_STEPS = 4, 1.0, 60
 
@@ -81,7 +81,7 @@ def main(folder: Path, limit_s: float, names: list[str]) -> None:
             started = time.monotonic()
             line: dict[str, Any] = {"name": name, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
             try:
-                step = prepared(PROGRAMS[name], torch)
+                step = prepared((PROGRAMS | FRESH)[name], torch)
                 line |= timed(step, torch)
                 content = gzip.compress(json.dumps(profiled(step, torch, folder / "trace.json")).encode(), 9)
                 entry = tarfile.TarInfo(f"{name}.json.gz")

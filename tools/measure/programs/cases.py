@@ -109,6 +109,61 @@ FIT = tuple(sorted(PROGRAMS, key=lambda name: sha256(name.encode()).hexdigest())
 """One half, by the hash of its name."""
 
 
+LLAMA_3B = {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8}
+LLAMA_3B |= {"head_dim": 128, "vocab_size": 128256, "tie_word_embeddings": True, "max_position_embeddings": 131072}
+QWEN2_7B = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4}
+QWEN2_7B |= {"vocab_size": 152064}
+OLMO2 = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 16, "vocab_size": 100352}
+STARCODER2 = {"hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2}
+STABLELM = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 32}
+GEMMA3 = {"hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1}
+GEMMA3 |= {"head_dim": 256, "vocab_size": 262144}
+FALCON = {"hidden_size": 4544, "num_hidden_layers": 12, "num_attention_heads": 71, "vocab_size": 65024}
+BLOOM = {"hidden_size": 2048, "n_layer": 24, "n_head": 16, "vocab_size": 250880}
+VIT_HUGE = {"hidden_size": 1280, "num_hidden_layers": 32, "num_attention_heads": 16, "intermediate_size": 5120, "patch_size": 14}
+CLIP = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "patch_size": 14}
+SIGLIP = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14}
+ROBERTA_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 50265}
+
+FRESH: dict[str, Program] = {
+    "llama-1b-prefill-short": Program(PREFILL, (16, 384), "LlamaConfig", LLAMA_1B),
+    "llama-3b-training": Program(TRAINING, (1, 3072), "LlamaConfig", LLAMA_3B),
+    "llama-8b-decode-long": Program(DECODE, (8, 6000), "LlamaConfig", LLAMA_8B),
+    "llama-3b-prefill-fp16": Program(PREFILL, (3, 1500), "LlamaConfig", LLAMA_3B, dtype="float16"),
+    "qwen2-7b-prefill": Program(PREFILL, (2, 2048), "Qwen2Config", QWEN2_7B),
+    "qwen3-0.6b-training-long": Program(TRAINING, (1, 4096), "Qwen3Config", QWEN3_06B),
+    "mistral-decode-16": Program(DECODE, (16, 2000), "MistralConfig", MISTRAL),
+    "gemma3-1b-prefill": Program(PREFILL, (4, 1024), "Gemma3TextConfig", GEMMA3),
+    "olmo2-1b-training": Program(TRAINING, (2, 1536), "Olmo2Config", OLMO2, autocast=True),
+    "starcoder2-3b-prefill": Program(PREFILL, (2, 2048), "Starcoder2Config", STARCODER2),
+    "stablelm-training": Program(TRAINING, (4, 768), "StableLmConfig", STABLELM),
+    "falcon-prefill": Program(PREFILL, (2, 1024), "FalconConfig", FALCON),
+    "bloom-1.7b-prefill": Program(PREFILL, (2, 1024), "BloomConfig", BLOOM),
+    "gpt2-medium-training": Program(TRAINING, (4, 1024), "GPT2Config", {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
+    "albert-base-forward": Program(FORWARD, (32, 512), "AlbertConfig", {"hidden_size": 768, "num_attention_heads": 12}, "AutoModel"),
+    "electra-base-training": Program(
+        TRAINING, (24, 384), "ElectraConfig", {"hidden_size": 768, "num_attention_heads": 12}, "AutoModelForMaskedLM"
+    ),
+    "distilbert-forward-fp16": Program(FORWARD, (96, 200), "DistilBertConfig", {}, "AutoModel", dtype="float16"),
+    "roberta-large-training": Program(TRAINING, (16, 256), "RobertaConfig", ROBERTA_LARGE, "AutoModelForMaskedLM", autocast=True),
+    "bart-base-training": Program(
+        TRAINING, (8, 640), "BartConfig", {"encoder_layers": 6, "decoder_layers": 6, "d_model": 768}, "AutoModelForSeq2SeqLM"
+    ),
+    "vit-huge-forward": Program(FORWARD, (24, 224), "ViTConfig", VIT_HUGE, "AutoModel"),
+    "clip-large-vision-forward": Program(FORWARD, (40, 224), "CLIPVisionConfig", CLIP, "AutoModel"),
+    "siglip-vision-forward": Program(FORWARD, (16, 224), "SiglipVisionConfig", SIGLIP, "AutoModel"),
+    "beit-base-training": Program(TRAINING, (32, 224), "BeitConfig", {}, "AutoModelForImageClassification"),
+    "resnet101-training": Program(TRAINING, (32, 224), "ResNetConfig", {"depths": [3, 4, 23, 3]}, "AutoModelForImageClassification"),
+    "convnext-tiny-training": Program(TRAINING, (32, 224), "ConvNextConfig", {}, "AutoModelForImageClassification", autocast=True),
+    "gpt-plain-wide-training": Program(TRAINING, (4, 1024), build=lambda torch: gpt(torch, 2048, 16, 6)),
+    "gpt-plain-wide-compiled": Program(TRAINING, (4, 1024), build=lambda torch: gpt(torch, 2048, 16, 4), compiled=True),
+    "dit-plain-small-training": Program(FORWARD, (64, 16), build=lambda torch: dit(torch, 768, 12, 12)),
+    "unet-plain-wide-forward": Program(FORWARD, (4, 96), build=lambda torch: unet(torch, 448)),
+    "phi3-compiled-prefill": Program(PREFILL, (2, 1024), "Phi3Config", PHI3, compiled=True),
+}
+"""Programs measured after all rules and parameters stood, to report on: other models, other shapes."""
+
+
 def prepared(program: Program, torch: Any, device: str = "cuda") -> Step:
     """The program with its model and inputs on ``device``, as a function that runs one step."""
     torch.manual_seed(0)
