@@ -432,7 +432,9 @@ def test_rules_are_of_options_that_exist():
     assert set(READ_BY_ALGORITHMS) <= {param.name for param in command("attention").params}
 
 
+PROFILE = Path(__file__).with_name("data") / "traces" / "bert-small-h100.json.gz"
 READING = {
+    "trace": [f"{PROFILE} --hardware h100-sxm --on h200 --gpu-hour h200=2 --compare {PROFILE} --full"],
     "serve": [
         "llama-3.1-8b --hardware h200 --concurrency 4 --draft-tokens 2 --acceptance 0.5",
         "llama-3.1-8b --hardware h200 --gpus 2 --engine vllm --search --disaggregated --ttft 1s --tpot 30ms",

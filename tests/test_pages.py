@@ -37,6 +37,7 @@ roofline --attention 'n=4096 d=64 heads=16 batch=8' --matmul 8192x8192x8192 --ha
 serve llama-3.1-8b --hardware h200 --concurrency 16
 softmax --rows 4096 --cols 32768
 sweep attention --n 512:8192:x4 --d 64,128 --hardware a100-sxm-80gb,h200
+trace tests/data/traces/gpt-training-h200.json.gz
 validate --records tests/data/records.jsonl
 """
 WITHOUT_CHART = ("claims", "occupancy", "hardware")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,7 @@ OF_DEVICES = {
     "roofline": [f"roofline --attention '{SHAPE}' --matmul 512x512x512"],
     "serve": ["serve llama-3.2-1b --concurrency 4"],
     "softmax": ["softmax --rows 512 --cols 4096"],
+    "trace": [f"trace {Path(__file__).with_name('data') / 'traces' / 'bert-small-h100.json.gz'}"],
     "sweep": ["sweep --n 512:2048:x2 --d 64", "sweep matmul --m 64 --n 64 --k 64", "sweep model --model gpt2 --phase decode --kv-len 512"],
 }  # fmt: skip
 MEASURED = {"calibrate", "validate"}
@@ -59,6 +61,7 @@ REFUSED_DEVICES = {
     NO_SRAM: lambda words, device: device.level("sram") is None or device.level("sram").per_block is None,
     r"has no multiprocessor limits": lambda words, device: words[0] == "occupancy" and device.limits.max_threads_per_multiprocessor is None,
     r"the bytes of its smallest transfer are not known": lambda words, device: "--stride" in words and device.vendor != "NVIDIA",
+    r"runs on .* devices, not on": lambda words, device: words[0] == "serve" and device.vendor == "Apple",
     r"has no DRAM capacity": lambda words, device: device.dram.capacity is None,
 }
 FIX = re.compile(r"give (--[a-z-]+ \S+)")

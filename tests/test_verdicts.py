@@ -46,7 +46,8 @@ QUESTIONS = {
 UNKNOWN = "mi325x"
 """A device without a calibration of its own."""
 STUDIES = [f"report {name}" for name in ("standard-vs-flash", "a100-to-h200", "batch-saturation", "flashattention-fig2")]
-NOT_ASKED = {"calibrate", "claims", "hardware list", "hardware show", "hardware check", "hardware add", "occupancy", "remat", "validate"}
+NOT_ASKED = {"calibrate", "claims", "hardware list", "hardware show", "hardware check", "hardware add", "occupancy", "remat"}
+NOT_ASKED |= {"trace", "validate"}
 """They measure, or hold no two times against each other."""
 WAYS = re.compile(r"\b(?:faster|slower|wins?|speed-?up|gains)\b")
 BY_ROOFS = re.compile(r"ratios? of roofs|at most|at least|ratio of bounds")

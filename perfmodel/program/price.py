@@ -76,8 +76,9 @@ def priced(groups: Iterable[OperatorGroup], device: Device, fallbacks: FallbackD
 
 
 def _priced(group: OperatorGroup, device: Device, fallbacks: FallbackDevices) -> Priced:
-    costs = [op_estimate(op, device) for op in group.ops]
+    costs = []
     try:
+        costs = [op_estimate(op, device) for op in group.ops]
         parts = [operator_prediction(op, device, fallbacks)[1] for op in group.ops]
     except PerfmodelError as error:
         return Priced(group, total(costs), None, error.message)
