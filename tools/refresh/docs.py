@@ -26,7 +26,7 @@ from perfmodel.timing.base import Model, find_model
 from perfmodel.timing.base import model_names as time_model_names
 from tools.commands import all_commands, command
 from tools.refresh import function_types, needed_formulas
-from tools.scores import PAGE
+from tools.scores import PAGE, programs
 from tools.scores.accuracy_parts import refresh, there
 
 DOCS = PAGE.parent
@@ -301,7 +301,17 @@ def type_words(how: dict[str, Any]) -> str:
     return names.get(kind, kind)
 
 
+def programs_page(page: str | None = None) -> str:
+    """The page on programs, its table of programs measured and predicted made anew; only that is generated."""
+    before, found, after = (page or (DOCS / "programs.md").read_text(encoding="utf-8")).partition(SCORED)
+    return f"{before}{found}\n{programs.table('fresh')}\n\n{after[after.index('### ') :]}"
+
+
+SCORED = "<!-- scores -->\n"
+
+
 PAGES: dict[str, Callable[[str | None], str]] = {
+    "programs.md": programs_page,
     "commands.md": commands_page,
     "formulas.md": formulas_page,
     "devices.md": devices_page,
