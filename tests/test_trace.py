@@ -230,3 +230,26 @@ def test_a_program_compared_with_itself_is_the_same(run: Any) -> None:
     data = run("", "trace", path, "--compare", path, "--json").json
     assert {one["change"] for one in data["changes"]} == {"SAME"}
     assert sum(one["won_s"] for one in data["changes"]) == 0
+
+
+# Predictions as traces
+
+
+@pytest.mark.parametrize("line", ["model llama-3-8b --phase decode --batch 8 --kv-len 2048", "model gpt2 --phase train --batch 8 --n 1024"])
+def test_a_predicted_step_is_written_as_a_trace(run: Any, tmp_path: Path, line: str) -> None:
+    path = tmp_path / "step.trace.json"
+    data = run(line, "--hardware", "h200", "-o", str(path), "-o", "-", "--json").json
+    spans = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    kernels = sum(event["dur"] for event in spans) * 1e-6
+    assert kernels == pytest.approx(sum(one["time_s"]["predicted"] for one in data["ops"]), rel=1e-3)
+    assert all(later["ts"] == pytest.approx(one["ts"] + one["dur"], abs=1e-3) for one, later in pairwise(spans))
+    assert spans[0]["name"] == "embedding lookup"
+    assert len(spans) == sum(one["count"] for one in data["ops"])
+
+
+def test_a_profile_and_its_prediction_stand_beside_each_other(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "both.trace"
+    assert run("", "trace", str(TRACES / "bert-small-h100.json.gz"), "-o", str(path)).code == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} == {"measured", "predicted"}
+    assert "no format is written to '.trace'" in run("attention --n 64 --d 64 -o x.trace").err

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from perfmodel.transformer.training.step.system import System
 
 
+class _InTime(ExplainedPicture):
+    OFFERS = ("charts", "timeline")
+
+
 @command
-def model(options: ModelQuestion, to: ExplainedPicture) -> None:
+def model(options: ModelQuestion, to: _InTime) -> None:
     """A transformer as a sum of kernels, in every phase, on one GPU or several.
 
     Example: perfmodel model llama-3-8b --phase decode --batch 8 --kv-len 2048

@@ -13,7 +13,7 @@ from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.plugins import make_callable
 from perfmodel.report import formats
 from perfmodel.report.document import Report, Table
-from perfmodel.report.formats import suffixes
+from perfmodel.report.formats import suffix_of, suffixes
 
 __all__ = ["Report", "Table", "check_output", "render_for", "write"]
 make_callable(__name__)
@@ -31,11 +31,11 @@ setattr(Report, "_repr_html_", _framed)  # noqa: B010  (here and not in the clas
 
 def check_output(path: Path, offers: Collection[str] = ()) -> None:
     """Fail before any work if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
-    known = suffixes(offers)
-    if path.suffix not in known:
-        kind = repr(path.suffix) if path.suffix else "a file without suffix"
+    known, suffix = suffixes(offers), suffix_of(path)
+    if suffix not in known:
+        kind = repr(suffix) if suffix else "a file without suffix"
         raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(known)}")
-    check = getattr(import_module(f"{formats.__name__}{path.suffix}"), "check", None)
+    check = getattr(import_module(f"{formats.__name__}{suffix}"), "check", None)
     if check is not None:
         check()
     if path.is_dir():
@@ -49,7 +49,7 @@ def check_output(path: Path, offers: Collection[str] = ()) -> None:
 
 def render_for(path: Path, report: Report) -> str | bytes:
     """``report`` in the format that the suffix of ``path`` names; bytes where that is no text."""
-    return formats.render(path.suffix, report)
+    return formats.render(suffix_of(path), report)
 
 
 def write(path: Path, report: Report) -> None:

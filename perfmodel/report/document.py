@@ -129,6 +129,17 @@ class Figure(SavedPart):
 
 
 @dataclass(frozen=True, slots=True)
+class Span(SavedPart):
+    """A kernel in time, in seconds from the start of a step. ``lane``: what runs it; ``details``: what else is known of it."""
+
+    name: str
+    lane: str
+    start_s: float
+    seconds: float
+    details: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Report(SavedPart):
     """``verdict``: at most three sentences that answer: fits or not, the time with its interval and rate, what limits it.
 
@@ -139,7 +150,8 @@ class Report(SavedPart):
     A report for a design review also has its ``question``, the ``assumptions`` of the answer and its ``sensitivity``: what would change it.
 
     ``records``: the measurements that it rests on, if any, as objects of the record format. ``profile``: the text of a device
-    profile that was made. A report without ``data`` is a document: JSON saves all of it, and ``saved.read_report`` reads it back.
+    profile that was made.
+    ``timeline``: kernels in time. A report without ``data`` is a document: JSON saves all of it, and ``saved.read_report`` reads it back.
     """
 
     title: str
@@ -149,6 +161,7 @@ class Report(SavedPart):
     data: dict[str, Any] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
     profile: str = ""
+    timeline: list[Span] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     data_tables: list[DataTable] = field(default_factory=list)
     formulas: list[Formula] = field(default_factory=list)

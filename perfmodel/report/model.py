@@ -13,7 +13,19 @@ from perfmodel.report.kernel_time import with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost, of_fields
 from perfmodel.report.op_common import guessed, head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
-from perfmodel.report.step import StepPart, by_share, limited, longest, moved_bytes, op_roofline, step_meters, taken, time_bars, tokens
+from perfmodel.report.step import (
+    StepPart,
+    by_share,
+    limited,
+    longest,
+    moved_bytes,
+    op_roofline,
+    step_meters,
+    taken,
+    time_bars,
+    timeline,
+    tokens,
+)
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
@@ -65,6 +77,7 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
         figures=_figures(found),
         brief=[by_share(ops, BRIEF)],
         reasons=_reasons(found, rows),
+        timeline=timeline(rows),
     )
     predicted = Interval(*found.prediction) if found.prediction is not None else None
     plain = with_measured(plain, measured_s, found.cost, predicted, "the library's kernels")

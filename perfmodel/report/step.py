@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
 from perfmodel.core.roofline import Estimate
+from perfmodel.core.units import format_time
 from perfmodel.report import answer
 from perfmodel.report.answer import RESOURCES, amounts_of, meters
-from perfmodel.report.charts.format_number import digits, percent
+from perfmodel.report.charts.format_number import between, digits, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
-from perfmodel.report.document import SCREEN_ROWS, Meter, Table
+from perfmodel.report.document import SCREEN_ROWS, Meter, Span, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, as_rows
 from perfmodel.transformer.op import COLLECTIVE, Op
 
@@ -54,6 +55,37 @@ class StepPart:
         """The resource with the largest term of the roof, if it is busy for ``LATENT`` of the time; else latency."""
         name, term = max(self.cost.terms.items(), key=lambda one: one[1], default=(LATENCY, 0))
         return name if term >= LATENT * self.seconds else LATENCY
+
+
+KERNELS, EXCHANGES = "kernels", "exchanges"
+"""Lanes of a timeline."""
+
+
+def timeline(parts: Sequence[StepPart]) -> list[Span]:
+    """The kernels of a step one behind the other, layer by layer: those that run once before the layers, or behind them, stand there."""
+    runs = [max(1, round(float(part.op.count))) for part in parts]
+    layers = max(runs, default=1)
+    layered = [place for place, count in enumerate(runs) if count > 1]
+    first, last = (layered[0], layered[-1] + 1) if layered else (len(parts), len(parts))
+    order = [*range(first)]
+    for layer in range(layers if layered else 0):
+        for place in range(first, last):
+            order += [place] * (runs[place] * (layer + 1) // layers - runs[place] * layer // layers)
+    order += range(last, len(parts))
+    spans, now = [], 0.0
+    for place in order:
+        part = parts[place]
+        seconds = part.seconds / runs[place]
+        lane = EXCHANGES if part.op.group == COLLECTIVE else KERNELS
+        spans.append(Span(part.name, lane, now, seconds, _details(part, runs[place])))
+        now += seconds
+    return spans
+
+
+def _details(part: StepPart, runs: int) -> dict[str, str]:
+    """What limits a kernel, and the ends of its interval."""
+    ends = "" if part.times is None else between(*(format_time(end / runs, 3) for end in part.times[1:]))
+    return {"limited by": part.limit} | ({"80 % interval": ends} if ends else {"time": "its roof"})
 
 
 def taken(seconds: float, known: Times | None, least: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from perfmodel.core.units import format_binary, format_time
 from perfmodel.program.answer import OnDevice, ProgramAnswer
@@ -14,7 +15,7 @@ from perfmodel.program.price import OperatorGroup, Priced
 from perfmodel.report.answer import headline, taken
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
-from perfmodel.report.document import Figure, Report, Table
+from perfmodel.report.document import Figure, Report, Span, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, seconds
 from perfmodel.report.op_common import head
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
@@ -77,7 +78,7 @@ def report(
     if changes:
         data["changes"] = [as_json(change.metrics) for change in changes]
     return Report(
-        f"Program {name} on {found.device.name}",
+        f"Program {PurePath(name).name} on {found.device.name}",
         _headline(found),
         tables,
         _notes(found),
@@ -86,7 +87,20 @@ def report(
         figures=_figures(found, moved),
         brief=brief,
         reasons=[_best_of(one, found) for one in moved],
+        timeline=_timeline(found),
     )
+
+
+def _timeline(found: ProgramAnswer) -> list[Span]:
+    """The kernels as they were measured, and the operators one behind the other as they are predicted."""
+    predicted = {(one.group.call.name, one.group.call.arguments): one.prediction for one in found.predicted}
+    spans, now = [Span(one.name, "measured", one.start_s, one.seconds) for one in found.profile.kernels], 0.0
+    for one in found.profile.operators:
+        known = predicted.get((one.call.name, one.call.arguments))
+        if known is not None:
+            spans.append(Span(one.call.name, "predicted", now, known.seconds, {"kernel": known.calibration.implementation}))
+            now += known.seconds
+    return spans
 
 
 # Numbers

@@ -16,7 +16,7 @@ from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_t
 from perfmodel.report.model import DRAWN, STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
-from perfmodel.report.step import StepPart, by_share, limited, longest, op_roofline, step_meters, taken, time_bars, tokens
+from perfmodel.report.step import StepPart, by_share, limited, longest, op_roofline, step_meters, taken, time_bars, timeline, tokens
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.step_power import TrainingPower
@@ -66,6 +66,7 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
         figures=_figures(found),
         brief=[by_share([*(_op(line, found, short=True) for line in found.lines), *_others(found)], BRIEF)],
         reasons=_reasons(found, kernels),
+        timeline=timeline(kernels),
     )
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 

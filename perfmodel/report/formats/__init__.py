@@ -21,7 +21,7 @@ from perfmodel.report.document import Report, Table
 
 _NEEDS = re.compile(r"^NEEDS = (.+)$", re.MULTILINE)
 """Read and not imported: help lists the formats, and some load all that draws."""
-UNSHOWN = ("data", "records", "profile")
+UNSHOWN = ("data", "records", "profile", "timeline")
 """Fields of a report that are saved and not shown: they keep every character."""
 
 
@@ -34,6 +34,11 @@ def suffixes(offers: Collection[str] = ()) -> list[str]:
 def _source(name: str) -> str:
     [path] = [path for folder in __path__ if (path := Path(folder, f"{name}.py")).is_file()]
     return path.read_text(encoding="utf-8")
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of ``path`` that names its format: of ``step.trace.json`` that of a trace."""
+    return ".trace" if path.name.endswith(".trace.json") else path.suffix
 
 
 def render(suffix: str, report: Report) -> str | bytes:

@@ -1,0 +1,31 @@
+"""Chrome's trace format: kernels in time, to open in Perfetto beside a measured profile. ``step.trace.json`` is written so too.
+
+Source: Trace Event Format, Google; complete events (ph X) in microseconds, one thread per lane.
+"""
+
+from __future__ import annotations
+
+import json
+
+from perfmodel.core.errors import UsageError, visible_json
+from perfmodel.report.document import Report
+
+NEEDS = "timeline"
+VERBATIM = True
+
+
+def render(report: Report) -> str:
+    """The kernels of ``report`` as complete events. UsageError for a report without a timeline."""
+    if not report.timeline:
+        raise UsageError("--output: this report has no kernels in time to write as .trace", "ask for one step: no search, no sweep")
+    lanes = {lane: number for number, lane in enumerate(dict.fromkeys(span.lane for span in report.timeline), 1)}
+    named = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": report.title}}]
+    threads = [{"ph": "M", "pid": 0, "tid": number, "name": "thread_name", "args": {"name": lane}} for lane, number in lanes.items()]
+    spans = [
+        {
+            **{"ph": "X", "cat": "predicted", "name": span.name, "pid": 0, "tid": lanes[span.lane]},
+            **{"ts": round(1e6 * span.start_s, 4), "dur": round(1e6 * span.seconds, 4), "args": span.details},
+        }
+        for span in report.timeline
+    ]
+    return visible_json(json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *threads, *spans]}, allow_nan=False)) + "\n"
