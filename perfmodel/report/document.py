@@ -129,7 +129,7 @@ class Figure(SavedPart):
 
 
 @dataclass(frozen=True, slots=True)
-class Span(SavedPart):
+class KernelSpan(SavedPart):
     """A kernel in time, in seconds from the start of a step. ``lane``: what runs it; ``details``: what else is known of it."""
 
     name: str
@@ -161,7 +161,7 @@ class Report(SavedPart):
     data: dict[str, Any] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
     profile: str = ""
-    timeline: list[Span] = field(default_factory=list)
+    timeline: list[KernelSpan] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     data_tables: list[DataTable] = field(default_factory=list)
     formulas: list[Formula] = field(default_factory=list)

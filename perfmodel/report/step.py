@@ -15,7 +15,7 @@ from perfmodel.report import answer
 from perfmodel.report.answer import RESOURCES, amounts_of, meters
 from perfmodel.report.charts.format_number import between, digits, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
-from perfmodel.report.document import SCREEN_ROWS, Meter, Span, Table
+from perfmodel.report.document import SCREEN_ROWS, Meter, KernelSpan, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, as_rows
 from perfmodel.transformer.op import COLLECTIVE, Op
 
@@ -61,7 +61,7 @@ KERNELS, EXCHANGES = "kernels", "exchanges"
 """Lanes of a timeline."""
 
 
-def timeline(parts: Sequence[StepPart]) -> list[Span]:
+def timeline(parts: Sequence[StepPart]) -> list[KernelSpan]:
     """The kernels of a step one behind the other, layer by layer: those that run once before the layers, or behind them, stand there."""
     runs = [max(1, round(float(part.op.count))) for part in parts]
     layers = max(runs, default=1)
@@ -77,7 +77,7 @@ def timeline(parts: Sequence[StepPart]) -> list[Span]:
         part = parts[place]
         seconds = part.seconds / runs[place]
         lane = EXCHANGES if part.op.group == COLLECTIVE else KERNELS
-        spans.append(Span(part.name, lane, now, seconds, _details(part, runs[place])))
+        spans.append(KernelSpan(part.name, lane, now, seconds, _details(part, runs[place])))
         now += seconds
     return spans
 

@@ -15,7 +15,7 @@ from perfmodel.program.price import OperatorGroup, Priced
 from perfmodel.report.answer import headline, taken
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
-from perfmodel.report.document import Figure, Report, Span, Table
+from perfmodel.report.document import Figure, Report, KernelSpan, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, seconds
 from perfmodel.report.op_common import head
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
@@ -91,14 +91,14 @@ def report(
     )
 
 
-def _timeline(found: ProgramAnswer) -> list[Span]:
+def _timeline(found: ProgramAnswer) -> list[KernelSpan]:
     """The kernels as they were measured, and the operators one behind the other as they are predicted."""
     predicted = {(one.group.call.name, one.group.call.arguments): one.prediction for one in found.predicted}
-    spans, now = [Span(one.name, "measured", one.start_s, one.seconds) for one in found.profile.kernels], 0.0
+    spans, now = [KernelSpan(one.name, "measured", one.start_s, one.seconds) for one in found.profile.kernels], 0.0
     for one in found.profile.operators:
         known = predicted.get((one.call.name, one.call.arguments))
         if known is not None:
-            spans.append(Span(one.call.name, "predicted", now, known.seconds, {"kernel": known.calibration.implementation}))
+            spans.append(KernelSpan(one.call.name, "predicted", now, known.seconds, {"kernel": known.calibration.implementation}))
             now += known.seconds
     return spans
 
