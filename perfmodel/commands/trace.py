@@ -26,12 +26,12 @@ class TraceQuestion(Question):
     gpu_hour: list[str] | None = option("Price of an hour of a device: DEVICE=PRICE. Repeatable.")
 
 
-class _InTime(Pictured):
+class _Measured(Pictured):
     OFFERS = ("charts", "timeline")
 
 
 @command
-def trace(options: TraceQuestion, to: _InTime) -> None:
+def trace(options: TraceQuestion, to: _Measured) -> None:
     """A profiled PyTorch program: how busy the GPU is, its kernels beside the best known ones, what can be won, other devices.
 
     Example: perfmodel trace step.json.gz --on b200 --on mi300x -o step.html

@@ -15,7 +15,7 @@ from perfmodel.program.price import OperatorGroup, Priced
 from perfmodel.report.answer import headline, taken
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
-from perfmodel.report.document import Figure, Report, KernelSpan, Table
+from perfmodel.report.document import Figure, KernelSpan, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, seconds
 from perfmodel.report.op_common import head
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
