@@ -77,12 +77,12 @@ class ProgramAnswer:
 
     @cached_property
     def priced(self) -> list[Priced]:
-        """Those whose work is known, on the device."""
+        """Operators whose work is known, priced on the device."""
         return priced(self.groups, self.device, self.fallbacks)
 
     @property
     def predicted(self) -> list[Priced]:
-        """Those with a predicted time."""
+        """Operators that have a predicted time."""
         return [one for one in self.priced if one.prediction is not None]
 
     @property

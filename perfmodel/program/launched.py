@@ -126,7 +126,7 @@ def _with(sizes: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
 
 
 def _batch_norm(call: Call, _: Results) -> list[Call]:
-    """By cuDNN, but in bf16 or without places: aten/src/ATen/native/Normalization.cpp."""
+    """Batch norm by cuDNN, but in bf16 or without places: aten/src/ATen/native/Normalization.cpp."""
     x, weight = call.tensor(0), call.arguments[1]
     by_cudnn = len(x.shape) > 2 and isinstance(weight, Operand) and "bf16" not in (x.dtype, weight.dtype)
     return [Call("aten::cudnn_batch_norm", call.arguments) if by_cudnn else call]

@@ -71,7 +71,7 @@ class Priced:
 
 
 def priced(groups: Iterable[OperatorGroup], device: Device, fallbacks: FallbackDevices) -> list[Priced]:
-    """Those of ``groups`` whose work is known, on ``device``."""
+    """Groups whose work is known, priced on ``device``."""
     return [_priced(one, device, fallbacks) for one in groups if one.ops]
 
 

@@ -114,7 +114,7 @@ def versions() -> dict[str, str]:
 
 
 def in_words() -> str:
-    """That software in one line."""
+    """Versions of the software behind a measurement, in one line."""
     return ", ".join(f"{name} {value}" for name, value in versions().items())
 
 
