@@ -80,6 +80,7 @@ def main(folder: Path, limit_s: float, names: list[str]) -> None:
                 break
             started = time.monotonic()
             line: dict[str, Any] = {"name": name, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+            step: Step | None = None
             try:
                 step = prepared((PROGRAMS | FRESH)[name], torch)
                 line |= timed(step, torch)
@@ -92,7 +93,7 @@ def main(folder: Path, limit_s: float, names: list[str]) -> None:
             lines.write(json.dumps(line) + "\n")
             lines.flush()
             print(name, f"{time.monotonic() - started:.1f} s", line.get("error", line.get("step_s")), flush=True)
-            step = None
+            step = None  # its tensors are freed before the next program
             gc.collect()
             torch.cuda.empty_cache()
             torch._dynamo.reset()

@@ -204,9 +204,10 @@ def _of_transformers(program: Program) -> Any:
 def _inputs(program: Program, model: Any, torch: Any, device: str) -> dict[str, Any]:
     batch, size = program.shape
     dtype = torch.float32 if program.autocast else getattr(torch, program.dtype)
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if program.build is not None:
-        return model.example(batch, size, dtype, device)
+        example: dict[str, Any] = model.example(batch, size, dtype, device)
+        return example
     if program.head == "encoder":
         return {"input_features": torch.randn(batch, config.num_mel_bins, size, device=device, dtype=dtype)}
     if hasattr(config, "num_channels"):
@@ -248,7 +249,7 @@ def gpt(torch: Any, width: int, heads: int, layers: int) -> Any:
     """A decoder written by hand: layer norms, SDPA, GELU, learned positions; its result is the loss."""
     nn, functional = torch.nn, torch.nn.functional
 
-    class Block(nn.Module):
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -262,7 +263,7 @@ def gpt(torch: Any, width: int, heads: int, layers: int) -> Any:
             x = x + self.out(y.transpose(1, 2).contiguous().view(b, n, width))
             return x + self.down(functional.gelu(self.up(self.second(x))))
 
-    class Gpt(nn.Module):
+    class Gpt(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.tokens, self.places = nn.Embedding(50304, width), nn.Embedding(4096, width)
@@ -286,7 +287,7 @@ def dit(torch: Any, width: int, heads: int, layers: int) -> Any:
     """Diffusion transformer blocks: modulated layer norms, full attention, tanh GELU, on latents of 4 channels."""
     nn, functional = torch.nn, torch.nn.functional
 
-    class Block(nn.Module):
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.norm = nn.LayerNorm(width, elementwise_affine=False)
@@ -302,7 +303,7 @@ def dit(torch: Any, width: int, heads: int, layers: int) -> Any:
             x = x + g * self.out(y)
             return x + g2 * self.mlp(self.norm(x) * (1 + s2) + a2)
 
-    class Dit(nn.Module):
+    class Dit(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.patches = nn.Conv2d(4, width, 2, stride=2)
@@ -326,7 +327,7 @@ def unet(torch: Any, width: int) -> Any:
     """Residual convolutions with group norms and SiLU at two resolutions; its result is the mean square."""
     nn = torch.nn
 
-    class Residual(nn.Module):
+    class Residual(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self, inputs: int, outputs: int) -> None:
             super().__init__()
             self.first, self.second = nn.GroupNorm(32, inputs), nn.GroupNorm(32, outputs)
@@ -336,7 +337,7 @@ def unet(torch: Any, width: int) -> Any:
         def forward(self, x: Any) -> Any:
             return self.skip(x) + self.b(self.silu(self.second(self.a(self.silu(self.first(x))))))
 
-    class Unet(nn.Module):
+    class Unet(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.stem, self.down = nn.Conv2d(4, width, 3, padding=1), nn.Conv2d(width, width, 3, stride=2, padding=1)

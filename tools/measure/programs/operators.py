@@ -248,8 +248,7 @@ def _convolved(d: Draw) -> None:
         r.choice((32, 64, 96, 128, 256, 320, 512, 1024)),
         r.choice((7, 14, 28, 32, 56, 64, 112)),
     )
-    size, stride = r.choice(((1, 1), (1, 1), (3, 1), (3, 1), (3, 1), (3, 2), (1, 2), (7, 2), (4, 4), (16, 16))), 1
-    size, stride = size
+    size, stride = r.choice(((1, 1), (1, 1), (3, 1), (3, 1), (3, 1), (3, 2), (1, 2), (7, 2), (4, 4), (16, 16)))
     edge = max(edge, 2 * size)
     groups = c if r.random() < 0.1 and c > 4 else 1
     k = c if groups > 1 else k
