@@ -131,7 +131,7 @@ class ProgramAnswer:
             compared, same = compared + group.measured_s, same + alike * group.measured_s
         if not compared:
             raise UnavailableError(
-                f"no kernel of the program is predicted on {device.id}", "take a GPU that has a DRAM bandwidth and peaks"
+                f"no kernel of the program is predicted on {device.id}", "take a GPU whose profile has rates"
             )
         waits = sum(self.waits.values())
         at_once = max(0.0, self.measured_s + waits - self.step_s) / self.measured_s  # share of kernels that run beside others
