@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,12 +38,16 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
     Example: perfmodel trace step.json.gz --on b200 --on mi300x -o step.html
     """
     from perfmodel.catalog import find_device
+    from perfmodel.core.errors import UsageError
     from perfmodel.report.trace import report
 
-    found = _answer(options.file, options.hardware)
-    other = None if options.compare is None else _answer(options.compare, found.device.id)
-    moved = [found.on(find_device(name)) for name in options.on or ()]
-    to.emit(report(found, options.file, moved, _prices(options.gpu_hour or ()), other, options.compare or "", pictures=to.pictures))
+    found, prices = _answer(options.file, options.hardware), _prices(options.gpu_hour or ())
+    other = None if options.compare is None else _answer(options.compare, options.hardware)
+    devices = {device.id: device for device in map(find_device, options.on or ())}
+    if strange := set(prices) - set(devices):
+        raise UsageError(f"--gpu-hour {min(strange)}: the program is not predicted there", f"add --on {min(strange)}")
+    moved = [found.on(device) for device in devices.values()]
+    to.emit(report(found, options.file, moved, prices, other, options.compare or "", pictures=to.pictures))
 
 
 def _answer(file: str, hardware: str | None) -> ProgramAnswer:
@@ -75,9 +80,9 @@ def _prices(texts: Iterable[str]) -> dict[str, float]:
 
     prices = {}
     for text in texts:
-        name, _, price = text.rpartition("=")
-        try:
-            prices[find_device(name).id] = float(price)
-        except ValueError:
-            raise UsageError(f"--gpu-hour {text!r} has no price", "write it like h200=3.5") from None
+        name, is_given, price = text.rpartition("=")
+        value = float(price) if re.fullmatch(r"\d+(\.\d+)?", price) else None
+        if not is_given or value is None:
+            raise UsageError(f"--gpu-hour {text!r} is no price of a device", "write it like h200=3.5")
+        prices[find_device(name).id] = value
     return prices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,27 +15,25 @@ from perfmodel.timing.reference_devices import FallbackDevices
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """Seconds of a step that can be won, by ``what``, and ``why``."""
-
-    what: str
-    seconds: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class OnDevice:
     """A step of the program on another device: seconds with the ends of their 80 % interval, and how many times faster than measured.
 
-    ``same``: share of the measured time whose kernels run there too, so that their measured times count.
+    ``kernels_s``: seconds of all kernels alone. ``same``: share of the measured time whose kernels run there too, so that their measured
+    times count; ``predicted``: share of it that has a prediction there.
     """
 
     device: Device
     seconds: float
     low: float
     high: float
+    kernels_s: float
     speedup: float
     same: float
+    predicted: float
+
+
+ENOUGH = 0.5
+"""Share of a program's time that must have a prediction on another device."""
 
 
 @dataclass(frozen=True)
@@ -108,35 +106,38 @@ class ProgramAnswer:
         """Lower bound of the kernels whose work is known."""
         return sum(one.lower_s for one in self.priced)
 
-    @cached_property
-    def gains(self) -> list[Gain]:
-        """What can be won, the most first; gains overlap where one kernel has several."""
-        from perfmodel.program.gains import gains
-
-        return gains(self)
-
     def on(self, device: Device) -> OnDevice:
-        """The step on ``device``; the host as measured; UnavailableError where nothing is predicted there.
-
-        Kernels without a prediction there take as much longer or shorter as all others."""
-        there = {id(one.group): one.prediction for one in priced(self.groups, device, self.fallbacks)}
-        ends, compared, same = [0.0, 0.0, 0.0], 0.0, 0.0
+        """The step on ``device``; the host launches each kernel when it did. UnavailableError where too little is predicted there."""
+        there = {(one.group.call.name, one.group.call.arguments): one for one in priced(self.groups, device, self.fallbacks)}
+        scales, compared, same = dict[object, tuple[float, float, float]](), 0.0, 0.0
         for one in self.predicted:
-            moved, here, group = there.get(id(one.group)), one.prediction, one.group
+            key, here = (one.group.call.name, one.group.call.arguments), one.prediction
+            moved = there[key].prediction if key in there else None
             if moved is None or here is None:
                 continue
             alike = moved.calibration.implementation == here.calibration.implementation
-            scale = group.measured_s / here.seconds if alike else group.count
-            ends = [total + scale * end for total, end in zip(ends, (moved.seconds, moved.low, moved.high), strict=True)]
-            compared, same = compared + group.measured_s, same + alike * group.measured_s
-        if not compared:
-            raise UnavailableError(
-                f"no kernel of the program is predicted on {device.id}", "take a GPU whose profile has rates"
-            )
-        waits = sum(self.waits.values())
-        at_once = max(0.0, self.measured_s + waits - self.step_s) / self.measured_s  # share of kernels that run beside others
-        seconds, low, high = (end * self.measured_s / compared * (1 - at_once) + waits for end in ends)
-        return OnDevice(device, seconds, low, high, self.step_s / seconds, same / compared)
+            unit = here.seconds if alike else one.group.measured_s / one.group.count
+            scales[key] = (moved.seconds / unit, moved.low / unit, moved.high / unit)
+            compared, same = compared + one.group.measured_s, same + alike * one.group.measured_s
+        if compared < ENOUGH * self.measured_s:
+            share = f"{compared / self.measured_s:.0%} of the program's time" if self.measured_s else "nothing"
+            why = next((one.obstacle for one in there.values() if one.obstacle), "its profile lacks rates")
+            raise UnavailableError(f"only {share} is predicted on {device.id}: {why}", f"leave out --on {device.id}")
+        (seconds, kernels_s), (low, _), (high, _) = (self._replayed(scales, end, compared) for end in range(3))
+        shares = same / self.measured_s, compared / self.measured_s
+        return OnDevice(device, seconds, low, high, kernels_s, self.step_s / seconds, *shares)
+
+    def _replayed(self, scales: Mapping[object, tuple[float, float, float]], end: int, compared: float) -> tuple[float, float]:
+        """Seconds of a step, and of its kernels, that take so many times as long; those of which nothing is known as all others."""
+        moved = sum(one.measured_s * scales[key][end] for one in self.groups if (key := (one.call.name, one.call.arguments)) in scales)
+        others = moved / compared
+        lengths = {
+            id(kernel): kernel.seconds * scale[end]
+            for one in self.profile.operators
+            for scale in [scales.get((one.call.name, one.call.arguments), (others,) * 3)]
+            for kernel in one.kernels
+        }
+        return self.profile.replayed(lengths) / self.profile.steps, sum(lengths.values()) / self.profile.steps
 
 
 def captured_answer(program: Captured, device: Device, fallbacks: FallbackDevices) -> ProgramAnswer:

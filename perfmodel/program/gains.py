@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.units import format_time
 from perfmodel.core.workload import Pass
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.program.answer import Gain, ProgramAnswer
+from perfmodel.program.answer import ProgramAnswer
 from perfmodel.program.calls import Call, Operand, shown
 from perfmodel.program.operators._counts import passed, product
 from perfmodel.program.price import OperatorGroup, Priced, operator_prediction
@@ -29,28 +30,45 @@ ROW_BYTES = 16
 """Bytes that rows of operands are multiples of where the fastest kernels of products take them."""
 GRAPH_GAP_S = 1.4e-6
 """Between two kernels of a CUDA graph where the profile of the device has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
+PAUSE_S = 1e-3
+"""A gap from which on the host did something else than launch."""
 WORTH = 0.002
 """Share of a step from which on a gain is named."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Seconds of a step that can be won, by ``what``, and ``why``."""
+
+    what: str
+    seconds: float
+    why: str
+
+
 def gains(found: ProgramAnswer) -> list[Gain]:
     """What can be won in a step, the most first."""
-    listed = [_host(found), *_slow(found), _padded_products(found), _tf32_products(found), _fused(found), _copies(found)]
+    listed = [*_host(found), *_slow(found), _padded_products(found), _tf32_products(found), _fused(found), _copies(found)]
     return sorted((one for one in listed if one is not None and one.seconds >= WORTH * found.step_s), key=lambda one: -one.seconds)
 
 
-def _host(found: ProgramAnswer) -> Gain | None:
-    """Waiting for the host, less the gaps that a CUDA graph would leave."""
-    waiting, count = found.waits["host"], sum(len(one.kernels) for one in found.profile.operators) / found.profile.steps
+def _host(found: ProgramAnswer) -> list[Gain]:
+    """Waiting for the host, less the gaps that a graph would leave; a single long pause stands for itself."""
+    steps = found.profile.steps
+    in_graphs = {id(kernel) for one in found.profile.operators if one.graph for kernel in one.kernels}
+    late = [(kernel, seconds) for kernel, seconds, late in found.profile.gaps() if late and id(kernel) not in in_graphs]
+    pauses = [(seconds, kernel) for kernel, seconds in late if seconds > PAUSE_S]
     known = found.device.launch_overhead
     gap_s = float(known.graph.number) if known is not None and known.graph is not None else GRAPH_GAP_S
+    waiting, count = sum(seconds for _, seconds in late if seconds <= PAUSE_S) / steps, len(found.profile.kernels) / steps
     left = count * gap_s
-    if waiting <= left:
-        return None
-    why = (
-        f"the device waits {format_time(waiting, 3)} for the host; {count:,.0f} kernels of a CUDA graph would leave {format_time(left, 2)}"
-    )
-    return Gain("launch as a CUDA graph", waiting - left, why)
+    graph = "HIP graph" if found.device.vendor == "AMD" else "CUDA graph"
+    why = f"the GPU waits {format_time(waiting, 3)} for launches; {count:,.0f} kernels of a {graph} would leave {format_time(left, 2)}"
+    listed = [Gain(f"launch as a {graph}", waiting - left, why)] if waiting > left else []
+    if pauses:
+        longest, kernel = max(pauses, key=lambda one: one[0])
+        why = f"{len(pauses)} pause{'s' * (len(pauses) > 1)}, the longest {format_time(longest, 3)} before {kernel.name[:40]}"
+        listed.append(Gain("shorten pauses of the host", sum(seconds for seconds, _ in pauses) / steps, why))
+    return listed
 
 
 def _slow(found: ProgramAnswer) -> list[Gain]:
@@ -105,7 +123,7 @@ def _padded_products(found: ProgramAnswer) -> Gain | None:
         return None
     sizes = {size for group in groups if (w := product_of(group)) for size in (w.m, w.n, w.k) if size % (ROW_BYTES // w.dtype.size)}
     named = " and ".join(f"{size:,} to {8 * ceil_div(size, 8):,}" for size in sorted(sizes)[-2:])
-    return Gain("pad products", won, f"products of odd rows take {format_time(takes, 3)}; pad {named}")
+    return Gain("pad products", won, f"products whose rows are no multiple of {ROW_BYTES} bytes take {format_time(takes, 3)}; pad {named}")
 
 
 def _tf32_products(found: ProgramAnswer) -> Gain | None:

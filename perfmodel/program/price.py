@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -31,6 +32,10 @@ class OperatorGroup:
     unknown: str = ""
 
 
+HOST_COPY = re.compile("Memcpy (HtoD|DtoH)")
+"""Kernels that pass over the bus."""
+
+
 def grouped(profile: ProgramProfile) -> list[OperatorGroup]:
     """The operators of one step, the longest first."""
     found: dict[object, list[Operator]] = defaultdict(list)
@@ -43,7 +48,8 @@ def grouped(profile: ProgramProfile) -> list[OperatorGroup]:
         names = tuple(dict.fromkeys(kernel.name for one in calls for kernel in one.kernels))
         group = OperatorGroup(calls[0].call, len(calls) / profile.steps, seconds / profile.steps, names)
         try:
-            group.ops = counted(group.call)
+            group.ops = () if any(HOST_COPY.search(name) for name in names) else counted(group.call)
+            group.unknown = "" if group.ops else "copies between host and device are not predicted"
         except UnknownError as error:
             group.unknown = str(error)
         groups.append(group)

@@ -98,13 +98,39 @@ class ProgramProfile:
 
     def waits(self) -> dict[str, float]:
         """Seconds in which nothing ran: for the ``host``, which had not launched the next kernel, or for the ``launch`` of one."""
-        waits, end = {"host": 0.0, "launch": 0.0}, None
+        waits = {"host": 0.0, "launch": 0.0}
+        for _, seconds, late in self.gaps():
+            waits["host" if late else "launch"] += seconds
+        return waits
+
+    def gaps(self) -> Iterator[tuple[Launched, float, bool]]:
+        """Kernels before which nothing ran, for how many seconds, and whether the host was late."""
+        end = None
         for kernel in self.kernels:
             if end is not None and kernel.start_s > end:
-                late = kernel.launched_s is not None and kernel.launched_s >= end
-                waits["host" if late else "launch"] += kernel.start_s - end
+                yield kernel, kernel.start_s - end, kernel.launched_s is not None and kernel.launched_s >= end
             end = max(end or 0.0, kernel.start_s + kernel.seconds)
-        return waits
+
+    def replayed(self, lengths: Mapping[int, float]) -> float:
+        """Seconds from start to end with other lengths of kernels, by the ``id`` of each: the host launches each when it did.
+
+        A host that falls behind where kernels had been waiting has waited for the device itself: it is as much sooner or later from there.
+        """
+        end = moved_end = self.kernels[0].start_s if self.operators else 0.0
+        first, shift, waited = end, 0.0, 0.0
+        for kernel in self.kernels:
+            late = kernel.launched_s is not None and kernel.launched_s >= end
+            if late and waited > QUEUED_S:
+                shift = moved_end - end
+            start = max(moved_end, kernel.start_s + shift) if late else moved_end + (kernel.start_s - end)
+            waited = 0.0 if kernel.launched_s is None else kernel.start_s - kernel.launched_s
+            moved_end = max(moved_end, start + lengths.get(id(kernel), kernel.seconds))
+            end = max(end, kernel.start_s + kernel.seconds)
+        return moved_end - first
+
+
+QUEUED_S = 50e-6
+"""A kernel that has waited so long stood in a queue: the host was ahead."""
 
 
 def read(path: Path) -> ProgramProfile:
@@ -214,23 +240,29 @@ def _profile(found: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Pat
             _sort(event, sorted_events)
         except (KeyError, TypeError, ValueError, AttributeError):
             where = f"event {str(event.get('name', event))[:60]!r}"
-            raise DataError(f"{path}: {where} lacks a time, a length or its arguments", "give what export_chrome_trace wrote") from None
+            raise DataError(
+                f"{path}: {where} lacks a time, a length or its arguments, or has one that cannot be", "give what export_chrome_trace wrote"
+            ) from None
     if not sorted_events.kernels:
         raise DataError(f"{path}: no kernel of a GPU is in it", "profile with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
-    return _linked(sorted_events, head)
+    try:
+        return _linked(sorted_events, head)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise DataError(f"{path}: an event is not as torch writes it ({error})", "give what export_chrome_trace wrote") from None
 
 
 def _sort(event: dict[str, Any], into: _Events) -> None:
     kind = event.get("cat")
     if event.get("ph") != "X" or kind not in _READ:
         return
+    start, length = float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6
+    if not (0 <= length < LATEST_S and abs(start) < LATEST_S):
+        raise ValueError("a time that cannot be")
     if kind in ON_DEVICE:
-        float(event["ts"]), float(event["dur"])
         event["args"].get("stream")
         into.kernels.append(event)
         return
-    start = float(event["ts"]) * 1e-6
-    host = _Host(str(event["name"]), start, start + float(event["dur"]) * 1e-6, event.get("args", {}))
+    host = _Host(str(event["name"]), start, start + length, event.get("args", {}))
     if kind == "cpu_op":
         into.operators[host.arguments.get("External id")] = host
         into.threads.setdefault(event.get("tid"), []).append(host)
@@ -240,6 +272,8 @@ def _sort(event: dict[str, Any], into: _Events) -> None:
         into.steps.append(host)
 
 
+LATEST_S = 1e12
+"""Seconds that no clock of a profile reaches."""
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 _READ = frozenset({*ON_DEVICE, *LAUNCHES, "cpu_op", "user_annotation"})
 
@@ -247,15 +281,17 @@ _READ = frozenset({*ON_DEVICE, *LAUNCHES, "cpu_op", "user_annotation"})
 def _linked(found: _Events, head: Mapping[str, Any]) -> ProgramProfile:
     """Kernels of whole steps by the operator that launched them, in the order of their start."""
     operators: dict[int, Operator] = {}
-    spans, launches, graphs = [], [], 0
+    spans, launches, graphs, held = [], [], 0, set[int]()
     origin = min(float(one["ts"]) for one in found.kernels) * 1e-6
     for event in sorted(found.kernels, key=lambda one: float(one["ts"])):
         arguments = event["args"]
         launch = found.launches.get(arguments.get("correlation"))
         host = found.operators.get(arguments.get("External id")) if "External id" in arguments else None
         launched = host or launch
-        if found.steps and launched and not any(step.start_s <= launched.start_s <= step.end_s for step in found.steps):
+        step = next((step for step in found.steps if launched and step.start_s <= launched.start_s <= step.end_s), None)
+        if found.steps and launched and step is None:
             continue
+        held |= set() if step is None else {id(step)}
         kernel = _kernel(event, origin, None if launch is None else launch.end_s - origin)
         spans += [kernel.start_s, kernel.start_s + kernel.seconds]
         replayed = launch is not None and "GraphLaunch" in launch.name
@@ -271,8 +307,8 @@ def _linked(found: _Events, head: Mapping[str, Any]) -> ProgramProfile:
         one.call = with_lists(one.call, one.kernels)
     if not spans:  # the steps hold none of the kernels
         return _linked(_Events(found.operators, found.launches, [], found.kernels), head)
-    device = next((str(one.get("name", "")) for one in head.get("deviceProperties", []) if isinstance(one, dict)), "")
-    steps = len(found.steps) or repetitions([one.call.name for one in operators.values()])
+    device = next((str(one.get("name", "")) for one in head.get("deviceProperties") or [] if isinstance(one, dict)), "")
+    steps = len(held) or repetitions([one.call.name or one.kernels[0].name for one in operators.values()])
     return ProgramProfile(device, steps, max(spans) - min(spans), list(operators.values()), launches, graphs)
 
 
@@ -290,7 +326,7 @@ def repetitions(names: Sequence[str]) -> int:
 def _kernel(event: Mapping[str, Any], origin: float, launched: float | None) -> Launched:
     arguments = event["args"]
     start, seconds = float(event["ts"]) * 1e-6 - origin, float(event["dur"]) * 1e-6
-    moved, blocks = int(arguments.get("bytes", 0)), prod(arguments.get("grid", (0,)))
+    moved, blocks = int(arguments.get("bytes") or 0), prod(arguments.get("grid") or (0,))
     return Launched(str(event["name"]), str(event["cat"]), start, seconds, _number(arguments.get("stream", 0)), moved, blocks, launched)
 
 

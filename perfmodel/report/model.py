@@ -77,7 +77,7 @@ def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = Fals
         figures=_figures(found),
         brief=[by_share(ops, BRIEF)],
         reasons=_reasons(found, rows),
-        timeline=timeline(rows),
+        timeline=[] if r.phase == GENERATE else timeline(rows),
     )
     predicted = Interval(*found.prediction) if found.prediction is not None else None
     plain = with_measured(plain, measured_s, found.cost, predicted, "the library's kernels")

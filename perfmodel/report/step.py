@@ -61,25 +61,34 @@ KERNELS, EXCHANGES = "kernels", "exchanges"
 """Lanes of a timeline."""
 
 
-def timeline(parts: Sequence[StepPart]) -> list[KernelSpan]:
-    """The kernels of a step one behind the other, layer by layer: those that run once before the layers, or behind them, stand there."""
-    runs = [max(1, round(float(part.op.count))) for part in parts]
-    layers = max(runs, default=1)
-    layered = [place for place, count in enumerate(runs) if count > 1]
-    first, last = (layered[0], layered[-1] + 1) if layered else (len(parts), len(parts))
-    order = [*range(first)]
-    for layer in range(layers if layered else 0):
-        for place in range(first, last):
-            order += [place] * (runs[place] * (layer + 1) // layers - runs[place] * layer // layers)
-    order += range(last, len(parts))
+def timeline(*phases: Sequence[StepPart]) -> list[KernelSpan]:
+    """The kernels of a step one behind the other, phase by phase (forward, backward, optimizer), and in each layer by layer."""
     spans, now = [], 0.0
-    for place in order:
-        part = parts[place]
-        seconds = part.seconds / runs[place]
-        lane = EXCHANGES if part.op.group == COLLECTIVE else KERNELS
-        spans.append(KernelSpan(part.name, lane, now, seconds, _details(part, runs[place])))
-        now += seconds
+    for parts in phases:
+        runs = [max(1, round(float(part.op.count))) for part in parts]
+        for place in _order(runs):
+            part, seconds = parts[place], parts[place].seconds / runs[place]
+            lane = EXCHANGES if part.op.group == COLLECTIVE else KERNELS
+            spans.append(KernelSpan(part.name, lane, now, seconds, _details(part, runs[place])))
+            now += seconds
     return spans
+
+
+def _order(runs: Sequence[int]) -> list[int]:
+    """Places of kernels in the order in which they run: those of layers turn by turn, those that run once before or behind them.
+
+    >>> _order([1, 2, 4, 2, 1])
+    [0, 1, 2, 2, 3, 1, 2, 2, 3, 4]
+    """
+    several = [count for count in runs if count > 1]
+    layers = max(several, key=several.count, default=1)
+    layered = [place for place, count in enumerate(runs) if count > 1] or [len(runs)]
+    inside = range(layered[0], layered[-1] + 1) if layers > 1 else range(0)
+    turns = []
+    for layer in range(layers):
+        for place in inside:
+            turns += [place] * (runs[place] * (layer + 1) // layers - runs[place] * layer // layers)
+    return [*range(layered[0]), *turns, *range(layered[-1] + 1, len(runs))]
 
 
 def _details(part: StepPart, runs: int) -> dict[str, str]:

@@ -11,8 +11,9 @@ from perfmodel.core.units import format_binary, format_time
 from perfmodel.program.answer import OnDevice, ProgramAnswer
 from perfmodel.program.calls import Operand, shown
 from perfmodel.program.capture import Captured
+from perfmodel.program.gains import Gain, gains
 from perfmodel.program.price import OperatorGroup, Priced
-from perfmodel.report.answer import headline, taken
+from perfmodel.report.answer import capital, headline, taken
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Figure, KernelSpan, Report, Table
@@ -22,6 +23,8 @@ from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
 
 LISTED, DRAWN = 40, 24
 """Operators of the table and of the roofline, those that take the most time."""
+ALIKE = 0.7
+"""Share of the time of another profile whose operators and shapes are those of this one, from which on it is of the same program."""
 ON_SCREEN = 4
 """Rows of each of the tables that a screen shows."""
 FAMILIES = {MATMUL: "products", ATTENTION: "attention", COLLECTIVE: "collectives"}
@@ -51,42 +54,43 @@ def report(
     if found.captured is not None:
         operators = list(map(_unmeasured, operators))
         metrics = [*_unmeasured(metrics), *_captured(found, found.captured)]
-    gains = [
+    won = gains(found)
+    gained = [
         [
             Metric("what", one.what, "what can be won", "text"),
             Metric("seconds", one.seconds, "of a step", "s"),
             Metric("why", one.why, "why", "text"),
         ]
-        for one in found.gains
+        for one in won
     ]
     devices = [_device(one, prices) for one in moved]
     changes = _changes(found, other) if other is not None else []
-    tables = [
-        *([as_rows("what can be won, parts of it twice", gains)] if gains else []),
-        *([as_rows("on other devices", devices)] if devices else []),
-        *([_changed(changes, other_name)] if changes else []),
+    asked = [*([as_rows("on other devices", devices)] if devices else []), *([_changed(changes, other_name)] if changes else [])]
+    more = [
+        *([as_rows("what can be won, parts of it twice", gained)] if gained else []),
         as_rows("operators of a step", operators[:LISTED]),
     ]
-    brief = [replace(table, rows=table.rows[:ON_SCREEN]) for table in tables]
+    tables = [*asked, *more]
+    brief = [*asked, *(replace(table, rows=table.rows[:ON_SCREEN]) for table in (more[:1] if asked else more))]
     data = {
         **head("trace", {"file": name}, found.device),
         **as_json(metrics),
         "operators": list(map(as_json, operators)),
-        "gains": list(map(as_json, gains)),
+        "gains": list(map(as_json, gained)),
         "devices": list(map(as_json, devices)),
     }
     if changes:
         data["changes"] = [as_json(change.metrics) for change in changes]
     return Report(
         f"Program {PurePath(name).name} on {found.device.name}",
-        _headline(found),
+        _headline(found, won, moved, other, other_name),
         tables,
         _notes(found),
         data,
         charts=_charts(found) if pictures else [],
         figures=_figures(found, moved),
         brief=brief,
-        reasons=[_best_of(one, found) for one in moved],
+        reasons=[f"{capital(_best_of(one, found))}; the host launches each kernel when it did." for one in moved],
         timeline=_timeline(found),
     )
 
@@ -164,7 +168,7 @@ def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
         Metric("predicted_s", predicted and predicted.value, "predicted", "s"),
         Metric("low_s", predicted and predicted.low, unit="s"),
         Metric("high_s", predicted and predicted.high, unit="s"),
-        Metric("lower_s", priced and priced.lower_s, "at least", "s"),
+        Metric("lower_s", (priced and priced.lower_s) or None, "at least", "s"),
         Metric("flops", group.count * flops if group.ops else None, unit="FLOP"),
         Metric("bytes", group.count * moved if group.ops else None, unit="B"),
         Metric("bound", priced and priced.cost.bound, "bound by", "resource"),
@@ -186,8 +190,10 @@ def _device(one: OnDevice, prices: Mapping[str, float]) -> list[Metric]:
         Metric("predicted_s", one.seconds, "a step takes", "s"),
         Metric("low_s", one.low, "from", "s"),
         Metric("high_s", one.high, "to", "s"),
+        Metric("kernels_s", one.kernels_s, "its kernels", "s"),
         Metric("speedup", one.speedup, "speedup", "ratio"),
         Metric("same_kernels_share", one.same, "same kernels", "share"),
+        Metric("predicted_share", one.predicted, "predicted", "share"),
         *([Metric("price", price * one.seconds / 3600 * 1e6, "price of 1M steps")] if price is not None else []),
     ]
 
@@ -195,8 +201,10 @@ def _device(one: OnDevice, prices: Mapping[str, float]) -> list[Metric]:
 # Words
 
 
-def _headline(found: ProgramAnswer) -> list[str]:
-    """How busy the device is and what it waits for; its kernels beside the best known ones; where the most can be won."""
+def _headline(
+    found: ProgramAnswer, won: Sequence[Gain], moved: Sequence[OnDevice], other: ProgramAnswer | None, other_name: str
+) -> list[str]:
+    """How busy the device is and what it waits for; its kernels beside the best known ones; what was asked for, else the largest gain."""
     busy = found.profile.busy_s / found.profile.steps
     waiting = [f"{format_time(waited, 3)} {WAITS[cause]}" for cause, waited in found.waits.items() if waited >= 0.01 * found.step_s]
     first = f"a step takes {format_time(found.step_s, 3)}, the GPU is busy {percent(busy / found.step_s) if found.step_s else '0%'} of it"
@@ -210,9 +218,15 @@ def _headline(found: ProgramAnswer) -> list[str]:
         first = f"predicted, as no GPU ran it: {first.replace(format_time(found.step_s, 3), taken(step), 1)}"
         memory = f"memory: {format_binary(found.captured.peak_bytes, 3)} at most, {before} before the step"
         second = f"its {found.captured.launches:,} kernels take {taken(known)}; {memory}"
-    if not found.gains:
+    if moved:
+        return headline(first, second, "; ".join(_best_of(one, found) for one in moved[:2]))
+    if other is not None:
+        return headline(first, second, _compared(found, other, other_name))
+    if found.known_share < 0.5 and found.captured is None:
+        return headline(first, second, "most operators have no shapes: profile with record_shapes=True and ProfilerActivity.CPU")
+    if not won:
         return headline(first, second, "nothing of 0.2% of the step or more can be won that is known here")
-    best = found.gains[0]
+    best = won[0]
     return headline(first, second, f"the most can be won by this: {best.what}, {format_time(best.seconds, 3)}; {best.why}")
 
 
@@ -220,18 +234,33 @@ def _measured(found: ProgramAnswer, known: Interval) -> str:
     """The measured time of the kernels beside the predicted one."""
     if not found.predicted:
         return f"its kernels take {format_time(found.measured_s, 3)}; none of them is predicted"
-    part = "" if found.predicted_share > 0.99 else f", {percent(found.predicted_share)} of its time,"
-    return f"its kernels{part} take {format_time(found.compared_s, 3)}; predicted for the best known ones: {taken(known)}"
+    part = "" if found.predicted_share > 0.99 else f"the {percent(found.predicted_share)} of kernel time that has a prediction: "
+    return f"{part or 'its kernels take '}{format_time(found.compared_s, 3)} measured, {taken(known)} predicted for the best known ones"
 
 
-WAITS = {"host": "for the host to launch kernels", "launch": "between kernels that were launched in time"}
+WAITS = {"host": "for the host", "launch": "between queued kernels"}
+
+
+def _compared(found: ProgramAnswer, other: ProgramAnswer, name: str) -> str:
+    """How the steps of two profiles compare, and whether they are of one program."""
+    ratio = found.step_s / other.step_s if other.step_s else 0.0
+    way = (
+        "as fast" if abs(ratio - 1) <= SAME else f"{max(ratio, 1 / ratio):.3g}x {'faster' if ratio > 1 else 'slower'}" if ratio else "empty"
+    )
+    shapes = {(one.call.name, one.call.arguments) for one in found.groups}
+    common = sum(one.measured_s for one in other.groups if (one.call.name, one.call.arguments) in shapes)
+    said = f"a step of {PurePath(name).name} takes {format_time(other.step_s, 3)}, {way}"
+    if other.device.id != found.device.id:
+        said += f", on {other.device.name}"
+    return said if common >= ALIKE * other.measured_s else f"{said}; few shapes are the same, as of another program"
 
 
 def _best_of(one: OnDevice, found: ProgramAnswer) -> str:
-    how = "faster" if one.speedup >= 1 else "slower"
-    ratio = one.speedup if one.speedup >= 1 else 1 / max(one.speedup, 1e-12)
     known, here = Interval(one.seconds, one.low, one.high), "measured" if found.captured is None else "predicted here"
-    return f"On {one.device.name} a step is predicted at {taken(known)}, {ratio:.3g}x {how} than {here}; the host takes as long as here."
+    ratio = max(one.speedup, 1 / one.speedup)
+    way = f"as long as {here}" if ratio <= 1 + SAME else f"{ratio:.3g}x {'faster' if one.speedup > 1 else 'slower'} than {here}"
+    part = "" if one.predicted > 0.99 else f" ({percent(one.predicted)} of its kernels' time has a prediction there)"
+    return f"on {one.device.name} a step is predicted at {taken(known)}, {way}{part}"
 
 
 def _figures(found: ProgramAnswer, moved: Sequence[OnDevice]) -> list[Figure]:
@@ -241,10 +270,6 @@ def _figures(found: ProgramAnswer, moved: Sequence[OnDevice]) -> list[Figure]:
     ]
     if found.captured is not None:
         figures.append(Figure("memory at most", format_binary(found.captured.peak_bytes, 3)))
-    else:
-        figures.append(
-            Figure("predicted of its kernels", percent(found.predicted_s() / found.compared_s) if found.compared_s else "nothing")
-        )
     return [*figures, *(Figure(f"on {one.device.name}", f"{one.speedup:.3g}x") for one in moved[:2])]
 
 
@@ -296,7 +321,7 @@ class OperatorChange:
             Metric("after_s", self.after_s, "there", "s"),
             Metric("won_s", self.before_s - self.after_s, "won", "s"),
             Metric("speedup", ratio, "speedup", "ratio"),
-            Metric("change", word, "", "text"),
+            Metric("change", word, "change", "text"),
             Metric("shapes", self.shapes, "shapes", "text"),
         ]
 
@@ -323,7 +348,7 @@ def _by_name(found: ProgramAnswer) -> dict[str, list[OperatorGroup]]:
 
 
 def _changed(changes: Sequence[OperatorChange], other: str) -> Table:
-    return as_rows(f"the same program in {other}", [one.metrics for one in changes[:LISTED]])
+    return as_rows(f"here and in {PurePath(other).name}", [one.metrics for one in changes[:LISTED]])
 
 
 # Pictures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from perfmodel.core.roofline import Estimate
@@ -66,9 +66,15 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
         figures=_figures(found),
         brief=[by_share([*(_op(line, found, short=True) for line in found.lines), *_others(found)], BRIEF)],
         reasons=_reasons(found, kernels),
-        timeline=timeline(kernels),
+        timeline=timeline(*_phases(found, kernels)) if gpus == 1 else [],
     )
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
+
+
+def _phases(found: TrainingEstimate, kernels: Sequence[StepPart]) -> list[list[StepPart]]:
+    """``kernels`` of each part of the step, in the order of the parts."""
+    parts = dict.fromkeys(line.part for line in found.lines)
+    return [[kernel for line, kernel in zip(found.lines, kernels, strict=True) if line.part == part] for part in parts]
 
 
 def data(found: TrainingEstimate, power: TrainingPower | None = None) -> dict[str, Any]:

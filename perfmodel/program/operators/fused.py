@@ -30,19 +30,31 @@ def inductor(call: Call) -> Op:
     return passed(call, kind, read, moved[-1], elements, flops=4 * elements, rows=rows, at_least=1.0 if len(tensors) > 1 else 0.5)
 
 
-def engine(call: Call, flops: int = 4) -> Op:
-    """A fused kernel of which every tensor is read or written once; the first, as a rule, is its result."""
+def engine(call: Call, kind: str = "triton-elements", flops: int = 4) -> Op:
+    """A fused kernel of an engine, whose first tensor is its result: every tensor is read or written once, of tables as much as that."""
     tensors = call.tensors()
     if not tensors:
         raise UnknownError(f"{call.name} takes no tensor")
-    most = tensors[0].bytes * 4
-    written, *read = [min(one.bytes, most) for one in tensors]
-    return passed(call, "engine", sum(read), written, tensors[0].elements, flops=flops * tensors[0].elements)
+    first, most = tensors[0], 4 * tensors[0].bytes
+    rows = first.elements // max(1, first.shape[-1] if first.shape else 1) if kind == "triton-rows" else 0
+    read = sum(min(one.bytes, most) for one in tensors[1:])
+    return passed(call, kind, read, first.bytes, first.elements, flops=flops * first.elements, rows=rows)
 
 
-_NAMES = (
-    "sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::rmsnorm sgl_kernel::fused_add_rmsnorm sgl_kernel::rotary_embedding "
-    "aiter::rmsnorm aiter::add_rmsnorm aiter::rms_norm aiter::silu_and_mul sglang::store_cache _C::silu_and_mul _C::rms_norm "
-    "_C::fused_add_rms_norm _C::rotary_embedding _C::gelu_and_mul _C_cache_ops::reshape_and_cache_flash vllm::rms_norm"
-)
-OPERATORS: dict[str, Callable[[Call], Op]] = dict.fromkeys(_NAMES.split(), partial(engine))
+def rotated(call: Call) -> Op:
+    """Queries and keys turned in place, by the place of each token."""
+    queries, keys = call.tensor(1), call.tensor(2)
+    size, elements = queries.bytes + keys.bytes, queries.elements + keys.elements
+    return passed(call, "triton-elements", 2 * size, size, elements, flops=3 * elements)
+
+
+_ELEMENTS = """sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul aiter::silu_and_mul _C::silu_and_mul _C::gelu_and_mul sglang::store_cache
+_C_cache_ops::reshape_and_cache_flash"""
+_ROWS = """sgl_kernel::rmsnorm sgl_kernel::fused_add_rmsnorm aiter::rmsnorm aiter::add_rmsnorm aiter::rms_norm _C::rms_norm
+_C::fused_add_rms_norm vllm::rms_norm"""
+OPERATORS: dict[str, Callable[[Call], Op]] = {
+    **dict.fromkeys(_ELEMENTS.split(), engine),
+    **dict.fromkeys(_ROWS.split(), partial(engine, kind="triton-rows")),
+    "sgl_kernel::rotary_embedding": rotated,
+    "_C::rotary_embedding": rotated,
+}

@@ -17,13 +17,16 @@ VERBATIM = True
 def render(report: Report) -> str:
     """The kernels of ``report`` as complete events. UsageError for a report without a timeline."""
     if not report.timeline:
-        raise UsageError("--output: this report has no kernels in time to write as .trace", "ask for one step: no search, no sweep")
+        raise UsageError(
+            "--output: this report has no kernels in time to write as .trace",
+            "ask for one step on one GPU, of prefill, decode or training: no search",
+        )
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(span.lane for span in report.timeline), 1)}
     named = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": report.title}}]
     threads = [{"ph": "M", "pid": 0, "tid": number, "name": "thread_name", "args": {"name": lane}} for lane, number in lanes.items()]
     spans = [
         {
-            **{"ph": "X", "cat": "predicted", "name": span.name, "pid": 0, "tid": lanes[span.lane]},
+            **{"ph": "X", "cat": span.lane, "name": span.name, "pid": 0, "tid": lanes[span.lane]},
             **{"ts": round(1e6 * span.start_s, 4), "dur": round(1e6 * span.seconds, 4), "args": span.details},
         }
         for span in report.timeline
