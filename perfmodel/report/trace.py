@@ -270,6 +270,9 @@ def _figures(found: ProgramAnswer, moved: Sequence[OnDevice]) -> list[Figure]:
     ]
     if found.captured is not None:
         figures.append(Figure("memory at most", format_binary(found.captured.peak_bytes, 3)))
+    elif found.predicted:
+        figures.append(Figure("kernels, measured", format_time(found.compared_s, 3)))
+        figures.append(Figure("kernels, predicted", format_time(found.predicted_s(), 3)))
     return [*figures, *(Figure(f"on {one.device.name}", f"{one.speedup:.3g}x") for one in moved[:2])]
 
 
