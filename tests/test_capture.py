@@ -91,7 +91,7 @@ def test_the_command_says_that_it_is_predicted(run: Any, tmp_path: Path) -> None
     assert "3 GiB at most, 1 GiB before the step" in out
     assert "than predicted here" in " ".join(out.split())
     data = run("", "trace", str(tmp_path / "step.json"), "--hardware", "h200", "--json").json
-    assert data["step_s"] is data["measured_s"] is data["operators"][0]["measured_s"] is None
+    assert data["span_s"] is data["measured_s"] is data["operators"][0]["measured_s"] is None
     assert data["step"]["low"] < data["step"]["predicted_s"] < data["step"]["high"]
     assert data["peak_bytes"] == 3 << 30
 

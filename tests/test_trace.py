@@ -268,11 +268,11 @@ def test_the_command_says_what_can_be_won_and_moves_the_program(run: Any) -> Non
     data = run("", "trace", path, "--on", "a100-sxm-80gb", "--on", "b200", "--gpu-hour", "b200=5", "--json").json
     assert data["predicted_s"] == pytest.approx(data["compared_s"], rel=0.1)
     assert data["low_s"] < data["predicted_s"] < data["high_s"]
-    assert data["busy_s"] == pytest.approx((1 - data["idle_share"]) * data["step_s"])
+    assert data["busy_s"] == pytest.approx((1 - data["idle_share"]) * data["span_s"])
     assert {one["what"] for one in data["gains"]} >= {"launch as a CUDA graph"}
     assert all(earlier["seconds"] >= later["seconds"] for earlier, later in pairwise(data["gains"]))
     a100, b200 = data["devices"]
-    assert a100["predicted_s"] > data["step_s"] > b200["predicted_s"]
+    assert a100["predicted_s"] > data["span_s"] > b200["predicted_s"]
     assert b200["price"] > 0
     assert "the GPU is busy" in run("", "trace", path).out
 

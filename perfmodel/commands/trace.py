@@ -43,7 +43,7 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
 
     found, prices = _answer(options.file, options.hardware), _prices(options.gpu_hour or ())
     other = None if options.compare is None else _answer(options.compare, options.hardware)
-    devices = {device.id: device for device in map(find_device, options.on or ())}
+    devices = {device.id: device for device in (find_device(name, "--on") for name in options.on or ())}
     if strange := set(prices) - set(devices):
         raise UsageError(f"--gpu-hour {min(strange)}: the program is not predicted there", f"add --on {min(strange)}")
     moved = [found.on(device) for device in devices.values()]
@@ -84,5 +84,5 @@ def _prices(texts: Iterable[str]) -> dict[str, float]:
         value = float(price) if re.fullmatch(r"\d+(\.\d+)?", price) else None
         if not is_given or value is None:
             raise UsageError(f"--gpu-hour {text!r} is no price of a device", "write it like h200=3.5")
-        prices[find_device(name).id] = value
+        prices[find_device(name, "--gpu-hour").id] = value
     return prices

@@ -25,6 +25,8 @@ SIZES = {
 }
 SIZES |= {"complex64": 8, "complex128": 16}
 """Bytes of an element by format."""
+LIST_CHUNK = 65536
+"""Elements that a block of PyTorch's kernels over lists of tensors takes: aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
 RANKS = ("bool", "uint8", "int8", "int16", "int32", "int64", "fp8", "fp16", "bf16", "fp32", "fp64", "complex64", "complex128")
 """Formats in the order in which PyTorch promotes one to another."""
 
@@ -79,11 +81,10 @@ Argument = Operand | tuple[Operand, ...] | str | None
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the operator ``name``. ``details``: what is known besides, as a profile tells it (names of kernels)."""
+    """A call of the operator ``name``."""
 
     name: str
     arguments: tuple[Argument, ...]
-    details: tuple[str, ...] = ()
 
     def tensor(self, place: int) -> Operand:
         """The tensor at ``place``; UnknownError if there is none."""

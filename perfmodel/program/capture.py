@@ -13,11 +13,11 @@ from typing import Any
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.program.calls import Argument, Call, Operand, UnknownError
+from perfmodel.program.calls import LIST_CHUNK, Argument, Call, Operand, UnknownError
 from perfmodel.program.launched import SMALL_EMBEDDING
 from perfmodel.program.operators import counted
 from perfmodel.program.price import operator_prediction
-from perfmodel.program.profile import LIST_CHUNK, Launched, Operator, ProgramProfile, opened
+from perfmodel.program.profile import Launched, Operator, ProgramProfile, opened
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.op_time import op_estimate
 
@@ -151,7 +151,7 @@ def _seconds(call: Call, device: Device, fallbacks: FallbackDevices) -> tuple[fl
     try:
         for op in counted(call):
             try:
-                found = operator_prediction(op, device, fallbacks)[1]
+                found = operator_prediction(op, op_estimate(op, device), device, fallbacks)
                 low, seconds, high = low + found.low, seconds + found.seconds, high + found.high
             except PerfmodelError:
                 bound = float(op_estimate(op, device).lower_warm_s)
@@ -171,5 +171,5 @@ def _timeline(program: Captured, seconds: Mapping[Call, float], launch_s: float)
             start, length = max(end + KERNEL_GAP_S, launched), seconds[call] / count
             kernels.append(Launched("", "kernel", start, length, 0, launched_s=launched))
             end = start + length
-        operators.append(Operator(call, kernels, kernels[0].start_s))
+        operators.append(Operator(call, kernels))
     return ProgramProfile("", 1, end, operators)

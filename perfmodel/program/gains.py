@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import PerfmodelError
@@ -17,10 +16,9 @@ from perfmodel.program.answer import ProgramAnswer
 from perfmodel.program.calls import Call, Operand, shown
 from perfmodel.program.operators._counts import passed, product
 from perfmodel.program.price import OperatorGroup, Priced, operator_prediction
+from perfmodel.timing.streaming import graph_gap_s
 from perfmodel.transformer.op import Op
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from perfmodel.transformer.op_time import op_estimate
 
 FUSABLE = frozenset({"elements", "functions", "cast", "strided", "strided-cast"})
 """Kinds of passes that a compiler fuses with those beside them."""
@@ -28,8 +26,6 @@ REORDERED = ("strided", "transposed")
 """Kinds of copies whose only work is another order in memory."""
 ROW_BYTES = 16
 """Bytes that rows of operands are multiples of where the fastest kernels of products take them."""
-GRAPH_GAP_S = 1.4e-6
-"""Between two kernels of a CUDA graph where the profile of the device has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 PAUSE_S = 1e-3
 """A gap from which on the host did something else than launch."""
 WORTH = 0.002
@@ -57,10 +53,8 @@ def _host(found: ProgramAnswer) -> list[Gain]:
     in_graphs = {id(kernel) for one in found.profile.operators if one.graph for kernel in one.kernels}
     late = [(kernel, seconds) for kernel, seconds, late in found.profile.gaps() if late and id(kernel) not in in_graphs]
     pauses = [(seconds, kernel) for kernel, seconds in late if seconds > PAUSE_S]
-    known = found.device.launch_overhead
-    gap_s = float(known.graph.number) if known is not None and known.graph is not None else GRAPH_GAP_S
     waiting, count = sum(seconds for _, seconds in late if seconds <= PAUSE_S) / steps, len(found.profile.kernels) / steps
-    left = count * gap_s
+    left = count * graph_gap_s(found.device)
     graph = "HIP graph" if found.device.vendor == "AMD" else "CUDA graph"
     why = f"the GPU waits {format_time(waiting, 3)} for launches; {count:,.0f} kernels of a {graph} would leave {format_time(left, 2)}"
     listed = [Gain(f"launch as a {graph}", waiting - left, why)] if waiting > left else []
@@ -151,7 +145,7 @@ def _replaced(found: ProgramAnswer, other: Callable[[OperatorGroup], Op | None])
 def _seconds(found: ProgramAnswer, op: Op) -> float | None:
     """Predicted seconds of one run of ``op``; None where nothing predicts it."""
     try:
-        return operator_prediction(op, found.device, found.fallbacks)[1].seconds
+        return operator_prediction(op, op_estimate(op, found.device), found.device, found.fallbacks).seconds
     except PerfmodelError:
         return None
 
@@ -201,9 +195,9 @@ def _close(chains: dict[tuple[Pass, ...], list[float]], chain: Sequence[Pass], s
 
 def _as_one(parts: Sequence[Pass]) -> Op:
     """Passes as one kernel of a compiler: what one leaves for the next is neither written nor read."""
-    handed: Iterable[int] = (max(0, later.read_bytes - before.write_bytes) for before, later in pairwise(parts))
+    read = sum(max(0, later.read_bytes - before.write_bytes) for before, later in pairwise(parts))
     elements = max(one.write_bytes // one.dtype.size for one in parts)
-    return passed(Call("fused", ()), "triton-elements", parts[0].read_bytes + sum(handed), parts[-1].write_bytes, max(1, elements))
+    return passed(Call("fused", ()), "triton-elements", parts[0].read_bytes + read, parts[-1].write_bytes, max(1, elements))
 
 
 def _copies(found: ProgramAnswer) -> Gain | None:

@@ -31,6 +31,17 @@ class OperatorGroup:
     ops: tuple[Op, ...] = ()
     unknown: str = ""
 
+    @property
+    def flops(self) -> float:
+        """FLOP of all calls: of products and attention, else of the vector unit."""
+        return self.count * sum(float(op.kernel.flops or op.kernel.work.vector) for op in self.ops)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that all calls move where each element crosses once."""
+        accesses = [access for op in self.ops for access in op.kernel.accesses]
+        return self.count * sum(float(access.compulsory if access.reread else access.elements) * access.element_size for access in accesses)
+
 
 HOST_COPY = re.compile("Memcpy (HtoD|DtoH)")
 """Kernels that pass over the bus."""
@@ -85,16 +96,15 @@ def _priced(group: OperatorGroup, device: Device, fallbacks: FallbackDevices) ->
     costs = []
     try:
         costs = [op_estimate(op, device) for op in group.ops]
-        parts = [operator_prediction(op, device, fallbacks)[1] for op in group.ops]
+        parts = [operator_prediction(op, cost, device, fallbacks) for op, cost in zip(group.ops, costs, strict=True)]
     except PerfmodelError as error:
         return Priced(group, total(costs), None, error.message)
     return Priced(group, total(costs), parts[0] if len(parts) == 1 else added(parts))
 
 
-def operator_prediction(op: Op, device: Device, fallbacks: FallbackDevices) -> tuple[Estimate, Prediction]:
-    """Bound and roof, and the time of one run of ``op`` as a profile would have it; UnavailableError says why there is none."""
-    cost = op_estimate(op, device)
-    return cost, _in_profile(op, predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost)
+def operator_prediction(op: Op, cost: Estimate, device: Device, fallbacks: FallbackDevices) -> Prediction:
+    """The time of one run of ``op``, which costs ``cost``, as a profile would have it; UnavailableError says why there is none."""
+    return _in_profile(op, predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost)
 
 
 def _in_profile(op: Op, alone: Prediction, cost: Estimate) -> Prediction:

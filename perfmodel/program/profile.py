@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from perfmodel.core.errors import DataError
-from perfmodel.program.calls import Argument, Call, Operand
+from perfmodel.program.calls import LIST_CHUNK, Argument, Call, Operand
 
 DTYPES = {
     "float": "fp32",
@@ -68,7 +68,6 @@ class Operator:
 
     call: Call
     kernels: list[Launched]
-    start_s: float = 0.0
     graph: bool = False
 
 
@@ -76,14 +75,13 @@ class Operator:
 class ProgramProfile:
     """What ran in ``steps`` steps on ``device``. ``span_s``: from the first start to the last end, of all steps together.
 
-    ``launches_s``: what the host took to launch kernels, each. ``graphs``: kernels that CUDA graphs replayed.
+    ``graphs``: kernels that CUDA graphs replayed.
     """
 
     device: str
     steps: int
     span_s: float
     operators: list[Operator]
-    launches_s: list[float] = field(default_factory=list)
     graphs: int = 0
 
     @property
@@ -230,7 +228,6 @@ class _Events:
     launches: dict[Any, _Host] = field(default_factory=dict)
     steps: list[_Host] = field(default_factory=list)
     kernels: list[dict[str, Any]] = field(default_factory=list)
-    threads: dict[Any, list[_Host]] = field(default_factory=dict)
 
 
 def _profile(found: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> ProgramProfile:
@@ -265,7 +262,6 @@ def _sort(event: dict[str, Any], into: _Events) -> None:
     host = _Host(str(event["name"]), start, start + length, event.get("args", {}))
     if kind == "cpu_op":
         into.operators[host.arguments.get("External id")] = host
-        into.threads.setdefault(event.get("tid"), []).append(host)
     elif kind in LAUNCHES:
         into.launches[host.arguments.get("correlation")] = host
     elif STEP.match(host.name):
@@ -281,7 +277,7 @@ _READ = frozenset({*ON_DEVICE, *LAUNCHES, "cpu_op", "user_annotation"})
 def _linked(found: _Events, head: Mapping[str, Any]) -> ProgramProfile:
     """Kernels of whole steps by the operator that launched them, in the order of their start."""
     operators: dict[int, Operator] = {}
-    spans, launches, graphs, held = [], [], 0, set[int]()
+    spans, graphs, held = [], 0, set[int]()
     origin = min(float(one["ts"]) for one in found.kernels) * 1e-6
     for event in sorted(found.kernels, key=lambda one: float(one["ts"])):
         arguments = event["args"]
@@ -296,12 +292,10 @@ def _linked(found: _Events, head: Mapping[str, Any]) -> ProgramProfile:
         spans += [kernel.start_s, kernel.start_s + kernel.seconds]
         replayed = launch is not None and "GraphLaunch" in launch.name
         graphs += replayed
-        if launch is not None and not replayed:
-            launches.append(launch.end_s - launch.start_s)
         key = id(host) if host is not None and not replayed else id(event)
         if key not in operators:
             call = called(host) if host is not None and not replayed else Call("", ())
-            operators[key] = Operator(call, [], kernel.start_s, replayed)
+            operators[key] = Operator(call, [], replayed)
         operators[key].kernels.append(kernel)
     for one in operators.values():
         one.call = with_lists(one.call, one.kernels)
@@ -309,7 +303,7 @@ def _linked(found: _Events, head: Mapping[str, Any]) -> ProgramProfile:
         return _linked(_Events(found.operators, found.launches, [], found.kernels), head)
     device = next((str(one.get("name", "")) for one in head.get("deviceProperties") or [] if isinstance(one, dict)), "")
     steps = len(held) or repetitions([one.call.name or one.kernels[0].name for one in operators.values()])
-    return ProgramProfile(device, steps, max(spans) - min(spans), list(operators.values()), launches, graphs)
+    return ProgramProfile(device, steps, max(spans) - min(spans), list(operators.values()), graphs)
 
 
 def repetitions(names: Sequence[str]) -> int:
@@ -349,8 +343,6 @@ def called(host: _Host) -> Call:
 _WIDTHS = {"1": "int8", "2": "bf16", "4": "fp32", "8": "int64"}
 _FORMAT = re.compile(r"OpaqueType<(\d)u?>|c10::(BFloat16|Half)|\b(double|float|long|int)\b")
 _NARROW = re.compile(r"()c10::(BFloat16|Half)()")
-LIST_CHUNK = 65536
-"""Elements that a block of PyTorch's kernels over lists of tensors takes: aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
 
 
 def with_lists(call: Call, kernels: Sequence[Launched]) -> Call:

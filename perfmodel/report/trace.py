@@ -110,7 +110,7 @@ def _timeline(found: ProgramAnswer) -> list[KernelSpan]:
 # Numbers
 
 
-MEASURED = frozenset(("step_s", "span_s", "busy_s", "idle_share", "known_share", "predicted_share", "measured_s", "compared_s", "gain_s"))
+MEASURED = frozenset(("span_s", "busy_s", "idle_share", "known_share", "predicted_share", "measured_s", "compared_s", "gain_s"))
 """Numbers that need a measured time, with the waits."""
 
 
@@ -133,7 +133,6 @@ def _captured(found: ProgramAnswer, captured: Captured) -> list[Metric]:
 def _metrics(found: ProgramAnswer) -> list[Metric]:
     return [
         Metric("steps", found.profile.steps),
-        Metric("step_s", found.step_s, unit="s"),
         Metric("span_s", found.step_s, unit="s"),
         Metric("busy_s", found.profile.busy_s / found.profile.steps, unit="s"),
         Metric("idle_share", 1 - found.profile.busy_s / found.profile.span_s if found.profile.span_s else 0.0, unit="share"),
@@ -155,10 +154,6 @@ def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
     known = seconds(priced.prediction) if priced else None
     predicted = known and Interval(*(group.count * float(end or 0.0) for end in (known.value, known.low, known.high)))
     shapes = [shown(one) for one in group.call.arguments if isinstance(one, (Operand, tuple))]
-    flops = sum(op.kernel.flops or op.kernel.work.vector for op in group.ops)
-    moved = sum(access.bytes for op in group.ops for access in op.kernel.accesses if not access.reread) + sum(
-        access.compulsory * access.element_size for op in group.ops for access in op.kernel.accesses if access.reread
-    )
     return [
         Metric("name", group.call.name or group.kernels[0][:60], "operator", "text"),
         Metric("shapes", shapes),
@@ -169,8 +164,8 @@ def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
         Metric("low_s", predicted and predicted.low, unit="s"),
         Metric("high_s", predicted and predicted.high, unit="s"),
         Metric("lower_s", (priced and priced.lower_s) or None, "at least", "s"),
-        Metric("flops", group.count * flops if group.ops else None, unit="FLOP"),
-        Metric("bytes", group.count * moved if group.ops else None, unit="B"),
+        Metric("flops", group.flops if group.ops else None, unit="FLOP"),
+        Metric("bytes", group.bytes if group.ops else None, unit="B"),
         Metric("bound", priced and priced.cost.bound, "bound by", "resource"),
         Metric("implementation", priced.prediction.calibration.implementation if priced and priced.prediction else None),
         Metric("gain_s", predicted and max(0.0, group.measured_s - float(predicted.value)), unit="s"),

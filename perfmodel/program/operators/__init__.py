@@ -19,11 +19,6 @@ def table() -> dict[str, Callable[[Call], Op | tuple[Op, ...]]]:
     return dict(plugins((__name__,), "OPERATOR", "OPERATORS"))
 
 
-def is_known(name: str) -> bool:
-    """Whether the table has the operator ``name``."""
-    return name in table() or name.startswith(INDUCTOR)
-
-
 def counted(call: Call) -> tuple[Op, ...]:
     """What ``call`` computes and moves, kernel by kernel; UnknownError where that is not known."""
     function = table().get(call.name)

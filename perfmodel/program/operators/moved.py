@@ -7,15 +7,15 @@ from functools import partial
 from math import prod
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.program.calls import SIZES, Call, Operand, UnknownError
+from perfmodel.program.calls import LIST_CHUNK, SIZES, Call, Operand, UnknownError
 from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import Op
 
 VECTOR_BYTES = 16
 """Bytes that a thread copies at once where tensors are joined: aten/src/ATen/native/cuda/Shape.cu."""
 
-LIST_CHUNK, SURE_OF_LISTS = 65536, 0.5
-"""Elements by which kernels walk through a list whose sizes a profile does not tell, and the share of them that surely exists."""
+SURE_OF_LISTS = 0.5
+"""Share of the elements that surely exist, of a list whose sizes a profile tells by the blocks of its kernels alone."""
 
 
 def concatenated(call: Call) -> Op:

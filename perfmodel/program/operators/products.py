@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from perfmodel.kernels.grouped_matmul import GroupedMatmul
-from perfmodel.program.calls import SIZES, Call, Operand, UnknownError, product_dtype
+from perfmodel.program.calls import Call, Operand, UnknownError, product_dtype
 from perfmodel.program.operators._counts import LARGEST_TILE, product
 from perfmodel.transformer.op import MATMUL, Op, Timed
 
@@ -45,11 +45,10 @@ def linear(call: Call) -> Op:
 
 
 def scaled(call: Call) -> Op:
-    """Products of operands in 8 bits, with scales beside them."""
+    """Products of operands in 8 bits, with scales beside them; the result is taken to be in bf16, as a profile does not tell it."""
     a, b = call.tensor(0), call.tensor(1)
     scales = sum(one.bytes for one in call.tensors()[2:])
-    out = next((name for name in ("bf16", "fp16", "fp32") if name in call.details), "bf16")
-    return product(call, a.shape[0], b.shape[1], a.shape[1], (a, b), extra=scales, written=out if out in SIZES else "")
+    return product(call, a.shape[0], b.shape[1], a.shape[1], (a, b), extra=scales, written="bf16")
 
 
 def grouped(call: Call) -> Op:
