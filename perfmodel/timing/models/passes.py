@@ -16,49 +16,12 @@ from perfmodel.timing.base import Case, Model, Parameter, always, dram_bandwidth
 from perfmodel.timing.engine import joined
 from perfmodel.timing.models.streams import cycles_per_second
 
-KINDS = (
-    *(
-        "elements",
-        "functions",
-        "fill",
-        "cast",
-        "strided",
-        "strided-cast",
-        "transposed",
-        "random",
-        "lists",
-        "triton-elements",
-        "triton-rows",
-        "engine",
-    ),
-    *(
-        "reduce",
-        "reduce-columns",
-        "reduce-all",
-        "argmax",
-        "scan",
-        "sort",
-        "cat",
-        "cat-strided",
-        "gather",
-        "scatter",
-        "embedding-backward",
-        "loss",
-    ),
-    *(
-        "softmax",
-        "layer-norm",
-        "rms-norm",
-        "norm-backward",
-        "softmax-backward",
-        "log-softmax",
-        "log-softmax-backward",
-        "batch-norm",
-        "batch-norm-backward",
-        "group-norm",
-    ),
-    *("group-norm-backward", "layout", "pool", "pool-backward", "upsample", "depthwise", "depthwise-backward"),
-)
+_NAMES = """elements functions fill cast strided strided-cast transposed random lists triton-elements triton-rows
+reduce reduce-columns reduce-all argmax scan sort cat cat-strided gather scatter embedding-backward loss layout
+softmax softmax-long softmax-backward log-softmax log-softmax-backward layer-norm rms-norm norm-backward
+batch-norm batch-norm-inference batch-norm-backward group-norm group-norm-backward
+pool pool-backward upsample depthwise depthwise-backward"""
+KINDS = tuple(_NAMES.split())
 """Kinds of passes, each an implementation with parameters of its own."""
 
 PARAMETERS = (
