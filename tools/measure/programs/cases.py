@@ -163,6 +163,73 @@ FRESH: dict[str, Program] = {
 }
 """Programs measured after all rules and parameters stood, to report on: other models, other shapes."""
 
+GRANITE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8}
+GRANITE |= {"vocab_size": 49152}
+COHERE = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 12, "num_attention_heads": 32, "vocab_size": 256000}
+PHI2 = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 16, "num_attention_heads": 32, "vocab_size": 51200}
+GLM = {"hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 12, "num_attention_heads": 32, "num_key_value_heads": 2}
+GLM |= {"head_dim": 128, "vocab_size": 151552}
+MIXTRAL = {"hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 4}
+OLMOE = {"hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 16}
+SMOLLM3 = {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 18, "num_attention_heads": 16, "num_key_value_heads": 4}
+QWEN2_15B = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2}
+QWEN2_15B |= {"vocab_size": 151936, "tie_word_embeddings": True}
+QWEN2_05B = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}
+QWEN2_05B |= {"vocab_size": 151936, "tie_word_embeddings": True}
+GEMMA_2B = {"hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1}
+GEMMA_2B |= {"head_dim": 256, "vocab_size": 256000}
+IMAGES, MASKED, SEQUENCES = "AutoModelForImageClassification", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"
+
+WIDER: dict[str, Program] = {
+    "granite-2b-prefill": Program(PREFILL, (3, 1100), "GraniteConfig", GRANITE),
+    "cohere-prefill": Program(PREFILL, (2, 1536), "CohereConfig", COHERE),
+    "gptj-prefill-fp16": Program(PREFILL, (2, 1024), "GPTJConfig", {"n_embd": 4096, "n_layer": 8, "n_head": 16}, dtype="float16"),
+    "phi2-training": Program(TRAINING, (2, 1024), "PhiConfig", PHI2),
+    "mpt-prefill": Program(PREFILL, (2, 1024), "MptConfig", {"d_model": 2048, "n_layers": 16, "n_heads": 16}),
+    "glm-decode-24": Program(DECODE, (24, 3000), "GlmConfig", GLM),
+    "mixtral-training": Program(TRAINING, (4, 512), "MixtralConfig", MIXTRAL),
+    "olmoe-prefill": Program(PREFILL, (2, 1500), "OlmoeConfig", OLMOE),
+    "smollm3-training": Program(TRAINING, (3, 1024), "SmolLM3Config", SMOLLM3, autocast=True),
+    "qwen2-1.5b-decode-48": Program(DECODE, (48, 1500), "Qwen2Config", QWEN2_15B),
+    "qwen2-0.5b-prefill-compiled": Program(PREFILL, (8, 1024), "Qwen2Config", QWEN2_05B, compiled=True),
+    "gemma-2b-training": Program(TRAINING, (1, 2048), "GemmaConfig", GEMMA_2B),
+    "llama-1b-training-eager": Program(TRAINING, (2, 1024), "LlamaConfig", LLAMA_1B, attention="eager"),
+    "gpt2-compiled-training": Program(TRAINING, (6, 768), "GPT2Config", {}, compiled=True, autocast=True),
+    "xlm-roberta-training": Program(TRAINING, (12, 320), "XLMRobertaConfig", {"vocab_size": 250002}, MASKED),
+    "mobilebert-forward": Program(FORWARD, (64, 256), "MobileBertConfig", {}, "AutoModel"),
+    "deberta-v2-training": Program(TRAINING, (8, 320), "DebertaV2Config", {"hidden_size": 768, "num_hidden_layers": 12}, MASKED),
+    "bert-base-training-fp32": Program(TRAINING, (12, 384), "BertConfig", {}, MASKED, dtype="float32"),
+    "mpnet-forward-fp16": Program(FORWARD, (48, 384), "MPNetConfig", {}, "AutoModel", dtype="float16"),
+    "modernbert-training": Program(TRAINING, (16, 512), "ModernBertConfig", {}, MASKED, autocast=True),
+    "t5-large-training": Program(TRAINING, (4, 384), "T5Config", T5_BASE | {"d_model": 1024, "d_ff": 4096, "num_heads": 16}, SEQUENCES),
+    "pegasus-training": Program(TRAINING, (6, 512), "PegasusConfig", {"encoder_layers": 8, "decoder_layers": 8}, SEQUENCES),
+    "deit-base-training": Program(
+        TRAINING, (48, 224), "DeiTConfig", {"architectures": ["DeiTForImageClassification"]}, IMAGES, autocast=True
+    ),
+    "swinv2-base-forward": Program(FORWARD, (32, 256), "Swinv2Config", SWIN_BASE | {"image_size": 256, "window_size": 8}, "AutoModel"),
+    "mobilevit-forward": Program(FORWARD, (96, 256), "MobileViTConfig", {}, "AutoModel"),
+    "pvt-v2-forward": Program(FORWARD, (64, 224), "PvtV2Config", {}, "AutoModel"),
+    "regnet-training": Program(TRAINING, (64, 224), "RegNetConfig", {}, IMAGES, autocast=True),
+    "efficientnet-forward": Program(FORWARD, (64, 300), "EfficientNetConfig", {"image_size": 300}, "AutoModel"),
+    "mobilenet-v2-training": Program(TRAINING, (128, 224), "MobileNetV2Config", {}, IMAGES, autocast=True),
+    "bit-forward": Program(FORWARD, (48, 224), "BitConfig", {}, "AutoModel"),
+    "convnextv2-training": Program(TRAINING, (24, 224), "ConvNextV2Config", {}, IMAGES),
+    "focalnet-forward": Program(FORWARD, (48, 224), "FocalNetConfig", {}, "AutoModel"),
+    "yolos-forward": Program(FORWARD, (8, 512), "YolosConfig", {"image_size": [512, 512]}, "AutoModel"),
+    "videomae-forward": Program(FORWARD, (6, 224), "VideoMAEConfig", {}, "AutoModel"),
+    "timesformer-forward": Program(FORWARD, (6, 224), "TimesformerConfig", {}, "AutoModel"),
+    "wav2vec2-forward": Program(FORWARD, (12, 160000), "Wav2Vec2Config", {}, "AutoModel"),
+    "ast-forward": Program(FORWARD, (16, 1024), "ASTConfig", {}, "AutoModel"),
+    "vit-base-training-compiled": Program(TRAINING, (32, 224), "ViTConfig", {}, IMAGES, compiled=True),
+    "mixer-plain-training": Program(TRAINING, (128, 196), build=lambda torch: mixer(torch, 768, 12), autocast=True),
+    "vae-plain-forward": Program(FORWARD, (2, 64), build=lambda torch: decoder(torch, 512)),
+    "ranking-plain-training": Program(TRAINING, (8192, 26), build=lambda torch: ranking(torch, 128)),
+    "unet-plain-narrow-training": Program(TRAINING, (16, 48), build=lambda torch: unet(torch, 128)),
+    "dit-plain-wide-forward": Program(FORWARD, (8, 48), build=lambda torch: dit(torch, 1536, 24, 10)),
+    "gpt-plain-narrow-training": Program(TRAINING, (24, 384), build=lambda torch: gpt(torch, 640, 10, 12), autocast=True),
+}
+"""Programs of many more kinds, measured after all rules and parameters that the others taught."""
+
 
 def prepared(program: Program, torch: Any, device: str = "cuda") -> Step:
     """The program with its model and inputs on ``device``, as a function that runs one step."""
@@ -210,6 +277,13 @@ def _inputs(program: Program, model: Any, torch: Any, device: str) -> dict[str, 
         return example
     if program.head == "encoder":
         return {"input_features": torch.randn(batch, config.num_mel_bins, size, device=device, dtype=dtype)}
+    entry = getattr(model, "main_input_name", "input_ids")
+    if entry == "input_values":  # sound, or its spectra
+        return {
+            entry: torch.randn(batch, size, *([config.num_mel_bins] if hasattr(config, "num_mel_bins") else ()), device=device, dtype=dtype)
+        }
+    if hasattr(config, "num_frames"):
+        return {entry: torch.randn(batch, config.num_frames, 3, size, size, device=device, dtype=dtype)}
     if hasattr(config, "num_channels"):
         found = {"pixel_values": torch.randn(batch, 3, size, size, device=device, dtype=dtype)}
         return found | ({"labels": torch.zeros(batch, dtype=torch.long, device=device)} if program.phase == TRAINING else {})
@@ -354,3 +428,89 @@ def unet(torch: Any, width: int) -> Any:
             return self.out(self.merge(torch.cat([self.up(low), high], dim=1))).float().square().mean()
 
     return Unet()
+
+
+def mixer(torch: Any, width: int, layers: int) -> Any:
+    """An MLP-Mixer: products over places and over channels by turns; its result is the mean square."""
+    nn = torch.nn
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, places: int) -> None:
+            super().__init__()
+            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.over_places = nn.Sequential(nn.Linear(places, width // 2), nn.GELU(), nn.Linear(width // 2, places))
+            self.over_channels = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+        def forward(self, x: Any) -> Any:
+            x = x + self.over_places(self.first(x).transpose(1, 2)).transpose(1, 2)
+            return x + self.over_channels(self.second(x))
+
+    class Mixer(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.Sequential(*(Block(196) for _ in range(layers)))
+
+        def example(self, batch: int, size: int, dtype: Any, device: str) -> dict[str, Any]:
+            return {"x": torch.randn(batch, size, width, device=device, dtype=dtype)}
+
+        def forward(self, x: Any) -> Any:
+            return self.blocks(x).float().square().mean()
+
+    return Mixer()
+
+
+def decoder(torch: Any, width: int) -> Any:
+    """The decoder of a picture's latents: convolutions with group norms, their width halved as the resolution doubles, three times."""
+    nn = torch.nn
+
+    class Residual(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, inputs: int, outputs: int) -> None:
+            super().__init__()
+            self.chain = nn.Sequential(nn.GroupNorm(32, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, padding=1))
+            self.chain.extend((nn.GroupNorm(32, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, padding=1)))
+            self.skip = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+        def forward(self, x: Any) -> Any:
+            return self.skip(x) + self.chain(x)
+
+    class Decoder(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            parts, inputs = [nn.Conv2d(4, width, 3, padding=1), Residual(width, width)], width
+            for outputs in (width, width // 2, width // 4):
+                parts += [Residual(inputs, outputs), Residual(outputs, outputs), nn.Upsample(scale_factor=2)]
+                parts.append(nn.Conv2d(outputs, outputs, 3, padding=1))
+                inputs = outputs
+            self.parts = nn.Sequential(*parts, nn.GroupNorm(32, inputs), nn.SiLU(), nn.Conv2d(inputs, 3, 3, padding=1))
+
+        def example(self, batch: int, size: int, dtype: Any, device: str) -> dict[str, Any]:
+            return {"x": torch.randn(batch, 4, size, size, device=device, dtype=dtype)}
+
+        def forward(self, x: Any) -> Any:
+            return self.parts(x)
+
+    return Decoder()
+
+
+def ranking(torch: Any, width: int) -> Any:
+    """A recommender: a table for each feature, their products with one another, and layers above; its result is the loss."""
+    nn = torch.nn
+
+    class Ranking(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList(nn.Embedding(100_000, width) for _ in range(26))
+            self.below = nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, width), nn.ReLU())
+            self.above = nn.Sequential(nn.Linear(27 * 27 + width, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
+
+        def example(self, batch: int, size: int, dtype: Any, device: str) -> dict[str, Any]:
+            picks = torch.randint(0, 100_000, (batch, size), device=device)
+            return {"dense": torch.randn(batch, 13, device=device, dtype=dtype), "picks": picks}
+
+        def forward(self, dense: Any, picks: Any) -> Any:
+            low = self.below(dense)
+            x = torch.stack([low, *(table(picks[:, place]) for place, table in enumerate(self.tables))], dim=1)
+            found = self.above(torch.cat([low, torch.bmm(x, x.transpose(1, 2)).flatten(1)], dim=1))
+            return nn.functional.binary_cross_entropy_with_logits(found.float(), torch.ones_like(found, dtype=torch.float32))
+
+    return Ranking()

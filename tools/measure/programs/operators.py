@@ -61,7 +61,10 @@ class Draw:
 
     def pictures(self, dtype: Any = None) -> Any:
         """[b, c, edge, edge]."""
-        c, edge = self.random.choice((32, 64, 96, 128, 256, 320, 512, 1024)), self.random.choice((7, 14, 16, 28, 32, 56, 64, 112))
+        c, edge = (
+            self.random.choice((32, 64, 96, 128, 256, 320, 512, 1024, 1344, 2048)),
+            self.random.choice((7, 14, 16, 28, 32, 56, 64, 96, 112)),
+        )
         b = max(1, self.elements(4) // (c * edge * edge))
         x = self.torch.randn(b, c, edge, edge, device="cuda", dtype=dtype or self.dtype())
         return x.to(memory_format=self.torch.channels_last) if self.random.random() < 0.25 else x
@@ -177,8 +180,12 @@ def _norms(d: Draw) -> None:
     y.backward(t.randn_like(y))
 
 
+LENGTHS = (49, 64, 128, 196, 197, 256, 512, 577, 785, 1024, 1025, 1500, 2048, 2305, 3136, 3137, 4096, 5185)
+"""Keys of attention: of text, and of pictures by patches with a token before them."""
+
+
 def _softmax(d: Draw) -> None:
-    x = d.rows(d.random.choice((64, 128, 197, 256, 512, 1024, 2048, 4096))).requires_grad_()
+    x = d.rows(d.random.choice(LENGTHS)).requires_grad_()
     y = d.torch.softmax(x, -1)
     y.backward(d.torch.randn_like(y))
 
@@ -244,22 +251,42 @@ def _convolved(d: Draw) -> None:
     t, f, r = d.torch, d.torch.nn.functional, d.random
     dtype = r.choice((t.bfloat16, t.bfloat16, t.bfloat16, t.float16, t.float32))
     c, k, edge = (
-        r.choice((3, 4, 32, 64, 128, 256, 320, 512, 1024)),
-        r.choice((32, 64, 96, 128, 256, 320, 512, 1024)),
+        r.choice((3, 4, 24, 32, 64, 96, 128, 192, 256, 320, 448, 512, 768, 1024, 2048)),
+        r.choice((4, 32, 64, 96, 128, 256, 320, 512, 1024)),
         r.choice((7, 14, 28, 32, 56, 64, 112)),
     )
-    size, stride = r.choice(((1, 1), (1, 1), (3, 1), (3, 1), (3, 1), (3, 2), (1, 2), (7, 2), (4, 4), (16, 16)))
+    size, stride = r.choice(((1, 1), (1, 1), (3, 1), (3, 1), (3, 1), (3, 2), (1, 2), (5, 1), (7, 2), (2, 2), (4, 4), (14, 14), (16, 16)))
     edge = max(edge, 2 * size)
-    groups = c if r.random() < 0.1 and c > 4 else 1
-    k = c if groups > 1 else k
+    groups = r.choice((1, 1, 1, 1, 1, 1, 1, c, c, max(1, c // 32))) if c > 4 else 1
+    if groups > 1:  # as networks have them
+        k, (size, stride) = c, r.choice(((3, 1), (3, 2), (5, 1), (7, 1)))
     b = max(1, min(128, d.elements(4) // (max(c, k) * edge * edge)))
     x = t.randn(b, c, edge, edge, device="cuda", dtype=dtype, requires_grad=c > 4)
     w = t.randn(k, c // groups, size, size, device="cuda", dtype=dtype, requires_grad=True)
-    if r.random() < 0.2:
+    if r.random() < 0.3:
         x, w = (one.detach().to(memory_format=t.channels_last).requires_grad_() for one in (x, w))
     bias = t.randn(k, device="cuda", dtype=dtype, requires_grad=True) if r.random() < 0.5 else None
     y = f.conv2d(x, w, bias, stride, size // 2 if stride < 4 else 0, 1, groups)
     y.backward(t.randn_like(y))
+
+
+def _attended(d: Draw) -> None:
+    """Attention with a mask that is added, with dropout, or with neither; forward, and backward half of the time."""
+    t, r = d.torch, d.random
+    h, dim, n = (
+        r.choice((4, 8, 12, 16, 32)),
+        r.choice((32, 64, 64, 80, 96, 128, 128)),
+        r.choice((49, 128, 197, 256, 512, 577, 1024, 2048, 4096)),
+    )
+    b = max(1, min(2048, d.elements(8) // (h * dim * n)))
+    dtype, train = r.choice((t.bfloat16, t.bfloat16, t.float16)), r.random() < 0.5
+    q, k, v = (t.randn(b, n, h, dim, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_(train) for _ in range(3))
+    kind, mask = r.choice(("mask", "mask", "dropout", "causal", "both")), None
+    if kind in ("mask", "both"):
+        mask = t.zeros(r.choice((1, b)), r.choice((1, h)) if b * h * n * n < 1e9 else 1, n, n, device="cuda", dtype=dtype)
+    y = t.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.1 if kind in ("dropout", "both") else 0.0, kind == "causal")
+    if train:
+        y.backward(t.randn_like(y))
 
 
 def _chains(torch: Any) -> dict[str, Callable[..., Any]]:
@@ -307,7 +334,7 @@ def main(seed: int, limit_s: float, tar: tarfile.TarFile, folder: Path, names: l
     from torch.profiler import ProfilerActivity, profile
 
     draw, begin, number = Draw(torch, seed), time.monotonic(), 0
-    families = [one for one in (*FAMILIES, _convolved, _compiled) if one.__name__ in names] or FAMILIES
+    families = [one for one in (*FAMILIES, _convolved, _attended, _compiled) if one.__name__ in names] or FAMILIES
     while time.monotonic() - begin < limit_s:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:
             for place in range(EACH):
