@@ -109,12 +109,6 @@ def with_engine() -> list[str]:
     return [f"{asked.get(name) or ' '.join(examples(name)[0])} --engine {{}}" for name in all_commands() if "engine" in parameters(name)]
 
 
-def graph() -> Any:
-    nodes = [("a", ["x"]), ("b", ["a"]), ("c", ["a", "b"]), ("d", ["c"])]
-    listed = [{"name": name, "inputs": inputs, "size": "32 MB", "cost": 1, "backward": 2} for name, inputs in nodes]
-    return {"inputs": {"x": "32 MB"}, "nodes": listed}
-
-
 def csv(name: str) -> str:
     """The head of a file that Nsight Compute wrote."""
     return "\n".join((DATA / name).read_text().splitlines()[:9])
@@ -192,7 +186,6 @@ SEEDS: dict[str, list[Seeds]] = {
     ],
     "perfmodel.catalog.find_engine": [Seeds(".yaml", engines(), with_engine())],
     "perfmodel.catalog.find_system": [Seeds(".yaml", systems(), ["model gpt2 --phase train --system {}"])],
-    "perfmodel.remat.graph.read_graph": [Seeds(suffix, [graph()], ["remat --graph-file {}"]) for suffix in (".json", ".yaml")],
     "perfmodel.report.document.read_report": [Seeds(".json", [tree("report/example.json")], ["report {}", "report {} --json"])],
     "perfmodel.study.schema.read_study": [Seeds(".yaml", studies(), ["report {}", "roofline {}"])],
     "perfmodel.sweep.study.read_study": [Seeds(".yaml", sweeps())],

@@ -181,21 +181,6 @@ def test_a_damaged_answer_is_refused(key: str, value: float) -> None:
     assert "x.json: " in err
 
 
-@pytest.mark.parametrize("field", ["name", "inputs", "size", "cost"])
-def test_a_long_text_of_a_graph_is_cut(field: str) -> None:
-    node: dict[str, Any] = {
-        "name": "a",
-        "inputs": ["x"],
-        "size": 2,
-        "cost": 1,
-        field: ["x" * 153_000] if field == "inputs" else "x" * 153_000,
-    }
-    Path("g.json").write_text(json.dumps({"inputs": {"x": 1}, "nodes": [node, node]}))
-    code, _, err = asked("remat", "--graph-file", "g.json")
-    assert code == 1
-    assert len(err) < 2100
-
-
 def test_damaged_numbers_of_other_files_are_refused() -> None:
     profile = yaml.safe_load((ROOT / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text())
     config = {"model_type": "llama", "num_hidden_layers": 1, "layer_types": [["full_attention"]]}

@@ -30,17 +30,12 @@ from tools.commands import all_commands, command
 COMMANDS = all_commands()
 ABSURD = ["nan", "inf", "-inf", "1e400", "-0", "-1", "9e99", "9" * 5000]
 LONG = "x" * 5000
-GRAPH = {
-    "inputs": {"x": 1},
-    "nodes": [{"name": "a", "inputs": ["x"], "size": 2, "cost": 3}, {"name": "b", "inputs": ["a"], "size": 2, "cost": 1}],
-}
 
 
 @pytest.fixture(autouse=True)
 def _apart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     no_measuring(monkeypatch)
-    Path("graph.json").write_text(json.dumps(GRAPH))
 
 
 def base(name: str, without: Any = None) -> list[str]:
@@ -213,7 +208,6 @@ def test_a_file_that_exists_is_named_in_full(tmp_path):
         "attention --n 512 --d 64 --algorithm flash --minimal-backward --fused-scale",
         "sweep --n 512 --d 64 --algorithm standard,flash --block-q 64",
         "compare standard flash --attention n=512,d=64,block_q=64 --hardware h200",
-        "remat --graph-file graph.json --budget 6 --seconds 3",
     ],
 )
 def test_what_some_part_of_a_comparison_reads_is_taken(line):
@@ -232,7 +226,7 @@ VALUES = {
     **{"implementation": "huggingface", "system": "dgx-h100", "search": "16", "example": "sin-cos", "size": "1MiB", "flops": "3FLOP"},
     **{"threads": "96", "registers": "128", "element_bytes": "2", "rope_dtype": "fp32", "scale_group": "32", "block_size": "1000"},
     **{"reserve": "9GiB", "layers": "5", "checkpoints": "2", "every": "2", "slots": "7", "memory": "5", "strategy": "revolve", "cost": "3"},
-    **{"backward": "7", "interior": "1", "width": "32", "graph": "graph.json", "seconds": "9", "backend": "cpu"},
+    **{"backward": "7", "interior": "1", "width": "32", "backend": "cpu"},
     **{"counters_csv": "x.csv", "records": "shipped", "tolerance": "0.0001%", "verdict": "wrong", "ncu": "x.csv", "baseline": "x.json"},
     **{"attention": "n=128 d=64", "matmul": "64x64x64", "model": "gpt2 decode", "threshold": "1%", "fail_on": "changed", "where": "n<600"},
     **{"columns": "n,time", "minimize": "time", "subject_to": "n<600", "pareto": "time,memory", "top": "3", "form": "csv", "dask": "x"},
@@ -270,10 +264,7 @@ OF_COMMAND = {
         for name, clock in {"attention": "sustained", "matmul": "sustained", "model": "burst", "batch": "burst"}.items()
     },
 }
-HOW = {
-    ("sweep", "memory"): "the bytes of rows held at once: any number gives the same rows",
-    ("remat", "seconds"): "the time after which the exact solver gives up: these examples are solved sooner, on any machine",
-}
+HOW = {("sweep", "memory"): "the bytes of rows held at once: any number gives the same rows"}
 """Options that say how an answer is found and may not change it, and why."""
 MODES = {
     "attention": [
@@ -293,13 +284,8 @@ MODES = {
     "kv-cache": ["llama-3-8b", "llama-3-8b --kv-dtype int8", "deepseek-v3"],
     "fuse": ["--elements 1048576 --ops 30", "--example sin-cos --dtype fp32"],
     "remat": [
-        *("--layers 8", "--layers 4 --width 64", "gpt2 --batch 3", "--layers 8 --budget 4", "--layers 6 --budget 5 --exact"),
-        *(
-            "--layers 4 --autograd",
-            "--layers 4 --width 64 --autograd --hardware h200",
-            "--graph-file graph.json",
-            "--graph-file graph.json --budget 6",
-        ),
+        *("--layers 8", "--layers 4 --width 64", "gpt2 --batch 3", "--layers 8 --budget 4"),
+        *("--layers 4 --autograd", "--layers 4 --width 64 --autograd --hardware h200"),
     ],
 }
 """Lines in which other options are read: every algorithm and pass, phase and kind of question."""

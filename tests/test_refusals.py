@@ -280,11 +280,8 @@ RULES = {
     ],
     "remat": [
         ("--width 64 --layers 4 --n 128", "--n is for a model"),
-        ("--layers 4 --seconds 5", "--seconds is for the exact solver"),
         ("--layers 4 --autograd --strategy revolve", "--strategy is for schedules"),
-        ("--layers 4 --budget 3 --exact --checkpoints 2", "--checkpoints is for schedules"),
-        ("--graph-file graph.json --layers 3", "--layers is for a chain of layers"),
-        ("--graph-file graph.json --seconds 3", "--seconds is for the exact solver"),
+        ("--layers 4 --autograd --budget 3", "--budget is for schedules"),
     ],
     "roofline": [
         ("--attention 'n=64 d=64 hed=2'", "--attention: hed: unknown field; did you mean"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -226,52 +225,6 @@ def test_autograd(run):
     assert "kept already" in relu
 
 
-# The exact solver
-
-
-def test_exact(run):
-    pytest.importorskip("scipy.optimize", reason="the exact solver needs SciPy")
-    outcome = run("remat --layers 6 --budget 5 --exact")
-    assert "Cost 21, 16.7% more than with everything kept; nothing is cheaper." in outcome.out
-    data = run("remat --layers 6 --budget 5 --exact --json").json
-    assert data["schema"] == "perfmodel.remat_graph/1"
-    assert (data["exact"]["cost"], data["exact"]["peak"], data["exact"]["proved"]) == (21, 5, True)
-    optimal = results(run("remat --layers 6 --budget 5 --json").json)["optimal"]
-    assert optimal["cost"] == data["exact"]["cost"]
-    assert "Does not fit: no schedule takes 3 values or less; the least is 4 values." in run("remat --layers 4 --budget 3 --exact").out
-
-
-GRAPH = {
-    "inputs": {"x": "32 MB"},
-    "nodes": [
-        {"name": "qkv", "inputs": ["x"], "size": "96 MB", "cost": 6},
-        {"name": "scores", "inputs": ["qkv"], "size": "256 MB", "cost": 2},
-        {"name": "out", "inputs": ["scores", "qkv"], "size": "32 MB", "cost": 2},
-        {"name": "sum", "inputs": ["x", "out"], "size": "32 MB", "cost": 1},
-        {"name": "up", "inputs": ["sum"], "size": "384 MB", "cost": 8},
-        {"name": "down", "inputs": ["up"], "size": "32 MB", "cost": 8},
-    ],
-}
-
-
-def test_a_graph(run, tmp_path):
-    """Within less memory the scores are built again: they are large and cheap."""
-    pytest.importorskip("scipy.optimize", reason="the exact solver needs SciPy")
-    path = tmp_path / "layer.json"
-    path.write_text(json.dumps(GRAPH))
-    plain = run(f"remat --graph-file {path}")
-    assert plain.code == 0
-    assert "Give --budget for the cheapest schedule within it." in plain.out
-    peak = run(f"remat --graph-file {path} --json").json["keep_all"]["peak"]
-    data = run(f"remat --graph-file {path} --budget {(peak - 10**8) // 10**6}MB --json").json
-    assert data["exact"]["made"]["scores"] == 2
-    assert data["exact"]["peak"] <= peak - 10**8
-    assert data["exact"]["cost"] == data["keep_all"]["cost"] + 2
-    text = run(f"remat --graph-file {path} --budget {(peak - 10**8) // 10**6}MB").out
-    assert "made more than once" in text
-    assert "Checkmate" in text
-
-
 # Speed and mistakes
 
 
@@ -329,22 +282,12 @@ def test_starts_without_numpy():
         ("remat llama-3-8b --batch 0", "--batch is 0"),
         ("remat lama-3-8b", "llama-3-8b"),
         ("remat --layers 3 --relu", "--relu goes with --autograd"),
-        ("remat --layers 3 --exact", "--budget is missing"),
-        ("remat --layers 6 --budget 5 --exact --seconds 0", "--seconds is 0"),
     ],
 )
 def test_mistakes(run, line, message):
     outcome = run(line)
     assert outcome.code == 2
     assert message in outcome.err
-
-
-def test_what_is_not_there(run, tmp_path):
-    path = tmp_path / "graph.json"
-    path.write_text('{"nodes": []}')
-    assert f"{path}: no list 'nodes' in it" in run(f"remat --graph-file {path}").err
-    assert run(f"remat --graph-file {tmp_path}/none.json").code == 1
-    assert "take --strategy optimal" in run("remat --layers 3 --interior 1 --budget 4 --exact").err
 
 
 def test_the_longest_chain_is_answered_and_a_longer_one_refused() -> None:

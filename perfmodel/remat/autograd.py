@@ -15,7 +15,6 @@ from itertools import accumulate
 
 from perfmodel.core.arith import Number
 from perfmodel.remat.chain import Chain
-from perfmodel.remat.graph import keep_all, linear_graph, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,24 @@ def picture(chain: Chain, relu: bool = False) -> Picture:
     grown = [beside + eager_bytes(chain, layer + 1) for layer in range(len(chain))]
     whole = grown[-1] + chain.input  # the gradient of the input comes last
     eager = list(zip(ends, [*grown, *[grown[-1]] * (len(chain) - 1), whole], strict=True))
-    graph = linear_graph(chain, relu, weights=True)
-    moments = [moment for moment in run(graph, keep_all(graph)).moments if not graph.nodes[moment.step.node].name.startswith(("dW", "end"))]
-    return Picture(chain, records(chain, relu), eager, [(moment.end, moment.during) for moment in moments])
+    return Picture(chain, records(chain, relu), eager, list(_as_needed(chain, relu)))
+
+
+def _as_needed(chain: Chain, relu: bool) -> Iterator[tuple[Number, Number]]:
+    """(end, bytes) of every step, a gradient coming when backward gets there and going with its value once both are used."""
+    last, now = len(chain) - 1, 0
+    held = chain.input + chain.weights
+    for i, layer in enumerate(chain.layers):
+        now, held = now + layer.forward, held + layer.output
+        yield now, held
+        if relu and i < last:
+            yield now, held + layer.output  # z_i beside its ReLU, in whose place it goes
+    yield now, held + chain.sizes[-1]  # the gradient of the last output beside it, in whose place it goes
+    for i, layer in reversed([*enumerate(chain.layers)]):
+        if relu and i < last:
+            yield now, held + layer.output  # dz_i; then x_(i+1) goes, and its gradient
+            held -= layer.output
+        size, read = chain.sizes[i], i > 0 and not relu  # x_i goes now, unless a ReLU before it still reads it
+        now, held = now + layer.backward, held + layer.weights + size
+        yield now, held
+        held -= layer.output + read * size

@@ -1,4 +1,4 @@
-"""A question about rematerialization as a user puts it: a chain or a graph, then schedules, the exact solver, or autograd."""
+"""A question about rematerialization as a user puts it: a chain of layers, then schedules or what autograd keeps."""
 
 from __future__ import annotations
 
@@ -13,76 +13,37 @@ if TYPE_CHECKING:
     from perfmodel.remat.schedule import Plan
     from perfmodel.remat.source import Source
 
-SCHEDULES, EXACT, AUTOGRAD, GRAPH = "schedules", "exact", "autograd", "graph"
-
-
-def _of(words: str, *modes: str) -> Condition:
-    return Condition(f"is for {words}", "leave it out", lambda asked: asked.mode in modes)
-
-
-_CHAIN = _of("a chain of layers", SCHEDULES, EXACT, AUTOGRAD)
-_TIMED_CHAIN = _of("schedules and --exact", SCHEDULES, EXACT)
-IN_SCHEDULES = _of("schedules", SCHEDULES)
-_RELU = Condition("goes with --autograd", "schedules take sizes and costs, whatever is in a layer", lambda asked: asked.mode == AUTOGRAD)
-_OF_MODEL = Condition("is for a model", "leave it out, or name a model", lambda asked: asked.model is not None and asked.mode != GRAPH)
-_SOLVED = Condition(
-    "is for the exact solver",
-    "add --budget with --exact or --graph-file, or leave it out",
-    lambda asked: asked.mode == EXACT or (asked.mode == GRAPH and asked.memory is not None),
-)
+IN_SCHEDULES = Condition("is for schedules", "leave it out", lambda asked: not asked.autograd)
+_RELU = Condition("goes with --autograd", "schedules take sizes and costs, whatever is in a layer", lambda asked: asked.autograd)
+_OF_MODEL = Condition("is for a model", "leave it out, or name a model", lambda asked: asked.model is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class RematQuestion(Question):
-    """What backward of a chain of layers, or of a graph, keeps and computes again."""
+    """What backward of a chain of layers keeps and computes again."""
 
-    model: str | None = argument("MODEL", "A model whose layers are the chain.", None, reader=_CHAIN)
-    layers: int | None = option("Layers of the chain.", reader=_CHAIN)
+    model: str | None = argument("MODEL", "A model whose layers are the chain.", None)
+    layers: int | None = option("Layers of the chain.")
     checkpoints: str | None = option("Layers, from 0, whose outputs are kept, such as 2,5.", reader=IN_SCHEDULES)
     every: int | None = option("Layers per segment, for every-k.", reader=IN_SCHEDULES)
     slots: int | None = option(
         "Values stored at once, x_0 among them, for revolve. [default: as the checkpoints, or for one more pass]", reader=IN_SCHEDULES
     )
     memory: str | None = option(
-        "Memory: values, or bytes such as 40GB. Adds the optimal schedule within it.",
-        "--budget",
-        old="--memory",
-        reader=_of("schedules, --exact and --graph-file", SCHEDULES, EXACT, GRAPH),
+        "Memory: values, or bytes such as 40GB. Adds the optimal schedule within it.", "--budget", old="--memory", reader=IN_SCHEDULES
     )
     strategy: list[str] | None = option("Only this one; the first one's timeline is drawn. Repeatable.", reader=IN_SCHEDULES)
-    cost: str | None = option("Forward, per layer or for all: 1,2,1 or 2ms. [default: 1 step]", reader=_TIMED_CHAIN)
-    backward: str | None = option("Backward, likewise. [default: twice the forward cost]", reader=_TIMED_CHAIN)
-    size: str | None = option("Of outputs, likewise: 1,2,1 or 32MB. [default: 1 value]", reader=_CHAIN)
-    interior: str | None = option("Beside its input, what backward of a layer needs. [default: nothing]", reader=_TIMED_CHAIN)
-    width: str | None = option("Columns of linear layers: one number, or of x_0, x_1, ...", reader=_CHAIN)
-    batch: int = option("Rows of linear layers, sequences of a model.", default=1, reader=_CHAIN)
+    cost: str | None = option("Forward, per layer or for all: 1,2,1 or 2ms. [default: 1 step]", reader=IN_SCHEDULES)
+    backward: str | None = option("Backward, likewise. [default: twice the forward cost]", reader=IN_SCHEDULES)
+    size: str | None = option("Of outputs, likewise: 1,2,1 or 32MB. [default: 1 value]")
+    interior: str | None = option("Beside its input, what backward of a layer needs. [default: nothing]", reader=IN_SCHEDULES)
+    width: str | None = option("Columns of linear layers: one number, or of x_0, x_1, ...")
+    batch: int = option("Rows of linear layers, sequences of a model.", default=1)
     n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes]", reader=_OF_MODEL)
-    dtype: str | None = option("fp32, tf32, fp16, bf16, fp8; fp64 for --width. [default: fp16; bf16 for a model]", reader=_CHAIN)
-    hardware: str | None = option(f"Device that times a model or --width. [default: {DEFAULT_DEVICE}]", reader=_CHAIN)
-    graph: str | None = option(
-        "Any graph, as JSON or YAML; --budget then asks the exact solver.", "--graph-file", metavar="FILE", old="--graph"
-    )
-    exact: bool = option(
-        "Ask the exact solver for the chain within --budget.",
-        "--exact",
-        default=False,
-        reader=_of("a chain of layers; a graph with --budget asks the exact solver", EXACT),
-    )
-    seconds: float = option("For the exact solver.", default=60.0, reader=_SOLVED)
-    autograd: bool = option(
-        "Show what each operation keeps, and when it goes.",
-        "--autograd",
-        default=False,
-        reader=_of("a chain of layers, and no schedule or solver goes with it", AUTOGRAD),
-    )
+    dtype: str | None = option("fp32, tf32, fp16, bf16, fp8; fp64 for --width. [default: fp16; bf16 for a model]")
+    hardware: str | None = option(f"Device that times a model or --width. [default: {DEFAULT_DEVICE}]")
+    autograd: bool = option("Show what each operation keeps, and when it goes.", "--autograd", default=False)
     relu: bool = option("With --autograd: a ReLU after each layer but the last.", "--relu", default=False, reader=_RELU)
-
-    @property
-    def mode(self) -> str:
-        """Name of the one of four questions that this is."""
-        if self.graph is not None:
-            return GRAPH
-        return EXACT if self.exact else AUTOGRAD if self.autograd else SCHEDULES
 
     def source(self) -> Source:
         """The chain: by numbers and lists, of linear layers, or of a model. UsageError for options that do not go together."""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
@@ -52,16 +51,17 @@ def listed(layers: int | None, cost: str | None, backward: str | None, size: str
     """
     options = {"cost": (cost, "s"), "backward": (backward, "s"), "size": (size, "B"), "interior": (interior, "B")}
     read = {name: quantities(name, text, base) for name, (text, base) in options.items() if text is not None}
-    length = check_length(length_of(layers, [len(values) for values, _ in read.values()]))
-    (costs, timed), (sizes, sized) = read.get("cost", ([1], False)), read.get("size", ([1], False))
-    forward, outputs = spread("cost", costs, length), spread("size", sizes, length)
-    back = spread("backward", read["backward"][0], length) if "backward" in read else [2 * each for each in forward]
-    inside = spread("interior", read["interior"][0] if "interior" in read else [0], length)
-    for name, other, unit in (("backward", "cost", timed), ("interior", "size", sized)):
-        if name in read and read[name][1] != unit:
+    units = {"cost": False, "size": False} | {name: unit for name, (_, unit) in read.items()}
+    for name, other in (("backward", "cost"), ("interior", "size")):
+        if name in read and units[name] != units[other]:
             raise UsageError(f"--{name} is not in the unit of --{other}", "give both with a unit or without")
+    length = check_length(length_of(layers, [len(values) for values, _ in read.values()]))
+    given = {name: spread(name, values, length) for name, (values, _) in read.items()}
+    ones = [1] * length
+    forward, outputs, inside = given.get("cost", ones), given.get("size", ones), given.get("interior", [0] * length)
+    back = given.get("backward", [2 * each for each in forward])
     chain = Chain(tuple(ChainLayer(*fields) for fields in zip(forward, back, outputs, inside, strict=True)), outputs[0])
-    return Source(chain, f"{length:,} layer{'s' * (length > 1)}", sized, timed)
+    return Source(chain, f"{length:,} layer{'s' * (length > 1)}", units["size"], units["cost"])
 
 
 def length_of(layers: int | None, lengths: list[int]) -> int:
@@ -77,54 +77,32 @@ def length_of(layers: int | None, lengths: list[int]) -> int:
 # Parsing of the options
 
 
-def quantity(value: Any, base: str, where: str) -> tuple[Number, bool]:
-    """The number in ``value`` and whether it has a unit; with one, in base units of ``base``. DataError names ``where``.
-
-    >>> quantity("32 MB", "B", "size"), quantity(3, "B", "size"), quantity("2.5", "s", "cost")
-    ((32000000, True), (3, False), (2.5, False))
-    """
-    if isinstance(value, str):
-        text = value.strip()
-        number = _plain(text)
-        try:
-            result, unit = (number, False) if number is not None else (parse(text, base or "s"), True)
-        except DataError as error:
-            raise DataError(f"{where}: {error.message}", error.fix) from None
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        result, unit = value, False
-    else:
-        raise DataError(f"{where}: {value!r} is no number")
-    if unit and not base:
-        raise DataError(f"{where}: {value!r} has a unit", "give a plain number")
-    if not 0 <= result <= LARGEST_SIZE:
-        raise DataError(f"{where}: {value} is out of range", f"give a number from 0 to {LARGEST_SIZE:.0e}")
-    return result, unit
-
-
-def _plain(text: str) -> Number | None:
-    for kind in (int, float, parse_number):
-        try:
-            return kind(text)
-        except (ValueError, DataError):
-            continue
-    return None
-
-
 def quantities(option: str, text: str, base: str) -> tuple[list[Number], bool]:
-    """Numbers separated by commas, all with a unit of ``base`` or all without. UsageError names the option.
+    """Numbers separated by commas, and whether they have a unit: all with one of ``base``, or none. UsageError names the option.
 
-    >>> quantities("size", "32MB,64MB", "B"), quantities("cost", "1,2,1", "s")
-    (([32000000, 64000000], True), ([1, 2, 1], False))
+    >>> quantities("size", "32MB,64MB", "B"), quantities("cost", "1,2.5,1", "s")
+    (([32000000, 64000000], True), ([1, 2.5, 1], False))
     """
     try:
-        values = [quantity(part, base, f"--{option}") for part in text.split(",")]
+        values = [_quantity(part.strip(), base) for part in text.split(",")]
     except DataError as error:
-        raise UsageError(error.message, error.fix or f"such as --{option} 1,2,3") from None
+        raise UsageError(f"--{option}: {error.message}", error.fix or f"such as --{option} 1,2,3") from None
     if len({unit for _, unit in values}) > 1:
         raise UsageError(f"--{option} {text}: some have a unit and some have none", "write all of them the same way")
     if not all(value > 0 for value, _ in values):
         raise UsageError(f"--{option} {text}: a value is 0", "give numbers above 0")
     return [value for value, _ in values], values[0][1]
+
+
+def _quantity(text: str, base: str) -> tuple[Number, bool]:
+    """The number in ``text`` and whether it has a unit; with one, in base units of ``base``. DataError beyond ``LARGEST_SIZE``."""
+    try:
+        value, unit = parse_number(text), False
+    except DataError:
+        value, unit = parse(text, base), True
+    if value > LARGEST_SIZE:
+        raise DataError(f"{text} is out of range", f"give a number from 0 to {LARGEST_SIZE:.0e}")
+    return value, unit
 
 
 def layer_numbers(option: str, text: str) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.remat.chain import uniform
 from perfmodel.remat.device_chain import Choice
 from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleRow, explain
-from perfmodel.remat.graph import GraphRun
 from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run
 from perfmodel.remat.strategies.revolve import slots_of
@@ -210,7 +209,7 @@ def _tensor(choice: Choice) -> list[Metric]:
     ]
 
 
-def bars(run: Run | GraphRun, width: int, *, whole_steps: bool = False) -> list[Number]:
+def bars(run: Run, width: int, *, whole_steps: bool = False) -> list[Number]:
     """Memory over the time of ``run``, in ``width`` columns."""
     return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
 
@@ -362,7 +361,7 @@ def timeline(runs: Sequence[tuple[str, Moments]], time: str, units: Units, budge
     return LineChart("Memory over time", time, "memory", series, units.cost_unit, units.size_unit, "linear", "linear", marks, limits)
 
 
-def moments_of(run: Run | GraphRun) -> Moments:
+def moments_of(run: Run) -> Moments:
     """The end of each of its steps, and what is in memory during it."""
     return [(moment.end, moment.during) for moment in run.moments]
 

@@ -6,9 +6,10 @@ beyond it layers are placed as if they were equal.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
-from math import comb
+from math import comb, isqrt
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.trace import is_traced, label, plain, template
@@ -125,14 +126,7 @@ def repetitions(length: int, slots: int) -> int:
     """
     if slots == 1:
         return length - 1
-    high = 1
-    while beta(slots, high) < length:
-        high *= 2
-    low = 0 if length == 1 else high // 2  # beta(low) < length, or length is 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if beta(slots, middle) < length else (low, middle)
-    return high if length > 1 else 0
+    return bisect_left(range(isqrt(2 * length)), length, key=lambda runs: beta(slots, runs))  # two slots need no more than that
 
 
 def forward_steps(length: Number, slots: Number, runs: Number) -> Number:
@@ -155,11 +149,7 @@ def fewest_slots(length: int, runs: int) -> int:
     >>> fewest_slots(10, 2), fewest_slots(10_000, 2)
     (3, 140)
     """
-    low, high = 0, length
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if beta(middle, runs) < length else (low, middle)
-    return high
+    return 1 + bisect_left(range(1, length), length, key=lambda slots: beta(slots, runs))
 
 
 @lru_cache(maxsize=1 << 16)
