@@ -212,9 +212,10 @@ def sweep(
     >>> found["m"].tolist(), found["flops"].tolist(), found.units["roofline_s"], found.excluded
     ([4096], [68719476736.0], 's', 2)
     """
+    from perfmodel.sweep.evaluate import Runner
     from perfmodel.sweep.grid import grid_of
-    from perfmodel.sweep.run import Counts, Runner
     from perfmodel.sweep.study import SweepStudy
+    from perfmodel.sweep.summary import Counts
     from perfmodel.sweep.table import row_bytes
 
     listed = columns.split(",") if isinstance(columns, str) else columns

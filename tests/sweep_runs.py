@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from perfmodel.sweep.evaluate import Runner
+from perfmodel.sweep.grid import Chunk
 from perfmodel.sweep.parts import Output, interrupted_rows
-from perfmodel.sweep.run import Chunk, Runner
-from perfmodel.sweep.run_sweep import run_sweep
+from perfmodel.sweep.run import run_sweep
 from perfmodel.sweep.study import SweepStudy
 
 AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:20:+1", "algorithm": ["standard", "flash2"], "hardware": "h200"}

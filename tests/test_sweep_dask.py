@@ -24,7 +24,7 @@ from sweep_runs import wait_until
 from perfmodel.core.errors import DataError
 from perfmodel.sweep import dask_run
 from perfmodel.sweep.parts import Output, Parts
-from perfmodel.sweep.run_sweep import run_sweep
+from perfmodel.sweep.run import run_sweep
 from perfmodel.sweep.study import SweepStudy
 
 AXES = {"n": "64:4096:+64", "d": [64, 128], "batch": "1:16:+1", "algorithm": ["standard", "flash1", "flash2"], "hardware": "h200"}
@@ -260,11 +260,12 @@ def test_something_else_answers(tmp_path: Path) -> None:
 def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> None:
     """What a worker does, without one."""
     from perfmodel.sweep.dask_run import task
+    from perfmodel.sweep.evaluate import Runner
     from perfmodel.sweep.grid import grid_of
-    from perfmodel.sweep.run import Counts, Runner, chunk_rows
+    from perfmodel.sweep.summary import Counts
 
     grid = grid_of(STUDY)
-    runner = Runner(grid, chunk_rows(grid, MEMORY))
+    runner = Runner(grid, grid.chunk_rows(MEMORY))
     parts = Parts(tmp_path, tmp_path, "parquet", STUDY, runner.rows)
     total = Counts()
     for chunk in runner.chunks():

@@ -19,7 +19,7 @@ from sweep_runs import AXES, ROWS, STUDY, names, parts_of, rows_in, to, write
 import perfmodel
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import interrupted_rows
-from perfmodel.sweep.run_sweep import run_sweep
+from perfmodel.sweep.run import run_sweep
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import Field, RowTable
 from perfmodel.sweep.writers import formats

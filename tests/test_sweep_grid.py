@@ -17,7 +17,6 @@ from perfmodel.catalog import device_ids
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.base import SweepInput
 from perfmodel.sweep.grid import SubGrid, grid_of
-from perfmodel.sweep.run import blocks_of, chunks
 from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study, workload_named
 from perfmodel.sweep.values import is_expression, values_of
 
@@ -209,7 +208,7 @@ def test_blocks_cover_a_part_once(lengths: list[int], points: int) -> None:
     part = SubGrid({}, {}, {str(i): np.arange(length) for i, length in enumerate(lengths)})
     seen = np.zeros(tuple(lengths), int)
     order = []
-    for slices in blocks_of(part, points):
+    for slices in part.blocks(points):
         seen[slices] += 1
         order.append(np.arange(prod(lengths)).reshape(lengths)[slices].min())
         assert prod(one.stop - one.start for one in slices) <= points
@@ -221,7 +220,7 @@ def test_blocks_cover_a_part_once(lengths: list[int], points: int) -> None:
 @given(rows=st.integers(1, 200), n=st.integers(1, 40), algorithms=st.sampled_from(["standard", "standard,flash2", "all"]))
 def test_chunks_cover_a_grid_once(rows: int, n: int, algorithms: str) -> None:
     grid = grid_of(SweepStudy("attention", {"n": f"1:{n}:+1", "d": "64,128", "causal": "both", "algorithm": algorithms, "heads": "1,2,4"}))
-    found = list(chunks(grid, rows))
+    found = list(grid.chunks(rows))
     assert [chunk.index for chunk in found] == list(range(len(found)))
     assert sum(chunk.points for chunk in found) * len(grid.compared) == grid.points
     blocks = [(number, tuple((one.start, one.stop) for one in slices)) for chunk in found for number, slices in chunk.blocks]

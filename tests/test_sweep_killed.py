@@ -20,7 +20,7 @@ from sweep_runs import OTHER, ROWS, STUDY, at_chunk, content, interrupted, names
 from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.parts import interrupted_rows
-from perfmodel.sweep.run_sweep import run_sweep
+from perfmodel.sweep.run import run_sweep
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import WHOLE, Field
 from perfmodel.sweep.writers import find, formats

@@ -30,9 +30,9 @@ from perfmodel.kernels.attention.algorithms import names
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.document import Report, Table
 from perfmodel.sweep.base import device_named
+from perfmodel.sweep.evaluate import Runner
 from perfmodel.sweep.grid import grid_of
-from perfmodel.sweep.run import Runner, chunk_rows
-from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
+from perfmodel.sweep.run import DEFAULT_MEMORY
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import row_bytes
 
@@ -120,7 +120,7 @@ def _study(axes: dict[str, Any], rows: int, *, batch: bool = True) -> SweepStudy
 def _speed(name: str, axes: dict[str, Any], rows: int, *, batch: bool = True) -> Speed:
     study = _study(axes, rows, batch=batch)
     grid = grid_of(study)
-    runner = Runner(grid, chunk_rows(grid, DEFAULT_MEMORY))
+    runner = Runner(grid, grid.chunk_rows(DEFAULT_MEMORY))
     runner.evaluate(next(runner.chunks()))
     seconds = []
     for _ in range(REPEATS):

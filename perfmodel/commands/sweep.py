@@ -86,7 +86,7 @@ def sweep(options: SweepQuestion, to: _Rows) -> None:
     shown = replace(to, output=reports)
     shown.check(["charts"])
     from perfmodel.report.sweep import report
-    from perfmodel.sweep.run_sweep import DEFAULT_MEMORY, run_sweep
+    from perfmodel.sweep.run import DEFAULT_MEMORY, run_sweep
 
     memory = DEFAULT_MEMORY if options.memory is None else size_bytes("row-memory", options.memory, least=1 << 20)
     study, progress = _study(options).complete(), SweepProgress()

@@ -14,7 +14,7 @@ from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.sweep.base import FITS
-from perfmodel.sweep.run_sweep import SweepResult
+from perfmodel.sweep.run import SweepResult
 from perfmodel.sweep.summary import Best, WinShares
 from perfmodel.sweep.table import WHOLE, WORD
 

@@ -19,9 +19,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
-from perfmodel.sweep.grid import SweepGrid, grid_of
+from perfmodel.sweep.evaluate import Runner
+from perfmodel.sweep.grid import Chunk, SweepGrid, grid_of
 from perfmodel.sweep.parts import Output, Parts, opened
-from perfmodel.sweep.run import Chunk, Runner, chunk_rows, chunks
 from perfmodel.sweep.summary import Findings
 
 TASKS_PER_THREAD = 3
@@ -107,9 +107,9 @@ def write_cluster(grid: SweepGrid, output: Output, memory: int, findings: Findin
             threads = _threads(client)
         except OSError as error:
             raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
-        with opened(output, grid.study, chunk_rows(grid, memory)) as parts:
+        with opened(output, grid.study, grid.chunk_rows(memory)) as parts:
             count = 0
-            for piece in _results(client, threads, parts, not output.resume, chunks(grid, parts.rows)):
+            for piece in _results(client, threads, parts, not output.resume, grid.chunks(parts.rows)):
                 findings.merge(piece)
                 count += 1
             parts.finish(count)

@@ -1,8 +1,8 @@
-"""Blocks of a grid evaluated: inputs laid out along their axes, derived and checked, and every variant run on them."""
+"""Blocks of a grid evaluated: inputs laid out along their axes, derived and checked, and every variant run on them; then chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -12,11 +12,10 @@ import numpy as np
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.sweep.base import SweepVariant
 from perfmodel.sweep.expression import Expression
-from perfmodel.sweep.grid import SubGrid, SweepGrid
+from perfmodel.sweep.grid import Chunk, Slices, SubGrid, SweepGrid
 from perfmodel.sweep.recording import Recording, Replay
 from perfmodel.sweep.table import Row, RowTable
 
-Slices = tuple[slice, ...]
 Values = Mapping[str, Any]
 
 
@@ -74,7 +73,7 @@ class GridBlock:
     slices: Slices
     lengths: tuple[int, ...]
     answers: Sequence[VariantBlock]
-    left_out: Mapping[str, int]
+    left_out: dict[str, int]
 
     @property
     def points(self) -> int:
@@ -86,20 +85,6 @@ class GridBlock:
         table = RowTable.empty(self.grid.fields, len(places))
         table.append(answer.values, self.lengths, np.unravel_index(places, self.lengths) if self.lengths else None, len(places))
         return table.listed()
-
-
-def check_variants(grid: SweepGrid) -> None:
-    """Raises the error of every combination of choices, if it is the same: they have no answer, whatever the numbers."""
-    errors: dict[str, PerfmodelError] = {}
-    for part in grid.parts:
-        for choices in grid.variants(part).values():
-            try:
-                grid.workload.variant(choices)
-                return
-            except PerfmodelError as error:
-                errors.setdefault(error.message, error)
-    if len(errors) == 1:
-        raise next(iter(errors.values()))
 
 
 class Evaluator:
@@ -204,3 +189,35 @@ class Evaluator:
 
 def _plain(value: Any) -> Any:
     return int(value) if float(value).is_integer() else float(value)
+
+
+Consumer = Callable[[GridBlock], None]
+"""Takes in every block of a run."""
+
+
+class Runner:
+    """Evaluates the chunks of a grid of at most ``rows`` rows. ``tables``: whether rows are wanted or only what consumers make of them."""
+
+    def __init__(self, grid: SweepGrid, rows: int, *, tables: bool = True) -> None:
+        self.grid, self.rows, self.tables = grid, rows, tables
+        self._evaluator: Evaluator | None = None
+        self._table = RowTable.empty(grid.fields, 0)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All chunks, in order."""
+        return self.grid.chunks(self.rows)
+
+    def evaluate(self, chunk: Chunk, consumer: Consumer | None = None) -> RowTable:
+        """The rows of ``chunk``, in memory that the next call uses again; no rows where no tables are wanted."""
+        capacity = chunk.points * len(self.grid.compared) * self.tables
+        if self._table.capacity < capacity:
+            self._table = RowTable.empty(self.grid.fields, capacity)
+        self._table.rows = 0
+        for number, slices in chunk.blocks:
+            part = self.grid.parts[number]
+            if self._evaluator is None or self._evaluator.part is not part:  # the one before is let go: parts come one after another
+                self._evaluator = Evaluator(self.grid, part)
+            block = self._evaluator.block(slices, self._table if self.tables else None)
+            if consumer is not None:
+                consumer(block)
+        return self._table

@@ -3,6 +3,9 @@
 Choices (devices, formats, switches) come first: each combination of them is a ``SubGrid`` with one variant per value of the choice
 that is compared. Within a part, the axes of numbers are ordered by length, the longest last, so that array operations run along it.
 Derived inputs are no axes: they vary along those of what they are derived from.
+
+A block, which fits the processor's caches, fixes the first axes of a part, takes a stretch of the next one and all of the rest. Chunks
+are blocks that fit the memory given. Both come in one order, so that a chunk means the same rows on every machine and in every run.
 """
 
 from __future__ import annotations
@@ -18,11 +21,22 @@ import numpy as np
 
 from perfmodel.core.checks import default_dtype
 from perfmodel.core.errors import UsageError
-from perfmodel.sweep.base import SweepInput, SweepWorkload, device_named
+from perfmodel.sweep.base import SweepWorkload, device_named
 from perfmodel.sweep.expression import Expression, parse
 from perfmodel.sweep.study import SweepStudy, workload_named
-from perfmodel.sweep.table import Field, input_field, result_field
-from perfmodel.sweep.values import checked, is_expression, values_of
+from perfmodel.sweep.table import Field, input_field, result_field, row_bytes
+from perfmodel.sweep.values import is_expression, values_of
+
+BLOCK_POINTS = 1 << 15
+"""Points of a block: a result of 256 KiB, so that those in use stay in a core's caches."""
+MOST_CHUNK_ROWS = 1 << 20
+SLOW_ROWS = 256
+"""Rows of a block and a chunk if rows are computed one by one: about a second's work, so that an interruption loses little."""
+SHARE_OF_MEMORY = 0.25
+"""Share of the given memory for the columns of a chunk; writers hold an encoded copy, and libraries take the rest."""
+
+Slices = tuple[slice, ...]
+"""Place of a block in a part: a stretch of each of its axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,33 @@ class SubGrid:
     def points(self) -> int:
         """Number of combinations of numbers."""
         return prod(self.lengths)
+
+    def blocks(self, points: int = BLOCK_POINTS) -> Iterator[Slices]:
+        """Blocks of at most ``points``, or of one value per axis: stretches along one axis, all axes after it whole.
+
+        >>> [block[0] for block in SubGrid({}, {}, {"d": [0] * 3, "n": [0] * 100}).blocks(250)]
+        [slice(0, 2, None), slice(2, 3, None)]
+        """
+        lengths, axis, inner = self.lengths, len(self.lengths) - 1, 1
+        if not lengths:
+            yield ()
+            return
+        while axis > 0 and inner * lengths[axis] <= points:
+            inner *= lengths[axis]
+            axis -= 1
+        step, rest = max(points // inner, 1), tuple(slice(0, length) for length in lengths[axis + 1 :])
+        for place in np.ndindex(*lengths[:axis]):
+            for start in range(0, lengths[axis], step):
+                yield (*(slice(index, index + 1) for index in place), slice(start, min(start + step, lengths[axis])), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows that are computed and written together. ``blocks``: each the number of its part and its place there."""
+
+    index: int
+    blocks: tuple[tuple[int, Slices], ...]
+    points: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +132,27 @@ class SweepGrid:
         found = self.derived.get(name)
         return self.source(found.alias) if found is not None and found.alias is not None else name
 
+    def chunk_rows(self, memory_bytes: int) -> int:
+        """Rows of a chunk that fits the memory given."""
+        most = SLOW_ROWS if self.pointwise else MOST_CHUNK_ROWS
+        return max(1, min(most, int(SHARE_OF_MEMORY * memory_bytes / row_bytes(self.fields))))
+
+    def chunks(self, rows: int) -> Iterator[Chunk]:
+        """Chunks of at most ``rows`` rows, or of one block."""
+        points = max(rows // len(self.compared), 1)
+        most, index, held = min(points, SLOW_ROWS if self.pointwise else BLOCK_POINTS), 0, 0
+        blocks: list[tuple[int, Slices]] = []
+        for number, part in enumerate(self.parts):
+            for block in part.blocks(most):
+                size = prod(one.stop - one.start for one in block)
+                if held and held + size > points:
+                    yield Chunk(index, tuple(blocks), held)
+                    index, held, blocks = index + 1, 0, []
+                held += size
+                blocks.append((number, block))
+        if held:
+            yield Chunk(index, tuple(blocks), held)
+
 
 def grid_of(study: SweepStudy) -> SweepGrid:
     """The grid of ``study``; UsageError for an axis, a column or a constraint that cannot be read."""
@@ -108,18 +170,14 @@ def grid_of(study: SweepStudy) -> SweepGrid:
         if not item.varies and not (item.choice and (item.kind == "flag" or choices[name] != (None,))):
             raise UsageError(f"--where: {name} has no value here", f"give {item.option}")
     wanted = tuple(dict.fromkeys([*shown, *sorted(columns)]))
-    _check_read(workload, study.axes, wanted)
+    for item in workload.inputs:
+        if item.columns and study.axes.get(item.name) is not None and not {*item.columns} & {*wanted}:
+            first = item.columns[0]
+            raise UsageError(f"--{item.name} is for the column {first}, which is not asked for", f"add --columns {first}")
     given = [item for item in workload.inputs if item.name in study.axes or item.name in workload.always]
     fields = (*(input_field(item, choices.get(item.name, ())) for item in given), *(result_field(workload.column(name)) for name in wanted))
     parts = tuple(_parts(workload, choices, numbers, derived))
     return SweepGrid(study, workload, choices, numbers, derived, where, filters, wanted, fields, parts)
-
-
-def _check_read(workload: SweepWorkload, axes: Mapping[str, Any], wanted: Sequence[str]) -> None:
-    """UsageError for an axis that no column of these reads."""
-    for one in workload.inputs:
-        if one.columns and axes.get(one.name) is not None and not set(one.columns) & set(wanted):
-            raise UsageError(f"--{one.name} is for the column {one.columns[0]}, which is not asked for", f"add --columns {one.columns[0]}")
 
 
 def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:
@@ -133,28 +191,19 @@ def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str,
         if raw is None and axis.required:
             example = "NAME" if axis.kind == "name" else f"4096 or {axis.option} 512:131072:x2"
             raise UsageError(f"{axis.option} is missing", f"give it as {axis.option} {example}")
+        expression = parse(raw, axis.option, workload) if is_expression(axis, raw) else None
         if axis.choice:
             choices[axis.name] = (None,) if raw is None else tuple(values_of(axis, raw))
-        elif raw is not None and is_expression(axis, raw):
-            _compute(workload, axis, raw, numbers, derived)
-        elif raw is not None:
-            numbers[axis.name] = np.array(values_of(axis, raw), float)
+        elif expression is not None and expression.names:
+            derived[axis.name] = expression
+        elif raw is not None:  # an expression that reads no other input has one value
+            numbers[axis.name] = np.array(values_of(axis, raw if expression is None else float(expression.value({}))), float)
     for name, expression in derived.items():
         for other in expression.names:
             if other not in numbers and other not in derived and not workload.named[other].varies:
                 option = workload.named[name].option
                 raise UsageError(f"{option} {expression.text!r} needs {other}, which has no value", f"give --{other}")
     return choices, numbers, _ordered(derived, workload)
-
-
-def _compute(workload: SweepWorkload, axis: SweepInput, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
-    """Adds the expression ``raw`` as a derived input, or as one value if it reads no other."""
-    expression = parse(raw, axis.option, workload)
-    if expression.names:
-        derived[axis.name] = expression
-        return
-    value = float(expression.value({}))
-    numbers[axis.name] = np.array([checked(axis, int(value) if value.is_integer() else value)], float)
 
 
 def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict[str, Expression]:

@@ -22,8 +22,8 @@ from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.grid import SweepGrid
-from perfmodel.sweep.run import Chunk, Consumer, Runner, chunk_rows
+from perfmodel.sweep.evaluate import Consumer, Runner
+from perfmodel.sweep.grid import Chunk, SweepGrid
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.writers import find
 from perfmodel.sweep.writers.parquet import library
@@ -235,7 +235,7 @@ def _rows_per_chunk(parts: Sequence[Mapping[str, Any]], target: Path, study: Swe
 
 def write_parts(grid: SweepGrid, output: Output, memory: int, consumer: Consumer) -> None:
     """Writes every chunk into its part, and joins the parts into the file or folder."""
-    with opened(output, grid.study, chunk_rows(grid, memory)) as parts:
+    with opened(output, grid.study, grid.chunk_rows(memory)) as parts:
         runner, count = Runner(grid, parts.rows), 0
         for chunk in runner.chunks():
             parts.write(runner, chunk, consumer, anew=not output.resume)

@@ -10,7 +10,6 @@ import numpy as np
 
 from perfmodel.sweep.evaluate import GridBlock, VariantBlock
 from perfmodel.sweep.grid import SweepGrid
-from perfmodel.sweep.run import Counts
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import Row
 
@@ -18,6 +17,34 @@ PREDICTED = "predicted_s"
 MOST_GROUPS = 10_000
 MOST_VALUES = 100_000
 """Groups, and values of an axis, beyond which neither is kept apart."""
+MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers of rows: those there are, those without an answer by reason, and those that the constraints take away."""
+
+    rows: int = 0
+    excluded: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def points(self) -> int:
+        """Number of rows that were looked at."""
+        return self.rows + self.excluded + sum(self.left_out.values())
+
+    def update(self, block: GridBlock) -> None:
+        """Count one block."""
+        for found in (Counts(left_out=block.left_out), *block.answers):
+            self.merge(found)
+
+    def merge(self, other: Counts | VariantBlock) -> None:
+        """Add the counts of others, or of one variant in a block."""
+        self.rows += other.rows
+        self.excluded += other.excluded
+        for reason, number in other.left_out.items():
+            known = reason if reason in self.left_out or len(self.left_out) < MOST_REASONS else OTHER_REASONS
+            self.left_out[known] = self.left_out.get(known, 0) + number
 
 
 @dataclass(slots=True)

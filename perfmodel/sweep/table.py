@@ -108,17 +108,22 @@ class RowTable:
         """Rows ``first`` to ``last`` - 1; not a copy."""
         return RowTable(self.fields, {name: values[first:last] for name, values in self.arrays.items()}, last - first)
 
+    def plain(self, one: Field) -> list[Any]:
+        """The values in use as Python has them: an int where it is a count and exact; None where there is no number."""
+        values = self.decoded(one.name)
+        if one.kind == COUNT and (np.abs(values) <= EXACT).all():
+            values = values.astype(np.int64)
+        elif one.kind == COUNT or (one.kind == REAL and not np.isfinite(values).all()):
+            return [_plain(value, one.kind) for value in values.tolist()]
+        return list(values.tolist())
+
     def listed(self) -> list[Row]:
         """Rows as plain Python values, None where there is no number."""
-        columns = {one.name: self.decoded(one.name).tolist() for one in self.fields}
-        for one in self.fields:
-            if one.kind in (COUNT, REAL):
-                columns[one.name] = [_plain(value, one.kind) for value in columns[one.name]]
+        columns = {one.name: self.plain(one) for one in self.fields}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _plain(value: float, kind: str) -> int | float | None:
-    """A number as Python has it: an int where it is a count and exact; None where there is none."""
     if not isfinite(value):
         return None
     return int(value) if kind == COUNT and abs(value) <= EXACT else value

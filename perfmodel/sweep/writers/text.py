@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
 from typing import Any, BinaryIO
 
-import numpy as np
-
-from perfmodel.sweep.table import COUNT, EXACT, FLAG, REAL, WHOLE, WORD, Field, RowTable
+from perfmodel.sweep.table import FLAG, WORD, Field, RowTable
 from perfmodel.sweep.writers import Writer
 
 TEXT_ROWS = 1 << 14
@@ -58,22 +55,13 @@ def lines(table: RowTable, quote: Callable[[str], str], missing: str) -> Iterato
     """
     for first in range(0, table.rows, TEXT_ROWS):
         part = table.part(first, min(first + TEXT_ROWS, table.rows))
-        yield [_texts(field, part.column(field.name), quote, missing) for field in part.fields]
+        yield [_texts(part, field, quote, missing) for field in part.fields]
 
 
-def _texts(field: Field, values: Any, quote: Callable[[str], str], missing: str) -> list[str]:
+def _texts(part: RowTable, field: Field, quote: Callable[[str], str], missing: str) -> list[str]:
     if field.kind == WORD:
         words = [quote(word) for word in field.written]
-        return [words[code] for code in values.tolist()]
+        return [words[code] for code in part.column(field.name).tolist()]
     if field.kind == FLAG:
-        return ["true" if value else "false" for value in values.tolist()]
-    if field.kind == WHOLE:
-        return list(map(str, values.tolist()))
-    if field.kind == COUNT and bool((np.abs(values) <= EXACT).all()):
-        return list(map(str, values.astype(np.int64).tolist()))
-    assert field.kind in (COUNT, REAL)
-    return [_number(value, field.kind) if isfinite(value) else missing for value in values.tolist()]
-
-
-def _number(value: float, kind: str) -> str:
-    return str(int(value)) if kind == COUNT and abs(value) <= EXACT else repr(value)
+        return ["true" if value else "false" for value in part.plain(field)]
+    return [missing if value is None else repr(value) for value in part.plain(field)]
