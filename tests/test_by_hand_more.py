@@ -34,7 +34,7 @@ from perfmodel.remat.chain import Chain, ChainLayer
 from perfmodel.remat.optimal_dp import Program
 from perfmodel.remat.schedule import BACKWARD as CHAIN_BACKWARD
 from perfmodel.remat.schedule import LOSS, TAPE, Plan
-from perfmodel.remat.strategies.segments import STRATEGIES
+from perfmodel.remat.strategies.checkpoints import STRATEGIES
 from perfmodel.report.speedup import PREDICTED
 from perfmodel.report.swept_series import ROOF, Pairwise, SweptSeries
 from perfmodel.study.points import answers

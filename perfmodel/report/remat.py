@@ -13,8 +13,8 @@ from perfmodel.remat.device_chain import Choice
 from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleRow, explain
 from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run
+from perfmodel.remat.strategies.checkpoints import sqrt_length
 from perfmodel.remat.strategies.revolve import slots_of
-from perfmodel.remat.strategies.segments import sqrt_length
 from perfmodel.report.answer import capital
 from perfmodel.report.charts.format_number import percent, text
 from perfmodel.report.charts.schema import Chart, Limit, LineChart, Mark, Series

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any
 
 from perfmodel.core.arith import Number, minimum
@@ -28,7 +28,7 @@ _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
 _TILE = ("br", "bc", "threads", "head_dim")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttentionVariant(SweepVariant):
     """One algorithm on one device in one number format; ``probe`` is a workload with all choices and small sizes."""
 
@@ -38,11 +38,11 @@ class AttentionVariant(SweepVariant):
     probe: Attention
     sram_bytes: int | None
     implementation: str | None = None
-    sizes: TileSizes = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        names = [f"{direction} {name}" for direction in self.passes for name in _TILE]
-        object.__setattr__(self, "sizes", TileSizes(names, self._tiles))
+    @cached_property
+    def sizes(self) -> TileSizes:
+        """Sizes of tiles of every pass, known once asked for."""
+        return TileSizes([f"{direction} {name}" for direction in self.passes for name in _TILE], self._tiles)
 
     def _tiles(self, rows: int, d: int, dv: int, br: int, bc: int, sram_bytes: int) -> Mapping[str, Number] | str:
         """Sizes of the tiles of every pass, or why there are none. ``br``, ``bc``: edges that are given, else 0."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 from perfmodel.core.arith import Number
@@ -131,7 +131,7 @@ _TILE = ("br", "bc", "threads")
 _EDGES = ("tile_m", "tile_n")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MatmulVariant(SweepVariant):
     """One device and number format; ``probe`` has them and the split of k. ``own``: the device without the SRAM that is given."""
 
@@ -140,10 +140,11 @@ class MatmulVariant(SweepVariant):
     chip: OnChip
     probe: Matmul
     implementation: str | None = None
-    sizes: TileSizes = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", TileSizes(_TILE, self._tile))
+    @cached_property
+    def sizes(self) -> TileSizes:
+        """Sizes of tiles, known once asked for."""
+        return TileSizes(_TILE, self._tile)
 
     def _tile(self, rows: int, columns: int, br: int, bc: int) -> Mapping[str, Number] | str:
         """Sizes of the tile of a product of so many ``rows`` and ``columns`` with the edges given, 0 if not, or why there is none."""

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,17 +77,17 @@ class Parts:
         """
         path = self.path(chunk.index)
         there = path.exists() and not anew
-        table = None if there and runner.grid.pointwise else runner.evaluate(chunk, consumer)
-        if there or table is None:
+        if there and runner.grid.pointwise:
+            return
+        table = runner.evaluate(chunk, consumer)
+        if there:
             return
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with unfinished.open("wb") as stream:
-                writer = find(self.form)(stream, runner.grid.fields, about(self.study, self.rows), first=chunk.index == 0)
-                try:
+                form, described = find(self.form), about(self.study, self.rows)
+                with closing(form(stream, runner.grid.fields, described, first=chunk.index == 0)) as writer:
                     writer.write(table)
-                finally:
-                    writer.close()
             unfinished.replace(path)
         finally:
             with suppress(OSError):

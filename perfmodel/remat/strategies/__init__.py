@@ -6,16 +6,14 @@ from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.plugins import plugins
 from perfmodel.remat.schedule import Strategy
 
-_ORDER = ("keep-all", "keep-none", "nearest-and-output", "nearest", "segments", "segments-last-kept", "every-k", "sqrt-n", "chen-recursive")
-
 
 def _strategies() -> dict[str, Strategy]:
     return dict(plugins([__name__], "STRATEGY", "STRATEGIES"))
 
 
 def names() -> list[str]:
-    """Canonical names, from everything kept to the optimal ones."""
-    return sorted(_strategies(), key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    """Canonical names, in the order of files and of the strategies in each: from everything kept to the optimal ones."""
+    return list(_strategies())
 
 
 def find(name: str) -> Strategy:

@@ -55,11 +55,6 @@ def _placement(chain: Chain, slots: int) -> Callable[[int, int, int], int]:
     costs = {layer.forward for layer in chain.layers}
     if len(costs) == 1 or len(chain) ** 3 // 6 * slots > LARGEST_PROGRAM:
         return lambda start, stop, slots: start + split(stop - start, slots)
-    return _program(chain)
-
-
-def _program(chain: Chain) -> Callable[[int, int, int], int]:
-    """Such a function by dynamic programming over costs."""
 
     @cache
     def best(start: int, stop: int, slots: int) -> tuple[Number, int]:
