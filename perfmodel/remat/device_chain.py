@@ -23,7 +23,7 @@ from perfmodel.core.cost import WRITE, Tile
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import estimate
+from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.mlp import layer_flops
 from perfmodel.kernels.recompute import Recompute, RecomputeResult, evaluate
@@ -100,10 +100,14 @@ def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tup
     )
 
 
+def _estimate(w: Matmul, device: Device) -> Estimate:
+    [kernel] = w.kernels(Tile(min(EDGE, w.m), min(EDGE, w.n)))
+    return estimate(kernel, device)
+
+
 def _matmul_seconds(w: Matmul, device: Device, fallbacks: FallbackDevices) -> tuple[float, float | None]:
     """(roofline seconds, predicted seconds or None)."""
-    [kernel] = w.kernels(Tile(min(EDGE, w.m), min(EDGE, w.n)))
-    cost = estimate(kernel, device)
+    cost = _estimate(w, device)
     try:
         prediction = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, device, float(cost.lower_s), fallbacks), guesses=False)
     except UnavailableError:
@@ -115,7 +119,7 @@ def linear_tensors(rows: Number, widths: Sequence[Number], dtype: Dtype, device:
     """Outputs that backward needs, all but the last, with FLOP and roofline seconds to make each from the value before."""
     tensors = []
     for inputs, columns in pairwise(widths[:-1]):
-        seconds = _matmul_seconds(_matmuls(rows, inputs, columns, dtype)[0], device, tuple)[0]
+        seconds = float(_estimate(_matmuls(rows, inputs, columns, dtype)[0], device).roofline_s)
         name, flops = f"{rows} x {columns}, by {inputs} x {columns}", layer_flops(rows, inputs, columns)
         tensors.append(Tensor(name, rows * columns * dtype.size, flops, seconds))
     return tensors

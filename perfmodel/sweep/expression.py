@@ -1,8 +1,8 @@
 """A small language for derived axes and constraints: ``heads / 4``, ``memory < 80 GB and n * batch <= 65536``.
 
 Numbers with or without units, names of columns, quoted text, ``+ - * / // % **``, comparisons (which chain), ``and or not``, and the
-functions ``min max ceil floor sqrt log2``. Python's parser reads it with a placeholder for every number, name and text, no other form
-is accepted, and ``core/formula.py`` works it out, over texts and arrays of float64.
+functions ``min max ceil floor sqrt log2``. Python's parser reads it, with numbers in base units and an underscore before each name, as
+``pass`` is one here; no other form is accepted, and ``core/formula.py`` works it out, over texts and arrays of float64.
 
 Refused is what would hold for every row or for none: comparisons of different quantities, unknown words, division by zero. A bare
 number may stand for any quantity, and so may a product or a quotient: ``n * d * 2 < 80 GB``.
@@ -42,8 +42,8 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "log2": (1, np.log2),
 }
 """Least number of arguments, and the function on arrays."""
-NUMBER, TEXT, NAME, FUNCTION = "number", "text", "name", "function"
-ANY, COUNT = "any", "a count"
+_CALLED = {f"_{name}": function for name, (_, function) in _FUNCTIONS.items()}
+TEXT, ANY, COUNT = "text", "any", "a count"
 _COUNTED = ("", "FLOP", "OP", "rows", "columns", "elements", "sequences", "tokens")
 _PHYSICAL = ("FLOP/s", "OP/s", "FLOP/B", "B/s", "tokens/s", "requests/s", "Hz", "B", "s", "W")
 """Units that differ in kind from each other and from what is counted."""
@@ -51,40 +51,27 @@ _SAYS = {"B": "bytes", "s": "a time"}
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """What a placeholder stands for: a number, a text, the name of a column, or a function.
-
-    ``kind``: of quantity; TEXT, ANY, COUNT or a unit.
-    """
-
-    sort: str
-    value: Any
-    kind: str = ANY
-
-
-@dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed expression: a tree of Python's parser, whose names are the placeholders of ``leaves``."""
+    """A parsed expression. ``tree``: of Python's parser; its names are columns, or functions behind an underscore.
+
+    ``names``: the columns that it reads.
+    """
 
     text: str
     tree: ast.expr
-    leaves: Mapping[str, Leaf]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns that it reads."""
-        return tuple(dict.fromkeys(leaf.value for leaf in self.leaves.values() if leaf.sort == NAME))
+    names: tuple[str, ...]
 
     @property
     def alias(self) -> str | None:
         """The column, if it is a single name."""
-        return self.names[0] if isinstance(self.tree, ast.Name) and self.names else None
+        return self.tree.id if isinstance(self.tree, ast.Name) else None
 
     def value(self, columns: Mapping[str, Any]) -> Any:
         """The value for these ``columns``, in float64: integers would wrap around."""
-        found = {sign: columns[leaf.value] if leaf.sort == NAME else leaf.value for sign, leaf in self.leaves.items()}
+        read = {name: columns[name] for name in self.names}
+        arrays = {name: one if isinstance(one, str) else np.asarray(one, float) for name, one in read.items()}
         with np.errstate(all="ignore"):
-            return formula.value(self.tree, {s: v if isinstance(v, str) or callable(v) else np.asarray(v, float) for s, v in found.items()})
+            return formula.value(self.tree, {**_CALLED, **arrays})
 
 
 def parse(text: str, where: str, workload: SweepWorkload, *, constraint: bool = False) -> Expression:
@@ -102,7 +89,7 @@ def parse(text: str, where: str, workload: SweepWorkload, *, constraint: bool = 
     tree = reader.tree()
     if reader.kind(tree) == TEXT:
         raise UsageError(f"{reader.shown} is a text", "compare it with another, by == or !=")
-    found = Expression(text, tree, reader.leaves)
+    found = Expression(text, tree, tuple(reader.names))
     if constraint and not found.names:
         raise UsageError(f"{reader.shown} names no axis or column", "write it like 'n * batch <= 65536'")
     if constraint and not reader.is_condition(tree):
@@ -111,7 +98,7 @@ def parse(text: str, where: str, workload: SweepWorkload, *, constraint: bool = 
 
 
 class _Reader:
-    """Turns ``text`` into a tree of placeholders, and checks what its parts mean."""
+    """Reads ``text`` as a tree, and checks what its parts mean. ``names``: the columns found so far, in a dict for their order."""
 
     def __init__(self, text: str, where: str, workload: SweepWorkload, constraint: bool) -> None:
         self.text, self.workload, self.constraint = text, workload, constraint
@@ -121,8 +108,9 @@ class _Reader:
         inputs = [axis.name for axis in workload.inputs if constraint or not axis.choice]
         names = [*inputs, *(column.name for column in workload.columns if constraint)]
         self.known = {name: name for name in names} | (dict(workload.words) if constraint else {})
-        self.leaves: dict[str, Leaf] = {}
-        self.signs = self._split()
+        self.names: dict[str, None] = {}
+        self.units: dict[int, str] = {}
+        self.tokens = self._split()
 
     def fail(self, what: str, fix: str | None = None) -> NoReturn:
         """Raises a UsageError that shows the text."""
@@ -130,56 +118,67 @@ class _Reader:
         raise UsageError(f"{self.shown}: {what}", fix or f"write it like: {like}")
 
     def _split(self) -> list[str]:
-        """Tokens of the text: signs, and a placeholder for each leaf."""
+        """Tokens of the text as Python has them; the kind of a number with a unit is noted in ``units``, by its place."""
         tokens: list[str] = []
-        place = 0
+        place = column = 0
         while self.text[place:].strip():
             match = _TOKEN.match(self.text, place)
             if match is None:
                 self.fail(f"{self.text[place:].strip()[:1]!r} has no meaning")
             place, name = match.end(), match["name"]
-            tokens.append(match["sign"] or (name if name in ("and", "or", "not") else f"_{len(tokens)}"))
             if match["number"]:
-                self.leaves[tokens[-1]] = self._number(match["number"], match["unit"])
-            elif tokens[-1].startswith("_"):
-                self.leaves[tokens[-1]] = Leaf(NAME, name) if name else Leaf(TEXT, match["text"][1:-1], TEXT)
+                value, self.units[column] = self._number(match["number"], match["unit"])
+                tokens.append(repr(value))
+            elif match["text"]:
+                tokens.append(repr(match["text"][1:-1]))
+            else:
+                tokens.append(match["sign"] or (name if name in ("and", "or", "not") else f"_{name}"))
+            column += len(tokens[-1].encode()) + 1
         if len(tokens) > MAX_TOKENS:
             self.fail(f"more than {MAX_TOKENS} words and signs")
         return tokens
 
-    def _number(self, digits: str, unit: str | None) -> Leaf:
-        """The number in base units; 8k has no unit."""
+    def _number(self, digits: str, unit: str | None) -> tuple[float, str]:
+        """The number in base units, and its kind; 8k has no unit."""
         if isinf(float(digits)):
             self.fail(f"{cut(digits)} is too large")
         if unit is None or (len(unit.removesuffix("i")) == 1 and unit[0] in "kKMGT"):
-            return Leaf(NUMBER, float(parse_number(digits + (unit or ""))))
+            return float(parse_number(digits + (unit or ""))), ANY
         try:
-            return Leaf(NUMBER, float(parse_any(f"{digits} {unit}")), _unit_kind(unit))
+            return float(parse_any(f"{digits} {unit}")), _unit_kind(unit)
         except DataError:
             self.fail(f"{unit!r} is no unit; known are B, s, FLOP/s, B/s, Hz, W with their prefixes")
 
     def tree(self) -> ast.expr:
         """The tree of the whole text."""
         try:
-            return ast.parse(" ".join(self.signs), mode="eval").body
+            return ast.parse(" ".join(self.tokens), mode="eval").body
         except SyntaxError as error:
             if "never closed" in error.msg or "forgot a comma" in error.msg:
                 self.fail("a ')' is missing")
             place = 1
-            for sign in self.signs if error.offset else ():  # none at the end
+            for token in self.tokens if error.offset else ():  # none at the end
                 if place >= (error.offset or 0):
-                    self._stray(sign)
-                place += len(sign) + 1
+                    self._stray(token)
+                place += len(token) + 1
             self.fail("something is missing at its end")
 
-    def _stray(self, sign: str) -> NoReturn:
-        self.fail(f"{self.leaves[sign].value if sign in self.leaves else sign!r} does not belong here")
+    def _stray(self, token: str) -> NoReturn:
+        self.fail(f"{token if token[0].isdigit() else repr(token.removeprefix('_'))} does not belong here")
 
     def kind(self, tree: ast.AST) -> str:
-        """The kind of quantity of ``tree``: TEXT, ANY, COUNT or a unit; UsageError for a form or a mixture of kinds that has no meaning."""
+        """The kind of quantity of ``tree``: TEXT, ANY, COUNT or a unit; UsageError for a form or a mixture of kinds that has no meaning.
+
+        Words in it become the names of columns, texts beside a named axis the spelling that it has.
+        """
         match tree:
-            case ast.Name(id=sign):
-                return self._leaf(sign)
+            case ast.Constant(value=str()):
+                return TEXT
+            case ast.Constant(value=float(number), col_offset=place):
+                tree.value = np.float64(number)  # beyond its range it is infinite, and raises nothing
+                return self.units[place]
+            case ast.Name():
+                return self._name(tree)
             case ast.Compare(left=left, comparators=others):
                 sides = [left, *others]
                 kinds = list(map(self.kind, sides))
@@ -193,45 +192,38 @@ class _Reader:
                 return self._reckoned(tree, [part], keeps=isinstance(sign, ast.USub))
             case ast.BinOp(left=left, op=sign, right=right):
                 return self._reckoned(tree, [left, right], keeps=isinstance(sign, ast.Add | ast.Sub))
-            case ast.Call(func=ast.Name(id=sign), args=parts, keywords=[]):
-                return self._reckoned(tree, parts, keeps=self._function(sign, len(parts)) not in ("sqrt", "log2"))
+            case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
+                self._check_call(name[1:], len(parts))
+                return self._reckoned(tree, parts, keeps=name not in ("_sqrt", "_log2"))
             case _:
                 return self._stray({ast.Tuple: ",", ast.Starred: "*", ast.UnaryOp: "+"}.get(type(tree), "("))
 
-    def _leaf(self, sign: str) -> str:
-        """The kind of a leaf; a name becomes that of a column."""
-        leaf = self.leaves[sign]
-        if leaf.sort != NAME:
-            return leaf.kind
-        if leaf.value not in self.known:
-            self.fail(f"there is no column {leaf.value!r} ({suggest(leaf.value, list(self.known))}); text stands in quotes")
-        name = self.known[leaf.value]
-        axis = self.workload.named.get(name)
-        kinds = {"name": TEXT, "flag": ANY, "number": ANY}
-        kind = _unit_kind(self.workload.column(name).unit) if axis is None else kinds.get(axis.kind) or _unit_kind(axis.unit)
-        self.leaves[sign] = Leaf(NAME, name, kind)
-        return kind
+    def _name(self, tree: ast.Name) -> str:
+        """The kind of a column, whose full name ``tree`` gets."""
+        word = tree.id[1:]
+        if word not in self.known:
+            self.fail(f"there is no column {word!r} ({suggest(word, list(self.known))}); text stands in quotes")
+        tree.id = self.known[word]
+        self.names[tree.id] = None
+        axis = self.workload.named.get(tree.id)
+        if axis is None:
+            return _unit_kind(self.workload.column(tree.id).unit)
+        return {"name": TEXT, "flag": ANY, "number": ANY}.get(axis.kind) or _unit_kind(axis.unit)
 
-    def _function(self, sign: str, arguments: int) -> str:
-        """The name of a function that is called with so many arguments."""
-        leaf = self.leaves[sign]
-        if leaf.sort != NAME:
-            self._stray("(")
-        if leaf.value not in _FUNCTIONS:
-            self.fail(f"there is no function {leaf.value!r}; there are {', '.join(_FUNCTIONS)}")
-        least, function = _FUNCTIONS[leaf.value]
+    def _check_call(self, name: str, arguments: int) -> None:
+        """UsageError if there is no function called ``name`` that takes so many ``arguments``."""
+        if name not in _FUNCTIONS:
+            self.fail(f"there is no function {name!r}; there are {', '.join(_FUNCTIONS)}")
+        least, _ = _FUNCTIONS[name]
         if arguments < least or (least == 1 and arguments > 1):
-            self.fail(f"{leaf.value} takes {'one number' if least == 1 else 'two numbers or more'}")
-        self.leaves[sign] = Leaf(FUNCTION, function)
-        return str(leaf.value)
+            self.fail(f"{name} takes {'one number' if least == 1 else 'two numbers or more'}")
 
     def _spell(self, one: ast.AST, other: ast.AST) -> None:
         """Gives a text that is compared with a named axis the spelling that the axis has."""
-        if not isinstance(one, ast.Name) or not isinstance(other, ast.Name) or self.leaves[other.id].sort != TEXT:
-            return
-        axis = self.workload.named.get(self.leaves[one.id].value) if self.leaves[one.id].sort == NAME else None
-        if axis is not None and axis.kind == "name":
-            self.leaves[other.id] = Leaf(TEXT, self._word(axis, self.leaves[other.id].value), TEXT)
+        if isinstance(one, ast.Name) and isinstance(other, ast.Constant) and isinstance(other.value, str):
+            axis = self.workload.named.get(one.id)
+            if axis is not None and axis.kind == "name":
+                other.value = self._word(axis, other.value)
 
     def _word(self, axis: SweepInput, text: str) -> str:
         if axis.canonical is not None:
@@ -264,15 +256,15 @@ class _Reader:
 
     def _constant(self, tree: ast.expr) -> float | None:
         """The value of ``tree``; None if it reads a column."""
-        leaves = {part.id: self.leaves[part.id] for part in ast.walk(tree) if isinstance(part, ast.Name)}
-        return float(Expression("", tree, leaves).value({})) if all(leaf.sort != NAME for leaf in leaves.values()) else None
+        reads = any(isinstance(part, ast.Name) and part.id not in _CALLED for part in ast.walk(tree))
+        return None if reads else float(Expression("", tree, ()).value({}))
 
     def is_condition(self, tree: ast.expr) -> bool:
         """Whether ``tree`` is true or false and no number: a comparison, a switch, ``fits``, or several by ``and``, ``or``, ``not``."""
         match tree:
-            case ast.Name(id=sign):
-                axis = self.workload.named.get(self.leaves[sign].value)
-                return self.leaves[sign].value == FITS or (axis is not None and axis.kind == "flag")
+            case ast.Name(id=name):
+                axis = self.workload.named.get(name)
+                return name == FITS or (axis is not None and axis.kind == "flag")
             case ast.BoolOp(values=parts):
                 return all(map(self.is_condition, parts))
             case ast.UnaryOp(op=ast.Not(), operand=part):

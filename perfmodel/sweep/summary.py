@@ -35,8 +35,9 @@ class Counts:
 
     def update(self, block: GridBlock) -> None:
         """Count one block."""
-        for found in (Counts(left_out=block.left_out), *block.answers):
-            self.merge(found)
+        self.merge(Counts(left_out=block.left_out))
+        for answer in block.answers:
+            self.merge(answer)
 
     def merge(self, other: Counts | VariantBlock) -> None:
         """Add the counts of others, or of one variant in a block."""
