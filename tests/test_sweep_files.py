@@ -74,7 +74,7 @@ def test_what_parquet_says_of_its_columns(tmp_path: Path) -> None:
 def test_parquet_takes_arrays_as_they_are() -> None:
     """As pyarrow would, every kind of column, with numbers missing and without; pandas is not loaded for it."""
     rows, rng = 1003, np.random.default_rng(1)
-    fields = (Field("w", "", "word", ("é", "", "long word")), Field("f", "", "flag"), Field("n", "", "whole"), Field("c", "B", "count"))
+    fields = (Field("w", "", "name", ("é", "", "long word")), Field("f", "", "flag"), Field("n", "", "whole"), Field("c", "B", "count"))
     real = rng.random(rows)
     arrays = {
         "w": rng.integers(0, 3, rows).astype(np.int32),
@@ -84,7 +84,7 @@ def test_parquet_takes_arrays_as_they_are() -> None:
         "r": np.where(real < 0.3, np.nan, real),
         "i": np.where(real < 0.3, np.inf, real),
     }
-    table = RowTable((*fields, Field("r", "s", "real"), Field("i", "s", "real")), arrays, rows)
+    table = RowTable((*fields, Field("r", "s", "number"), Field("i", "s", "number")), arrays, rows)
     for part in (table, table.part(5, 812), table.part(3, 3)):
         made = arrow_table(part, schema(part.fields, {}))
         made.validate(full=True)

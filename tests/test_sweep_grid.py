@@ -20,7 +20,7 @@ from perfmodel.sweep.grid import SubGrid, grid_of
 from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study, workload_named
 from perfmodel.sweep.values import is_expression, values_of
 
-WHOLE, SIZE = SweepInput("n", ""), SweepInput("sram", "", kind="size")
+WHOLE, SIZE = SweepInput("n", ""), SweepInput("sram", "", unit="B")
 
 
 @each(

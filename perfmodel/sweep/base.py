@@ -24,8 +24,8 @@ from perfmodel.core.workload import LARGEST_SIZE
 FITS = "fits"
 """Column: 1 if the workload of a row fits the device's memory, 0 if not, empty if unknown."""
 
-Kind = Literal["whole", "size", "number", "name", "flag"]
-"""A whole number; a number of bytes; a real number; a word; true or false."""
+Kind = Literal["whole", "number", "name", "flag"]
+"""A whole number, of bytes where the unit is B; a real number; a word; true or false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,11 @@ class SweepInput:
     typed: str = ""
 
     @property
+    def size(self) -> bool:
+        """Whether it is a number of bytes, which is written with its unit."""
+        return self.unit == "B"
+
+    @property
     def option(self) -> str:
         """Name on the command line, such as ``--kv-len``."""
         return f"--{self.typed or self.name.replace('_', '-')}"
@@ -74,7 +79,7 @@ def with_question_defaults(question: type[Any], *inputs: SweepInput) -> tuple[Sw
             return axis
         kind = next(kind for word, kind in _KINDS.items() if word in str(option.type))
         default = axis.default if option.default is MISSING or axis.default is not None else option.default
-        return replace(axis, kind="size" if axis.unit == "B" else kind, default=default)
+        return replace(axis, kind="whole" if axis.unit == "B" else kind, default=default)
 
     return tuple(map(filled, inputs))
 

@@ -12,9 +12,8 @@ import numpy as np
 from perfmodel.core.errors import visible
 from perfmodel.sweep.base import SweepColumn, SweepInput
 
-WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"
+WORD, FLAG, WHOLE, COUNT, REAL = "name", "flag", "whole", "count", "number"
 _TYPES: Mapping[str, Any] = {WORD: np.int32, FLAG: np.bool_, WHOLE: np.int64, COUNT: np.float64, REAL: np.float64}
-_KINDS = {"name": WORD, "flag": FLAG, "whole": WHOLE, "size": WHOLE, "number": REAL}
 EXACT = 2.0**53
 """Counts up to this are whole numbers in float64."""
 
@@ -47,9 +46,8 @@ class Field:
 
 def input_field(axis: SweepInput, values: Sequence[Any]) -> Field:
     """The column of an input; ``values``: all that it has, if it is a choice."""
-    kind = _KINDS[axis.kind]
-    name = f"{axis.name}_size_bytes" if axis.kind == "size" else axis.name
-    return Field(name, axis.unit, kind, tuple(map(str, values)) if kind == WORD else (), axis.name)
+    name = f"{axis.name}_size_bytes" if axis.size else axis.name
+    return Field(name, axis.unit, axis.kind, tuple(map(str, values)) if axis.kind == WORD else (), axis.name)
 
 
 def result_field(column: SweepColumn) -> Field:

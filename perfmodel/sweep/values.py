@@ -101,7 +101,7 @@ def _names(axis: SweepInput, item: Any) -> Iterable[str]:
 
 def _number(axis: SweepInput, item: Any, what: str = "number", *, size: bool | None = None) -> int | float:
     """The number that ``item`` states, ``what`` it is: an int where it is whole; a ``size``, by default of an axis of sizes, in bytes."""
-    size = axis.kind == "size" if size is None else size
+    size = axis.size if size is None else size
     if isinstance(item, str):
         try:
             return parse(item, "B") if size else parse_number(item)
@@ -118,7 +118,7 @@ def _number(axis: SweepInput, item: Any, what: str = "number", *, size: bool | N
 
 def checked(axis: SweepInput, value: int | float) -> int | float:
     """``value``, if ``axis`` may have it; UsageError names the option."""
-    whole = axis.kind in ("whole", "size")
+    whole = axis.kind == "whole"
     inside = axis.least <= value <= axis.most and (axis.below is None or value < axis.below)
     if not inside or (whole and value != int(value)):
         what, most = "a whole number" if whole else "a number", f"{axis.most:g}" if axis.most < MOST_VALUES else f"{axis.most:.0e}"
@@ -131,7 +131,7 @@ def _range(axis: SweepInput, match: re.Match[str]) -> Iterable[int | float]:
     """Values of a range. Whole numbers stay whole: what a factor makes a fraction is rounded."""
     first, last = (checked(axis, _number(axis, match[end].strip())) for end in ("first", "last"))
     times = match["how"] == "x"
-    step = _number(axis, match["step"] or "1", "factor" if times else "step", size=axis.kind == "size" and match["how"] == "+")
+    step = _number(axis, match["step"] or "1", "factor" if times else "step", size=axis.size and match["how"] == "+")
     if first > last or step <= times:
         raise UsageError(f"{axis.option}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
     if times and first <= 0:
