@@ -266,11 +266,11 @@ def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> N
 
     grid = grid_of(STUDY)
     runner = Runner(grid, grid.chunk_rows(MEMORY))
-    parts = Parts(tmp_path, tmp_path, "parquet", STUDY, runner.rows)
+    parts = Parts(tmp_path, tmp_path, "parquet", STUDY, runner.rows, resume=True)
     total = Counts()
     for chunk in runner.chunks():
         for _ in range(2):  # a chunk that is there is not written again, but summed up
-            seen = task(parts, False, chunk)
+            seen = task(parts, chunk)
         total.merge(seen.counts)
     assert total == local[0].counts
     assert pq.read_table(tmp_path).equals(local[1])

@@ -42,13 +42,13 @@ def _runner(parts: Parts) -> Runner:
     return found
 
 
-def task(parts: Parts, anew: bool, chunk: Chunk) -> Findings:
-    """Findings of one chunk on a worker, which writes its file unless that is there and not wanted ``anew``."""
+def task(parts: Parts, chunk: Chunk) -> Findings:
+    """Findings of one chunk on a worker, which writes its part."""
     runner = _runner(parts)
     findings = Findings.of(runner.grid, parts.study)
     if not parts.place.is_dir():
         raise DataError(f"{parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
-    parts.write(runner, chunk, findings.update, anew=anew)
+    parts.write(runner, chunk, findings.update)
     return findings
 
 
@@ -109,7 +109,7 @@ def write_cluster(grid: SweepGrid, output: Output, memory: int, findings: Findin
             raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
         with opened(output, grid.study, grid.chunk_rows(memory)) as parts:
             count = 0
-            for piece in _results(client, threads, parts, not output.resume, grid.chunks(parts.rows)):
+            for piece in _results(client, threads, parts, grid.chunks(parts.rows)):
                 findings.merge(piece)
                 count += 1
             parts.finish(count)
@@ -129,12 +129,12 @@ def _threads(client: Any) -> int:
     raise OSError("the scheduler has no workers")
 
 
-def _results(client: Any, threads: int, parts: Parts, anew: bool, pieces: Iterator[Chunk]) -> Iterator[Findings]:
+def _results(client: Any, threads: int, parts: Parts, pieces: Iterator[Chunk]) -> Iterator[Findings]:
     """Results of the chunks, in order; as one comes back, another is submitted. DataError says what is kept."""
 
     def send(chunk: Chunk) -> Any:
         key = f"perfmodel-sweep-{parts.study.fingerprint()}-{chunk.index}"
-        return client.submit(task, parts, anew, chunk, key=key, retries=RETRIES, pure=False)
+        return client.submit(task, parts, chunk, key=key, retries=RETRIES, pure=False)
 
     try:
         running = deque(map(send, islice(pieces, TASKS_PER_THREAD * threads)))

@@ -58,25 +58,29 @@ def about(study: SweepStudy, rows_per_chunk: int) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts in the folder ``place``, of at most ``rows`` rows each, that become the file or folder ``target``."""
+    """Parts in the folder ``place``, of at most ``rows`` rows each, that become the file or folder ``target``.
+
+    ``resume``: those that are there are not written again.
+    """
 
     target: Path
     place: Path
     form: str
     study: SweepStudy
     rows: int
+    resume: bool = False
 
     def path(self, index: int) -> Path:
         """The part of chunk ``index``."""
         return self.place / f"part-{index:08}.{self.form}"
 
-    def write(self, runner: Runner, chunk: Chunk, consumer: Consumer, *, anew: bool) -> None:
-        """Evaluate ``chunk`` into its part, unless it is there and not wanted ``anew``.
+    def write(self, runner: Runner, chunk: Chunk, consumer: Consumer) -> None:
+        """Evaluate ``chunk`` into its part, unless that stays as it is.
 
         ``consumer`` sees it all the same, but for rows that are computed one by one.
         """
         path = self.path(chunk.index)
-        there = path.exists() and not anew
+        there = self.resume and path.exists()
         if there and runner.grid.pointwise:
             return
         table = runner.evaluate(chunk, consumer)
@@ -137,8 +141,7 @@ def _beside(target: Path) -> tuple[Path, str]:
 def _staged(target: Path) -> dict[Path, tuple[str, int]]:
     """Folders of parts that were to become ``target``, with their study and rows per chunk."""
     root, prefix = _beside(target)
-    names = [name for name in os.listdir(root) if name.startswith(prefix)]
-    found = {root / name: _STAGED.fullmatch(name.removeprefix(prefix)) for name in names}
+    found = {root / name: _STAGED.fullmatch(name, len(prefix)) for name in os.listdir(root) if name.startswith(prefix)}
     return {path: (match["study"], int(match["rows"])) for path, match in found.items() if match}
 
 
@@ -198,7 +201,7 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
     for path in () if output.resume else {*staged} - {place}:
         _remove(path)
     place.mkdir(exist_ok=True)
-    return Parts(target, place, output.form, study, rows)
+    return Parts(target, place, output.form, study, rows, output.resume)
 
 
 def _read(folder: Path) -> list[Mapping[str, Any]]:
@@ -238,7 +241,7 @@ def write_parts(grid: SweepGrid, output: Output, memory: int, consumer: Consumer
     with opened(output, grid.study, grid.chunk_rows(memory)) as parts:
         runner, count = Runner(grid, parts.rows), 0
         for chunk in runner.chunks():
-            parts.write(runner, chunk, consumer, anew=not output.resume)
+            parts.write(runner, chunk, consumer)
             count += 1
         parts.finish(count)
 
