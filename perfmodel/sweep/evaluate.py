@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -31,7 +32,7 @@ class VariantBlock:
     values: dict[str, Any]
     lengths: tuple[int, ...]
     valid: Any = None
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
     excluded: int = 0
 
     @property
@@ -48,7 +49,7 @@ class VariantBlock:
         """Removes the rows without an answer, which each reason marks; a row with several counts for the first."""
         for reason, where in reasons.items():
             if dropped := self._drop(where):
-                self.left_out[reason] = self.left_out.get(reason, 0) + dropped
+                self.left_out[reason] += dropped
 
     def _drop(self, where: Any) -> int:
         """Lets the rows ``where`` count no more; how many of them did."""
@@ -94,14 +95,14 @@ class Evaluator:
         self.grid, self.part = grid, part
         self.slow = [name for name in grid.columns if name in grid.pointwise]
         self.variants: dict[Any, tuple[Values, SweepVariant, Replay]] = {}
-        self.unanswered: dict[Any, str] = {}
+        self.unanswered = Counter[str]()  # variants by reason
         for value, choices in grid.variants(part).items():
             try:
                 with np.errstate(all="ignore"):  # some derived numbers mean nothing
                     variant = grid.workload.variant(choices)
                     self.variants[value] = choices, variant, self._recorded(variant)
             except PerfmodelError as error:
-                self.unanswered[value] = error.message
+                self.unanswered[error.message] += 1
 
     def _values(self, slices: Slices) -> tuple[dict[str, Any], dict[str, Any]]:
         """Values by name, and rows whose derived numbers mean nothing, by reason; these are replaced by 1 so that they do no harm.
@@ -148,9 +149,7 @@ class Evaluator:
         with np.errstate(all="ignore"):
             values, reasons = self._values(slices)
             answers = [self._answer(name, lengths, values, reasons, table) for name in self.variants]
-        left_out = dict[str, int]()
-        for reason in self.unanswered.values():
-            left_out[reason] = left_out.get(reason, 0) + prod(lengths)
+        left_out = {reason: variants * prod(lengths) for reason, variants in self.unanswered.items()}
         return GridBlock(self.grid, self.part, slices, lengths, answers, left_out)
 
     def _answer(self, name: Any, lengths: tuple[int, ...], values: Values, reasons: Values, table: RowTable | None) -> VariantBlock:
