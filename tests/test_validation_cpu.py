@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +15,12 @@ import pytest
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
+from perfmodel.timing.base import Case
 from perfmodel.timing.models import cpu
+from perfmodel.validation.bounds import case_of
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.cpu import cases, profile
-from perfmodel.validation.cpu.cases import checked, cpu_case, prepare, scratch_for, shapes, timed
+from perfmodel.validation.cpu.cases import checked, cpu_case, prepare, scratch_for, shapes
 from perfmodel.validation.cpu.profile import DRAM_COPY, FMA, FMA_ALONE, READ, TWICE_COPY, ThreadTimer, in_turns, settled
 from perfmodel.validation.kernels.reference import relative_error
 from perfmodel.validation.records import Seconds
@@ -65,6 +68,10 @@ def device(flop_per_s: float = 230e9, dram: float = 55e9) -> Device:
             "launch_overhead": {"stream": measured("0.00003 s")},
         }
     )
+
+
+def timed(shape: KernelCase) -> Case:
+    return case_of(shape.record())
 
 
 def seconds(shape: KernelCase, on: Device) -> float:
@@ -156,11 +163,14 @@ def fake_caches(folder: Path) -> Path:
 
 
 def test_caches_are_read_from_the_system(tmp_path: Path) -> None:
-    sizes = profile.cache_sizes(fake_caches(tmp_path))
-    assert sizes == {1: (48 << 10, 1), 2: (2 * MIB, 2), 3: (8 * MIB, 8)}
-    assert profile.shared_caches(sizes, 8) == (8 * MIB, 8 * MIB)
-    assert profile.shared_caches(sizes, 16) == (16 * MIB, 16 * MIB)
-    assert profile.shared_caches(profile.cache_sizes(tmp_path / "none"), 2) == (profile.ASSUMED_LLC_BYTES, 0)
+    folder = fake_caches(tmp_path)
+    assert profile.caches(1, folder) == (8 * MIB, 2 * MIB)
+    assert profile.caches(8, folder) == (8 * MIB, 8 * MIB)
+    assert profile.caches(16, folder) == (16 * MIB, 16 * MIB)
+    for level in (2, 3):
+        shutil.rmtree(folder / f"index{level}")
+    assert profile.caches(3, folder) == (3 * 48 << 10, 0), "private caches alone"
+    assert profile.caches(2, tmp_path / "none") == (profile.ASSUMED_LLC_BYTES, 0)
 
 
 def test_bounds_use_the_best_run_and_predictions_the_median() -> None:
@@ -259,7 +269,8 @@ def test_a_fit_finds_what_the_times_were_made_with() -> None:
     on = device()
     fitted = [shape for shape in shapes(32 * MIB) if shape.role == FIT]
     found = {
-        block.implementation: block for block in cases.calibrations([shape.record("", Seconds(seconds(shape, on))) for shape in fitted], on)
+        block.implementation: block
+        for block in cases.calibrations([shape.record(on.id, Seconds(seconds(shape, on))) for shape in fitted], on)
     }
     assert set(found) == set(cpu.IMPLEMENTATIONS)
     for name, depends_on in (("cpu-flash", 2), ("cpu-standard", 3), ("cpu-matmul", 1)):
@@ -293,7 +304,7 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
         *(copied(size, fit=fit) for size, fit in ((1 << 16, False), (1 << 17, True), (1 << 18, True))),
     ]
     monkeypatch.setattr(cases, "shapes", lambda llc_bytes: small)
-    monkeypatch.setattr(cases, "cache_sizes", lambda: {3: (1 << 20, 64)})
+    monkeypatch.setattr(cases, "caches", lambda cores: (1 << 20, 0))
     monkeypatch.setattr(profile, "VISIT", replace(profile.VISIT, budget_s=0.002))
     monkeypatch.setattr(profile, "BUDGET_S", 0.004)
     said: list[str] = []

@@ -18,6 +18,7 @@ SDPA_BACKENDS = {
     "torch-sdpa-efficient": "EFFICIENT_ATTENTION",
 }
 """Implementations that PyTorch's scaled_dot_product_attention runs, and its names of them."""
+ATTENTION_KEYS = ("batch", "heads", "kv_heads", "n", "kv_len", "d", "causal")
 UNTIMED = Seconds(1.0)
 """Placeholder time of records that serve without a measured one."""
 
@@ -68,3 +69,8 @@ class KernelCase:
             source="; ".join(filter(None, (source, "B row-major" if self.row_major else "", self.role))),
             **more,
         )
+
+
+def attention_shape(heads: tuple[int, int, int], lengths: tuple[int, int], d: int, causal: bool) -> dict[str, Any]:
+    """Shape of an attention record. ``heads``: batch, query heads, KV heads; ``lengths``: queries, keys; ``d``: the head dim."""
+    return dict(zip(ATTENTION_KEYS, (*heads, *lengths, d, causal), strict=True))

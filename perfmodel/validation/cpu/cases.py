@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.core.arith import quantile
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.timing.base import WARM, Case
-from perfmodel.timing.models.cpu import MATMUL_COLUMNS, MATMUL_ROWS, MODEL, TILE_ROWS
+from perfmodel.timing.base import WARM
+from perfmodel.timing.models.cpu import MATMUL_COLUMNS, MATMUL_ROWS, MODEL, TILE_KEYS, TILE_ROWS
 from perfmodel.validation.bounds import case_of, evaluated
-from perfmodel.validation.calibrate import block_of
-from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
+from perfmodel.validation.calibrate import block_of, with_interval
+from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase, attention_shape
 from perfmodel.validation.cpu import kernels
-from perfmodel.validation.cpu.profile import Run, cache_sizes, device, in_turns, in_words, rate_loops, shared_caches, threads, versions
+from perfmodel.validation.cpu.profile import Run, caches, device, in_turns, in_words, rate_loops, threads, versions
 from perfmodel.validation.fit_points import FULL, FitPoint, Key, solved
 from perfmodel.validation.kernels.reference import TOLERANCE, attention_error, relative_error
 from perfmodel.validation.records import Record, Seconds, held_out, raw_of
@@ -32,7 +32,6 @@ from perfmodel.validation.statistics import Residual, interval
 
 SEED = 20240229
 SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again"
-DTYPE = "fp32"
 STREAMED_N = 1024
 """Sequence length of the shapes whose scores overflow the cache."""
 STREAMED_SHARE = 2.0
@@ -43,44 +42,41 @@ MOST_HEADS = 64
 def cpu_case(implementation: str, sizes: dict[str, Any], role: str = HELD_OUT) -> KernelCase:
     """One kernel to time; FIT: it fixes parameters, HELD_OUT: it judges predictions."""
     workload = {"cpu-copy": "copy", "cpu-matmul": "matmul"}.get(implementation, "attention")
-    return KernelCase(workload, implementation, sizes, DTYPE, role=role, cache=WARM)
-
-
-def timed(shape: KernelCase) -> Case:
-    """Case of the time model for ``shape``; it does not depend on the time."""
-    return case_of(shape.record())
-
-
-def _attention(heads: int, kv_heads: int, n: int, kv_len: int, d: int, causal: bool = False) -> dict[str, Any]:
-    return {"batch": 1, "heads": heads, "kv_heads": kv_heads, "n": n, "kv_len": kv_len, "d": d, "causal": causal}
+    return KernelCase(workload, implementation, sizes, "fp32", role=role, cache=WARM)
 
 
 def shapes(llc_bytes: int) -> list[KernelCase]:
     """Shapes to time for a last-level cache of ``llc_bytes``."""
-    heads = min(max(-(-int(STREAMED_SHARE * llc_bytes) // (2 * 4 * STREAMED_N**2)), 2) // 2 * 2, MOST_HEADS)
+    heads = min(max(ceil_div(int(STREAMED_SHARE * llc_bytes), 2 * 4 * STREAMED_N**2), 2) // 2 * 2, MOST_HEADS)
+
+    def square(n: int, d: int, causal: bool = False, heads: int = 2, group: int = 1) -> dict[str, Any]:
+        return attention_shape((1, heads, heads // group), (n, n), d, causal)
 
     def streamed(d: int, causal: bool, group: int = 1) -> dict[str, Any]:
-        return _attention(heads, heads // group, STREAMED_N, STREAMED_N, d, causal)
+        return square(STREAMED_N, d, causal, heads, group)
 
-    fit = {
-        "cpu-flash": [_attention(2, 2, 512, 512, 32), _attention(2, 2, 768, 768, 128, True), _attention(2, 2, 512, 512, 96)],
-        "cpu-standard": [
-            *(_attention(2, 2, 768, 768, 32), _attention(2, 2, 768, 768, 128, True)),
-            *(streamed(32, False), streamed(128, True)),
-        ],
-        "cpu-matmul": [{"m": m, "n": n, "k": 384} for m, n in ((384, 384), (256, 512))],
-        "cpu-copy": [{"bytes": int(llc_bytes * share) // 128 * 64} for share in (0.4, 4.0)],
-    }
-    judge = {
-        "cpu-flash": [_attention(2, 2, 768, 768, 64, True), _attention(4, 2, 500, 700, 16, True), _attention(4, 1, 512, 512, 128)],
-        "cpu-standard": [
-            _attention(2, 2, 768, 768, 64),
-            *(streamed(16, False), streamed(16, True), streamed(48, False), streamed(48, True, group=2)),
-        ],
-        "cpu-matmul": [{"m": m, "n": n, "k": k} for m, n, k in ((512, 512, 512), (448, 320, 640))],
-        "cpu-copy": [{"bytes": int(llc_bytes * share) // 128 * 64} for share in (0.6, 1.6, 2.5, 3.0, 5.0)],
-    }
-    return [cpu_case(name, sizes, role) for role, table in ((FIT, fit), (HELD_OUT, judge)) for name in table for sizes in table[name]]
+    def products(*sizes: tuple[int, int, int]) -> list[dict[str, Any]]:
+        return [dict(zip("mnk", mnk, strict=True)) for mnk in sizes]
+
+    def copies(*shares: float) -> list[dict[str, Any]]:
+        return [{"bytes": int(llc_bytes * share) // 128 * 64} for share in shares]
+
+    ragged = attention_shape((1, 4, 2), (500, 700), 16, True)
+    table = [
+        ("cpu-flash", FIT, [square(512, 32), square(768, 128, True), square(512, 96)]),
+        ("cpu-standard", FIT, [square(768, 32), square(768, 128, True), streamed(32, False), streamed(128, True)]),
+        ("cpu-matmul", FIT, products((384, 384, 384), (256, 512, 384))),
+        ("cpu-copy", FIT, copies(0.4, 4.0)),
+        ("cpu-flash", HELD_OUT, [square(768, 64, True), ragged, square(512, 128, heads=4, group=4)]),
+        (
+            "cpu-standard",
+            HELD_OUT,
+            [square(768, 64), *(streamed(16, mask) for mask in (False, True)), streamed(48, False), streamed(48, True, 2)],
+        ),
+        ("cpu-matmul", HELD_OUT, products((512, 512, 512), (448, 320, 640))),
+        ("cpu-copy", HELD_OUT, copies(0.6, 1.6, 2.5, 3.0, 5.0)),
+    ]
+    return [cpu_case(name, sizes, role) for name, role, listed in table for sizes in listed]
 
 
 Prepared = tuple[Run, Callable[[], float]]
@@ -95,7 +91,7 @@ def scratch_for(listed: Sequence[KernelCase]) -> Any:
 
 def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
     """``shape`` with random operands; ``scratch``: of ``scratch_for``."""
-    rng, w = np.random.default_rng(SEED), timed(shape).workload
+    rng, w = np.random.default_rng(SEED), case_of(shape.record()).workload
 
     def random(*sizes: int) -> Any:
         return rng.standard_normal(sizes, dtype=np.float32)
@@ -110,7 +106,8 @@ def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
     if shape.implementation == "cpu-matmul":
         a, b, c = random(1, w.m, w.k), random(1, w.k, w.n), output(1, w.m, w.n)
         expected = a.astype(np.float64) @ b.astype(np.float64)
-        return lambda: kernels.multiply(a, b, c, MATMUL_ROWS, MATMUL_COLUMNS, threads), lambda: relative_error(c, expected)
+        tile = MATMUL_ROWS, MATMUL_COLUMNS, MATMUL_COLUMNS
+        return lambda: kernels.multiply(a, b, c, *tile, False, kernels.ONE, threads), lambda: relative_error(c, expected)
     q, k, v = random(w.query_heads, w.n, w.d), *(random(w.stored_kv_heads, w.kv_len, width) for width in (w.d, w.dv))
     o, scale, scores = output(w.query_heads, w.n, w.dv), np.float32(1 / math.sqrt(w.d)), (w.query_heads, w.n, w.kv_len)
 
@@ -120,9 +117,9 @@ def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
     s[:] = p[:] = np.nan
 
     def standard() -> None:
-        kernels.standard_scores(q, k, s, scale, threads)
-        kernels.standard_softmax(s, p, w.causal, threads)
-        kernels.multiply(p, v, o, TILE_ROWS, w.dv, threads)
+        kernels.multiply(q, k, s, TILE_ROWS, TILE_KEYS, w.kv_len, True, scale, threads)
+        kernels.softmax(s, p, w.causal, threads)
+        kernels.multiply(p, v, o, TILE_ROWS, w.dv, w.dv, False, kernels.ONE, threads)
 
     return standard, lambda: attention_error(w, q, k, v, o)
 
@@ -146,18 +143,18 @@ def measure(progress: Callable[[str], None], done: Callable[[float], None] = lam
     the timing is over.
     """
     cores = threads()
-    caches = shared_caches(cache_sizes(), cores)
+    cache_bytes = caches(cores)
     progress(f"compiling kernels for {cores} threads and checking them against float64")
-    asked, loops = shapes(caches[0]), rate_loops(caches[0], cores)
+    asked, loops = shapes(cache_bytes[0]), rate_loops(cache_bytes[0], cores)
     scratch = scratch_for(asked)
     runs = {shape.label: checked(shape, cores, scratch) for shape in asked}
     progress(f"timing {len(loops)} rates and {len(runs)} kernels in turns")
     times = in_turns({**{name: run for name, (run, _) in loops.items()}, **runs}, done)
-    profile = device(loops, times, caches, cores)
-    environment = {**versions(), "threads": cores}
+    profile = device(loops, times, cache_bytes, cores)
+    facts = {**versions(), "threads": cores}
     records = [
-        shape.record(profile.id, Seconds.of(times[shape.label]), SOURCE, environment={**environment, "runs": len(times[shape.label])})
-        for shape in asked
+        shape.record(profile.id, Seconds.of(seconds), SOURCE, environment={**facts, "runs": len(seconds)})
+        for shape, seconds in ((shape, times[shape.label]) for shape in asked)
     ]
     unseen = [raw_of(record) for record in records if held_out(record)]
     return replace(profile, calibration=calibrations([record for record in records if not held_out(record)], profile)), unseen
@@ -165,18 +162,17 @@ def measure(progress: Callable[[str], None], done: Callable[[float], None] = lam
 
 def calibrations(records: Sequence[Record], profile: Device) -> list[Calibration]:
     """Parameters by implementation, with an interval of the residuals of all, as each has few shapes."""
-    points: dict[str, list[FitPoint]] = {}
+    grouped: dict[Key, list[FitPoint]] = {}
     for record in records:
         case, lower_s, reason = evaluated(record, profile)
         if case is None or lower_s is None:
             raise PerfmodelError(reason)
-        points.setdefault(record.implementation, []).append(FitPoint(record, case, profile, lower_s))
-    fits = {name: solved(listed, FULL, MODEL) for name, listed in points.items()}
-    low, high = interval([Residual(value, f"{name} {at}") for name, (_, missed) in fits.items() for at, value in enumerate(missed)])
-    blocks = []
-    for name, (parameters, missed) in fits.items():
-        key: Key = (points[name][0].record.workload, name, "forward", MODEL.name, profile.architecture)
-        block = block_of(key, parameters, points[name], date.today().isoformat(), lambda records: in_words())
-        off = quantile([abs(math.expm1(-value)) for value in missed], 0.5)
-        blocks.append(replace(block, low=low, high=high, source="run", median_error=off))
-    return blocks
+        key: Key = (record.workload, record.implementation, "forward", MODEL.name, profile.architecture)
+        grouped.setdefault(key, []).append(FitPoint(record, case, profile, lower_s))
+    fits = {key: solved(listed, FULL, MODEL) for key, listed in grouped.items()}
+    missed = {key: [Residual(value, f"{key} {at}") for at, value in enumerate(values)] for key, (_, values) in fits.items()}
+    low, high = interval([residual for listed in missed.values() for residual in listed])
+    blocks = {
+        key: block_of(key, fits[key][0], listed, date.today().isoformat(), lambda records: in_words()) for key, listed in grouped.items()
+    }
+    return [replace(with_interval(block, missed[key]), low=low, high=high, source="run") for key, block in blocks.items()]

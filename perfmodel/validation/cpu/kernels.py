@@ -63,14 +63,11 @@ def add_products(out: Any, a: Any, row: Any, left: Any, b: Any, at: Any, first: 
 
 
 @compiled
-def scores(out: Any, packed: Any, q: Any, first: Any, rows: Any, k: Any, begin: Any, keys: Any, scale: Any) -> None:
-    """``rows`` x ``keys`` of scale Q K^T into ``out``; the keys are transposed into ``packed`` first."""
-    d = q.shape[1]
-    for j in range(keys):
-        for c in range(d):
-            packed[c, j] = scale * k[begin + j, c]
-    out[:] = ZERO
-    add_products(out, q, first, 0, packed, 0, 0, rows, d, keys)
+def transposed(packed: Any, b: Any, begin: Any, depth: Any, first: Any, columns: Any, scale: Any) -> None:
+    """``scale`` times ``depth`` columns of the rows b[first:] into ``packed`` [depth, columns], as a product reads them."""
+    for j in range(columns):
+        for k in range(depth):
+            packed[k, j] = scale * b[first + j, begin + k]
 
 
 @compiled
@@ -121,7 +118,9 @@ def flash(q: Any, k: Any, v: Any, o: Any, causal: Any, scale: Any, threads: Any)
             out[:], top[:], total[:] = ZERO, HIDDEN, ZERO
             for begin in range(0, seen_keys(first + rows - 1, n, kv_len, causal), TILE_KEYS):
                 keys = min(TILE_KEYS, kv_len - begin)
-                scores(s, packed, q[head], first, rows, k[head // group], begin, keys, scale)
+                transposed(packed, k[head // group], 0, d, begin, keys, scale)
+                s[:] = ZERO
+                add_products(s, q[head], first, 0, packed, 0, 0, rows, d, keys)
                 for r in range(rows):
                     seen = min(keys, max(seen_keys(first + r, n, kv_len, causal) - begin, 0))
                     here = largest(s[r], seen, top[r])
@@ -135,24 +134,7 @@ def flash(q: Any, k: Any, v: Any, o: Any, causal: Any, scale: Any, threads: Any)
 
 
 @parallel
-def standard_scores(q: Any, k: Any, s: Any, scale: Any, threads: Any) -> None:
-    """S = scale Q K^T, the whole matrix."""
-    (heads, n, d), (kv_heads, kv_len, _) = q.shape, k.shape
-    group, tasks = heads // kv_heads, -(-n // TILE_ROWS) * heads
-    for thread in prange(threads):
-        tile, packed = np.empty((TILE_ROWS, TILE_KEYS), np.float32), np.empty((d, TILE_KEYS), np.float32)
-        for task in range(thread, tasks, threads):
-            head, first = task % heads, task // heads * TILE_ROWS
-            rows = min(TILE_ROWS, n - first)
-            for begin in range(0, kv_len, TILE_KEYS):
-                keys = min(TILE_KEYS, kv_len - begin)
-                scores(tile, packed, q[head], first, rows, k[head // group], begin, keys, scale)
-                for r in range(rows):
-                    scaled(s[head, first + r, begin:], tile[r], keys, ONE)
-
-
-@parallel
-def standard_softmax(s: Any, p: Any, causal: Any, threads: Any) -> None:
+def softmax(s: Any, p: Any, causal: Any, threads: Any) -> None:
     """P = softmax of the rows of S; hidden entries are zero, as is a row that sees nothing."""
     heads, n, kv_len = s.shape
     for thread in prange(threads):
@@ -164,21 +146,31 @@ def standard_softmax(s: Any, p: Any, causal: Any, threads: Any) -> None:
 
 
 @parallel
-def multiply(a: Any, b: Any, c: Any, tile_rows: Any, tile_columns: Any, threads: Any) -> None:
-    """C [heads, m, n] = A [heads, m, k] B [kv heads, k, n], a tile of C at a time."""
-    (heads, m, depth), (kv_heads, _, n) = a.shape, b.shape
-    group, across, down = heads // kv_heads, -(-n // tile_columns), -(-m // tile_rows)
+def multiply(a: Any, b: Any, c: Any, tile_rows: Any, tile_columns: Any, span: Any, by_rows: Any, scale: Any, threads: Any) -> None:
+    """C [heads, m, n] = A [heads, m, k] B by tiles of C, ``span`` columns in a task; B [kv heads, k, n], or ``by_rows`` [kv heads, n, k].
+
+    ``scale``: of a B by rows.
+    """
+    (heads, m, depth), n = a.shape, c.shape[2]
+    group, across, down = heads // b.shape[0], -(-n // span), -(-m // tile_rows)
     for thread in prange(threads):
-        out = np.empty((tile_rows, tile_columns), np.float32)
+        out, packed = np.empty((tile_rows, tile_columns), np.float32), np.empty((DEPTH, tile_columns), np.float32)
         for task in range(thread, heads * down * across, threads):
             head, tile = task % heads, task // heads
-            top, first = tile // across * tile_rows, tile % across * tile_columns
-            rows, columns = min(tile_rows, m - top), min(tile_columns, n - first)
-            out[:] = ZERO
-            for begin in range(0, depth, DEPTH):
-                add_products(out, a[head], top, begin, b[head // group], begin, first, rows, min(DEPTH, depth - begin), columns)
-            for r in range(rows):
-                scaled(c[head, top + r, first:], out[r], columns, ONE)
+            top, left = tile // across * tile_rows, tile % across * span
+            rows = min(tile_rows, m - top)
+            for first in range(left, min(left + span, n), tile_columns):
+                columns = min(tile_columns, n - first)
+                out[:] = ZERO
+                for begin in range(0, depth, DEPTH):
+                    steps = min(DEPTH, depth - begin)
+                    if by_rows:
+                        transposed(packed, b[head // group], begin, steps, first, columns, scale)
+                        add_products(out, a[head], top, begin, packed, 0, 0, rows, steps, columns)
+                    else:
+                        add_products(out, a[head], top, begin, b[head // group], begin, first, rows, steps, columns)
+                for r in range(rows):
+                    scaled(c[head, top + r, first:], out[r], columns, ONE)
 
 
 @parallel
@@ -202,25 +194,25 @@ def read(source: Any, sums: Any, threads: Any) -> None:
         sums[thread] = total
 
 
-@parallel
-def fma(rounds: Any, factor: Any, summand: Any, sums: Any, threads: Any) -> None:
-    """``rounds`` of FMA_VALUES x FMA_CHAIN multiply-adds of each thread; with none, a bare parallel region."""
-    for thread in prange(threads):
-        x = np.ones(FMA_VALUES, np.float32)
-        for _ in range(rounds):
-            for i in range(FMA_VALUES):
-                y = x[i]
-                for _ in range(FMA_CHAIN):
-                    y = y * factor + summand
-                x[i] = y
-        sums[thread] = x[0]
+def rate(step: Callable[..., Any], chain: int) -> Callable[..., None]:
+    """Kernel (x [threads, values], rounds, a, b, threads): a thread's values become ``step(value, a, b)``, ``chain`` times in a row.
+
+    With no rounds it is a bare parallel region.
+    """
+    next_value = compiled(step)
+
+    def repeated(x: Any, rounds: Any, a: Any, b: Any, threads: Any) -> None:
+        for thread in prange(threads):
+            row = x[thread]
+            for _ in range(rounds):
+                for i in range(row.size):
+                    y = row[i]
+                    for _ in range(chain):
+                        y = next_value(y, a, b)
+                    row[i] = y
+
+    return parallel(repeated)
 
 
-@parallel
-def exponentials(x: Any, rounds: Any, threads: Any) -> None:
-    """e^-x of a thread's row of ``x`` [threads, values], ``rounds`` times over, in its nearest cache."""
-    for thread in prange(threads):
-        row = x[thread]
-        for _ in range(rounds):
-            for i in range(row.size):
-                row[i] = math.exp(-row[i])
+fma = rate(lambda x, a, b: x * a + b, FMA_CHAIN)
+exponentials = rate(lambda x, a, b: math.exp(-x), 1)

@@ -11,6 +11,7 @@ came out of them. What a prediction divides by is sustained: medians, of the cop
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -19,20 +20,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
-from typing import Any
+from string import Template
 
 import numba
 import numpy as np
+import yaml
 
-from perfmodel.core.arith import quantile
+from perfmodel.core.arith import ceil_div, quantile
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
 from perfmodel.validation.cpu import kernels
 from perfmodel.validation.cpu.kernels import FMA_CHAIN, FMA_VALUES
 from perfmodel.validation.statistics import StoppingRule, measure_times
 
-DEVICE_ID = "this-cpu"
-"""Name under which this machine's records and profile go."""
+PROFILE = Path(__file__).with_suffix(".yaml")
+"""The profile, with names for what is measured."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 ASSUMED_LLC_BYTES = 32 << 20
 """Assumed if the system does not report it. Above most machines' caches, so that a stream in doubt counts as cached, not as DRAM."""
@@ -123,14 +125,17 @@ def threads() -> int:
     return int(numba.get_num_threads())
 
 
-def cache_sizes(folder: Path = CACHES) -> dict[int, tuple[int, int]]:
-    """Data caches by level: (bytes of one cache, logical cores that share it); empty if the system does not report them."""
-    caches = {}
-    for index in sorted(folder.glob("index*")):
-        if (index / "type").read_text().strip() != "Instruction":
-            size, sharing = (index / "size").read_text().strip(), (index / "shared_cpu_list").read_text().strip()
-            caches[int((index / "level").read_text())] = (int(size.removesuffix("K")) * 1024, _listed(sharing))
-    return caches
+def caches(cores: int, folder: Path = CACHES) -> tuple[int, int]:
+    """Bytes of the last-level caches that ``cores`` reach together, and of all private caches one level up."""
+    totals: dict[int, int] = {}
+    for index in folder.glob("index*"):
+        kind, level, size, sharing = ((index / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list"))
+        if kind != "Instruction":
+            totals[int(level)] = int(size.removesuffix("K")) * 1024 * ceil_div(cores, _listed(sharing))
+    if not totals:
+        return ASSUMED_LLC_BYTES, 0
+    last = max(totals)
+    return totals[last], totals.get(last - 1, 0) if last > 2 else 0
 
 
 def _listed(cores: str) -> int:
@@ -139,24 +144,12 @@ def _listed(cores: str) -> int:
     return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
 
 
-def shared_caches(sizes: dict[int, tuple[int, int]], cores: int) -> tuple[int, int]:
-    """Bytes of the last-level caches that ``cores`` reach together, and of all private caches one level up.
-
-    >>> shared_caches({1: (32768, 1), 2: (1048576, 1), 3: (33554432, 2)}, 2)
-    (33554432, 2097152)
-    """
-    totals = {level: size * -(-cores // sharing) for level, (size, sharing) in sizes.items()}
-    if not totals:
-        return ASSUMED_LLC_BYTES, 0
-    last = max(totals)
-    return totals[last], totals.get(last - 1, 0) if last > 2 else 0
-
-
 def rate_loops(llc_bytes: int, cores: int) -> dict[str, tuple[Run, float]]:
     """Loops whose times make the profile, and what a run of each does: bytes, FLOP, exponentials; one core's FLOP count for all."""
     elements = llc_bytes * 4 // 8
     source, target, sums = np.ones(elements, np.float32), np.zeros(elements, np.float32), np.zeros(cores, np.float32)
-    values = np.ones((cores, EXP_VALUES), np.float32)
+    x, values = (np.ones((cores, count), np.float32) for count in (FMA_VALUES, EXP_VALUES))
+    a, b = np.float32(0.75), np.float32(0.25)
     flop = 2.0 * FMA_VALUES * FMA_CHAIN * FMA_ROUNDS * cores
 
     def copy(share: float) -> tuple[Run, float]:
@@ -164,7 +157,7 @@ def rate_loops(llc_bytes: int, cores: int) -> dict[str, tuple[Run, float]]:
         return lambda: kernels.copy(source[part], target[part], kernels.ONE, cores), 2 * source[part].nbytes
 
     def fma(rounds: int, threads: int) -> Run:
-        return lambda: kernels.fma(rounds, np.float32(0.75), np.float32(0.25), sums, threads)
+        return lambda: kernels.fma(x, rounds, a, b, threads)
 
     return {
         **{name: copy(share) for name, share in ((CACHED_COPY, 0.5), (TWICE_COPY, 2), (DRAM_COPY, 4))},
@@ -172,20 +165,12 @@ def rate_loops(llc_bytes: int, cores: int) -> dict[str, tuple[Run, float]]:
         FMA: (fma(FMA_ROUNDS, cores), flop),
         FMA_ALONE: (fma(FMA_ROUNDS, 1), flop),
         REGION: (fma(0, cores), 0.0),
-        EXPONENTIALS: (lambda: kernels.exponentials(values, EXP_ROUNDS, cores), cores * EXP_VALUES * EXP_ROUNDS),
+        EXPONENTIALS: (lambda: kernels.exponentials(values, EXP_ROUNDS, a, b, cores), cores * EXP_VALUES * EXP_ROUNDS),
     }
 
 
 def device(loops: Mapping[str, tuple[Run, float]], times: Times, caches: tuple[int, int], cores: int) -> Device:
     """The profile, every rate measured: of ``loops`` that took ``times``. ``caches``: bytes of the last level and of private ones."""
-    sources = {"run": f"perfmodel validate --backend cpu, {date.today().isoformat()}, {in_words()}"}
-    sources["system"] = f"{CACHES}" if cache_sizes() else "assumed, as the system does not tell"
-
-    def measured(value: str | int, note: str | None = None) -> dict[str, Any]:
-        return {"value": value, "kind": "measured", "source": "run", **({"note": note} if note else {})}
-
-    def size(value: int) -> dict[str, Any]:
-        return {"value": f"{value} B", "kind": "derived", "source": "system"}
 
     def best(*names: str) -> str:
         return f"{max(loops[name][1] / min(times[name]) for name in names):.0f}"
@@ -193,26 +178,22 @@ def device(loops: Mapping[str, tuple[Run, float]], times: Times, caches: tuple[i
     def middle(name: str) -> str:
         return f"{loops[name][1] / quantile(times[name], 0.5):.0f}"
 
-    llc_bytes, private_bytes = caches
-    in_dram = measured(f"{best(READ, TWICE_COPY, DRAM_COPY)} B/s", "best read or copy beyond the cache; for bounds")
-    cached, streamed = (measured(f"{middle(name)} B/s", "median copy, read + written") for name in (CACHED_COPY, DRAM_COPY))
-    levels = [
-        {"level": "l2", "name": "private caches, all cores", "capacity": size(private_bytes)},
-        {"level": "llc", "name": "last-level cache", "capacity": size(llc_bytes), "measured_bandwidth": cached},
-        {"level": "dram", "name": "DRAM", "bandwidth": in_dram, "measured_bandwidth": streamed},
-    ]
-    peak = measured(f"{best(FMA, FMA_ALONE)} FLOP/s", "best run; no kernel exceeds it")
-    raw = {
-        "schema_version": 1,
-        "id": DEVICE_ID,
-        "name": processor_name(),
-        "vendor": "this machine",
-        "architecture": platform.machine(),
-        "sources": sources,
-        "multiprocessors": measured(cores, "threads"),
-        "limits": {"max_blocks_per_multiprocessor": measured(1, "a thread has one tile at a time")},
-        "memory": [{"scope": "device", **level} for level in levels if level["level"] != "l2" or private_bytes],
-        "peaks": {"vector": {"fp32": peak}, "exp": measured(f"{middle(EXPONENTIALS)} OP/s", "median")},
-        "launch_overhead": {"stream": measured(f"{quantile(times[REGION], 0.5):.9f} s", "median of an empty parallel region")},
-    }
-    return validated(raw)
+    raw = yaml.safe_load(
+        Template(PROFILE.read_text(encoding="utf-8")).substitute(
+            name=json.dumps(processor_name()),
+            architecture=platform.machine(),
+            date=date.today().isoformat(),
+            versions=in_words(),
+            system=CACHES if any(CACHES.glob("index*")) else "assumed, as the system does not tell",
+            cores=cores,
+            llc=caches[0],
+            private=caches[1],
+            cached=middle(CACHED_COPY),
+            streamed=middle(DRAM_COPY),
+            in_dram=best(READ, TWICE_COPY, DRAM_COPY),
+            fma=best(FMA, FMA_ALONE),
+            exponentials=middle(EXPONENTIALS),
+            region=f"{quantile(times[REGION], 0.5):.9f}",
+        )
+    )
+    return validated({**raw, "memory": [level for level in raw["memory"] if level["level"] != "l2" or caches[1]]})

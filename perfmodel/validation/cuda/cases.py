@@ -11,9 +11,8 @@ from itertools import product
 from typing import Any
 
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.cases import ATTENTION_KEYS, KernelCase, attention_shape
 
-ATTENTION_KEYS = ("batch", "heads", "kv_heads", "n", "kv_len", "d", "causal")
 _KEYS = {"attention": ATTENTION_KEYS, "matmul": ("m", "n", "k"), "copy": ("bytes",)}
 WORKLOADS = {
     "numba-flash": "attention",
@@ -142,8 +141,7 @@ def attention_case(
     implementation: str, heads: tuple[int, int, int], lengths: tuple[int, int], d: int, tile: TileEdges, causal: bool, dtype: str
 ) -> KernelCase:
     """A case of attention. ``heads``: batch, query heads, KV heads; ``lengths``: queries, keys."""
-    shape = dict(zip(ATTENTION_KEYS, (*heads, *lengths, d, causal), strict=True))
-    return numba_case(implementation, shape, dtype, tile)
+    return numba_case(implementation, attention_shape(heads, lengths, d, causal), dtype, tile)
 
 
 def _of(families: Iterable[Family]) -> list[KernelCase]:
