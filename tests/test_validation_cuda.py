@@ -342,28 +342,28 @@ def test_right_results_pass_the_check_and_wrong_ones_do_not() -> None:
     w, tensors, lse = exact(CASE)
     rng = np.random.default_rng(4)
     flat = [x.reshape(-1) for x in tensors]
-    assert prepare.attention_error(w, rng, flat, lse.reshape(-1)) < 1e-12
+    assert reference.attention_error(w, *flat, lse.reshape(-1), rng) < 1e-12
     shifted = tensors[3].copy()
     shifted[0] = shifted[1]  # the output of another head
-    assert prepare.attention_error(w, rng, [*flat[:3], shifted.reshape(-1)], lse.reshape(-1)) > 0.1
-    assert prepare.attention_error(w, rng, flat, lse.reshape(-1) + 0.1) > 1e-3
+    assert reference.attention_error(w, *flat[:3], shifted.reshape(-1), lse.reshape(-1), rng) > 0.1
+    assert reference.attention_error(w, *flat, lse.reshape(-1) + 0.1, rng) > 1e-3
 
 
 def test_rows_that_see_no_key_have_to_be_zero() -> None:
     case = attention_case("numba-flash", (1, 1, 1), (500, 20), 64, (64, 32), True, "fp32")
     w, tensors, lse = exact(case)
     flat = [x.reshape(-1) for x in tensors]
-    assert prepare.attention_error(w, np.random.default_rng(), flat, lse.reshape(-1)) < 1e-12
+    assert reference.attention_error(w, *flat, lse.reshape(-1), np.random.default_rng()) < 1e-12
     flat[3] = flat[3].copy()
     flat[3][0] = 1.0
-    assert prepare.attention_error(w, np.random.default_rng(), flat, lse.reshape(-1)) >= 1.0
+    assert reference.attention_error(w, *flat, lse.reshape(-1), np.random.default_rng()) >= 1.0
 
 
 @pytest.mark.parametrize("n", [1, 100, 129, 384, 385, 5000])
 def test_windows_stay_inside(n: int) -> None:
-    windows = prepare.windows(np.random.default_rng(), n)
+    windows = reference.windows(np.random.default_rng(), n)
     assert windows[0] == 0
-    assert max(windows) + prepare.CHECKED_ROWS >= n > max(windows)
+    assert max(windows) + reference.CHECKED_ROWS >= n > max(windows)
 
 
 # Runs

@@ -16,7 +16,6 @@ import numpy as np
 from numba import cuda as _cuda
 
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.workload import Attention
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.cuda.cases import checked, needed_bytes
 from perfmodel.validation.kernels import flash, flash1, matmul, probes, reference, standard
@@ -24,8 +23,6 @@ from perfmodel.validation.kernels import flash, flash1, matmul, probes, referenc
 cuda: Any = _cuda
 MATMUL_ROWS = 128
 """Rows of a product that are checked."""
-CHECKED_HEADS, CHECKED_ROWS = 4, 128
-"""Heads of attention that are checked, and rows of a window: the whole of a large problem would take a CPU minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +118,12 @@ def _attention(case: KernelCase, rng: Any) -> PreparedKernel:
         out, statistics = o.copy_to_host(), family.logsumexp(*(extra.copy_to_host() for extra in extras))
         if unwritten(out, case.dtype) or (statistics is not None and unwritten(statistics, "fp32")):
             return math.inf
-        return attention_error(w, rng, [values(x, case.dtype) for x in (*held, out)], statistics)
+        return reference.attention_error(w, *(values(x, case.dtype) for x in (*held, out)), statistics, rng)
 
     dispatcher, shared_bytes = family.main(shape, w.causal)
     facts = _facts(*tile, shape.threads, shared_bytes, dispatcher)
     counted = tuple(name for name in family.KERNELS if name != "fill")
     return PreparedKernel(launch, error, family.KERNELS, counted, facts, (*qkv, o))
-
-
-def attention_error(w: Attention, rng: Any, tensors: list[Any], statistics: Any) -> float:
-    """Largest relative error over windows of rows of some heads. A window's keys end where its last row's view ends."""
-    q, k, v, o = (
-        x.reshape(heads, -1, w.d) for x, heads in zip(tensors, (w.query_heads, *[w.stored_kv_heads] * 2, w.query_heads), strict=True)
-    )
-    errors = []
-    for head in sorted({0, w.query_heads - 1, *rng.integers(0, w.query_heads, CHECKED_HEADS - 2).tolist()}):
-        for first in windows(rng, w.n):
-            last = min(first + CHECKED_ROWS, w.n)
-            keys = w.kv_len - (w.n - last) if w.causal else w.kv_len
-            if keys < 1:  # no row of the window sees a key
-                errors.append(float(np.abs(o[head, first:last]).max()))
-                continue
-            kv = head // w.group
-            expected, logsumexp = reference.attention(q[head, first:last], k[kv, :keys], v[kv, :keys], w.causal)
-            errors.append(reference.relative_error(o[head, first:last], expected))
-            if statistics is not None:
-                computed = statistics.reshape(w.query_heads, w.n)[head, first:last]
-                errors.append(reference.relative_error(computed, logsumexp))
-    return max(errors)
-
-
-def windows(rng: Any, n: int) -> list[int]:
-    """First rows of windows of CHECKED_ROWS: the first, the last, one at random; all where there are few."""
-    if n <= 3 * CHECKED_ROWS:
-        return list(range(0, n, CHECKED_ROWS))
-    return [0, int(rng.integers(0, n - CHECKED_ROWS)), n - CHECKED_ROWS]
 
 
 # The rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from perfmodel.core.workload import Attention
 
 TOLERANCE = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2}
 """Largest relative error of a kernel that is called correct, by dtype of its inputs."""
+CHECKED_HEADS, CHECKED_ROWS = 4, 128
+"""Heads that are checked of a large problem, and rows of a window: the whole of it would take a CPU minutes."""
 
 
 def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
@@ -27,7 +30,7 @@ def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
     if causal:
         last = np.arange(len(q))[:, None] + len(k) - len(q)
         scores = np.where(np.arange(len(k))[None, :] <= last, scores, -np.inf)
-    top = scores.max(1, keepdims=True)
+    top = scores.max(1, keepdims=True, initial=-np.inf)
     e = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
     total = e.sum(1, keepdims=True)
     safe = np.where(total > 0, total, 1.0)
@@ -35,15 +38,33 @@ def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
     return e @ v / safe, logsumexp
 
 
-def attention_error(w: Attention, q: Any, k: Any, v: Any, o: Any, logsumexp: Any = None) -> float:
-    """Largest relative error of the heads of ``o``, and of ``logsumexp`` if given; arrays as of ``attention``, heads first."""
+def attention_error(w: Attention, q: Any, k: Any, v: Any, o: Any, logsumexp: Any = None, rng: Any = None) -> float:
+    """Largest relative error of the heads of ``o``, and of ``logsumexp`` if given; arrays as of ``attention``, heads first, or flat.
+
+    With ``rng`` some heads and windows of their rows stand for all. A window's keys end where its last row's view ends.
+    """
+    q, o = (x.reshape(w.query_heads, w.n, -1) for x in (q, o))
+    k, v = (x.reshape(w.stored_kv_heads, w.kv_len, -1) for x in (k, v))
+    heads: Iterable[int] = range(w.query_heads)
+    if rng is not None:
+        heads = sorted({0, w.query_heads - 1, *rng.integers(0, w.query_heads, CHECKED_HEADS - 2).tolist()})
     errors = []
-    for head in range(w.query_heads):
-        kv = head // w.group
-        expected, statistic = attention(q[head], k[kv], v[kv], w.causal)
-        errors.append(relative_error(o[head], expected))
-        errors += [] if logsumexp is None else [relative_error(logsumexp[head], statistic)]
+    for head in heads:
+        for first in [0] if rng is None else windows(rng, w.n):
+            last = w.n if rng is None else min(first + CHECKED_ROWS, w.n)
+            keys = max(w.kv_len - (w.n - last), 0) if w.causal else w.kv_len
+            expected, statistic = attention(q[head, first:last], k[head // w.group, :keys], v[head // w.group, :keys], w.causal)
+            errors.append(relative_error(o[head, first:last], expected))
+            if logsumexp is not None:
+                errors.append(relative_error(logsumexp.reshape(w.query_heads, w.n)[head, first:last], statistic))
     return max(errors)
+
+
+def windows(rng: Any, n: int) -> list[int]:
+    """First rows of windows of CHECKED_ROWS: the first, the last, one at random; all where there are few."""
+    if n <= 3 * CHECKED_ROWS:
+        return list(range(0, n, CHECKED_ROWS))
+    return [0, int(rng.integers(0, n - CHECKED_ROWS)), n - CHECKED_ROWS]
 
 
 def relative_error(result: Any, expected: Any) -> float:

@@ -61,7 +61,7 @@ def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     shape = _geometry(w.d, *case["tile"])
     family.prepare(w, shape, q, k, v, o, *(array for _, array in extras))()
     lse = family.logsumexp(*(array.values for _, array in extras))
-    error = attention_error(w, q.values, k.values, v.values, o.values, None if lse is None else lse.reshape(w.query_heads, w.n))
+    error = attention_error(w, q.values, k.values, v.values, o.values, lse)
     counts = totals(("Q", q), ("K", k), ("V", v), ("O", o), *extras)
     return {"counts": counts, "error": error, **({"loads": standard.loads(w, shape)} if family is standard else {})}
 
