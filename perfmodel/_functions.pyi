@@ -414,6 +414,7 @@ def validate(
     records: Sequence[str] | str | None = None,
     hardware: str | None = None,
     tolerance: str = '25%',
+    all: bool = False,
     counters: bool = False,
     counters_csv: str | None = None,
     scoreboard: bool = False,

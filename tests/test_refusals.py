@@ -334,6 +334,8 @@ RULES = {
     "validate": [
         ("--backend tpu", "tpu", "cuda, cpu, simulator"),
         ("--backend cpu --counters", "--counters", "cuda"),
+        ("--backend cpu --all", "--all", "only a GPU"),
+        ("--all --records shipped", "--records"),
         ("--backend cpu --records shipped", "--records"),
         ("--tolerance lots", "--tolerance", "25%"),
         ("--tolerance -1", "--tolerance"),

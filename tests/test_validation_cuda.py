@@ -30,7 +30,16 @@ from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, U
 from perfmodel.core.workload import Attention
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.cuda import counters, gpu, microbench, ncu_csv, prepare, run
-from perfmodel.validation.cuda.cases import WORKLOADS, attention_case, checked, counted_cases, needed_bytes, numba_case, timed_cases
+from perfmodel.validation.cuda.cases import (
+    WORKLOADS,
+    attention_case,
+    checked,
+    counted_cases,
+    needed_bytes,
+    numba_case,
+    of_few_tiles,
+    timed_cases,
+)
 from perfmodel.validation.cuda.gpu import Environment, nvidia_smi, package_versions, profile_of
 from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.cuda.microbench import benchmark as run_benchmark
@@ -311,6 +320,21 @@ def test_default_cases_cover_what_they_say() -> None:
     counted = [case.implementation for case in counted_cases()]
     assert counted.count("numba-flash") >= 16
     assert counted.count("numba-flash1") >= 5
+
+
+def compiled(cases: list[KernelCase]) -> set[tuple[Any, ...]]:
+    """What is compiled, each once: a kernel for a head dim, a mask, a dtype and a tile."""
+    return {(case.implementation, case.shape.get("d"), case.shape.get("causal"), case.dtype, *case.launch.values()) for case in cases}
+
+
+def test_what_validate_runs_by_default_compiles_half_as_much() -> None:
+    """A tile of each kernel, head dim and mask; a factor of a hundred in work is left."""
+    few = of_few_tiles(timed_cases(), 1)
+    assert {kernel[:3] for kernel in compiled(few)} == {kernel[:3] for kernel in compiled(timed_cases())}
+    assert len(compiled(few)) == len({kernel[:3] for kernel in compiled(few)}) <= len(compiled(timed_cases())) / 2
+    assert len(few) <= len(timed_cases()) / 2
+    work = [case.attention().query_heads * case.shape["n"] * case.shape["kv_len"] * case.shape["d"] for case in few if "d" in case.shape]
+    assert max(work) / min(work) >= 100
 
 
 @pytest.mark.parametrize(

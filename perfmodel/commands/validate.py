@@ -12,7 +12,7 @@ from perfmodel.commands._shared import RUNS, SHIPPED, record_paths, require, sha
 from perfmodel.core.errors import UsageError
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
-_RUN = {"backend", "counters"}
+_RUN = {"backend", "counters", "all"}
 _ALONE = {"counters_csv": {*_RUN, "records", "scoreboard"}, "records": _RUN, "scoreboard": _RUN}
 """Options beside which others would be ignored."""
 _TIMED = Condition(
@@ -28,6 +28,7 @@ class ValidationQuestion(Question):
     records: list[str] | None = option(f"Compare recorded measurements instead: a .jsonl(.gz), '{SHIPPED}' or '{RUNS}'. Repeatable.")
     hardware: str | None = option("Device: id, words or file. [default: this machine's, or the records']", reader=_TIMED)
     tolerance: str = option("Median error of a group from which the exit code is 3.", default="25%", reader=_TIMED)
+    all: bool = option("On a GPU, time every tile of each kernel, not one: compiling them takes minutes.", default=False)
     counters: bool = option("Run the GPU kernels under Nsight Compute too and compare its counters.", default=False)
     counters_csv: str | None = option("Compare the kernels in a file that 'ncu --csv' wrote.")
     scoreboard: bool = option("Only held-out records, beside plainer models.", default=False)
@@ -75,7 +76,7 @@ def validate(options: ValidationQuestion, to: _Records) -> None:
             chosen = validation_run.best_backend() if options.backend in (None, "auto") else str(options.backend)
             if chosen != options.backend and chosen == "cpu":
                 bar(validation_run.NO_GPU)
-            found = validation_run.run(chosen, find_device, options.hardware, options.counters, bar)
+            found = validation_run.run(chosen, find_device, options.hardware, options.counters, bar, options.all)
     if options.scoreboard:
         from perfmodel.validation.run import scoreboard as lines
 

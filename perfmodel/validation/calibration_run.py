@@ -237,21 +237,14 @@ def _measured_kernels(
 
 
 def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
-    """Default cases of the kernels ``names``. Quick, those of the first ``QUICK_TILES`` tiles of each kernel, head dim and mask, as
-    a tile is a kernel to compile, and none of kernels whose shapes are then too few for a fit.
+    """Default cases of the kernels ``names``. Quick, those of ``QUICK_TILES`` tiles, and none of kernels whose shapes are then too few
+    for a fit.
     """
-    from perfmodel.validation.cuda.cases import calibrated_cases, timed_cases
+    from perfmodel.validation.cuda.cases import calibrated_cases, of_few_tiles, timed_cases
 
-    listed = [case for case in (timed_cases() if quick else calibrated_cases()) if case.implementation in names]
     if not quick:
-        return listed
-    tiles: dict[tuple[Any, ...], list[dict[str, int]]] = {}
-    few = []
-    for case in listed:
-        seen = tiles.setdefault((case.implementation, case.shape.get("d"), case.shape.get("causal")), [])
-        if case.launch not in seen:
-            seen.append(case.launch)
-        few += [case] if case.launch in seen[:QUICK_TILES] else []
+        return [case for case in calibrated_cases() if case.implementation in names]
+    few = [case for case in of_few_tiles(timed_cases(), QUICK_TILES) if case.implementation in names]
     records: dict[str, list[Record]] = {}
     for case in few:
         records.setdefault(case.implementation, []).append(case.record())

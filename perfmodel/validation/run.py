@@ -49,14 +49,21 @@ def best_backend() -> str:
     return "cuda"
 
 
-def run(backend: str, find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
-    """Measure on ``backend``. UsageError for an unknown backend, UnavailableError if it cannot run here."""
+def run(
+    backend: str, find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress, every: bool = False
+) -> ValidationRun:
+    """Measure on ``backend``. UsageError for an unknown backend, UnavailableError if it cannot run here.
+
+    ``every``: on a GPU every tile of a kernel, each of which is compiled, in place of one for each head dim and mask.
+    """
     if backend not in BACKENDS:
         raise UsageError(f"--backend: no backend is called {backend!r}", f"there is auto, {', '.join(BACKENDS)}")
     if counters and backend != "cuda":
         raise UsageError(f"--counters with --backend {backend}", "hardware counters are read on a GPU, with --backend cuda")
+    if every and backend != "cuda":
+        raise UsageError(f"--all with --backend {backend}", "leave it out: only a GPU has kernels that are left out without it")
     if backend == "cuda":
-        return _cuda(find_device, hardware, counters, progress)
+        return _cuda(find_device, hardware, counters, progress, every)
     if backend == "simulator":
         from perfmodel.validation.simulator import counted
 
@@ -68,8 +75,8 @@ def run(backend: str, find_device: Callable[[str], Device], hardware: str | None
     return ValidationRun("cpu", device, _rows(raws, device))
 
 
-def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
-    from perfmodel.validation.cuda.cases import counted_cases, timed_cases
+def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress, every: bool) -> ValidationRun:
+    from perfmodel.validation.cuda.cases import counted_cases, of_few_tiles, timed_cases
     from perfmodel.validation.cuda.counters import count
     from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.run import measure
@@ -78,7 +85,7 @@ def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: 
     raws: list[dict[str, Any]] = []
     failures: list[str] = []
     try:
-        failures += measure(timed_cases(), progress, raws.append, device.id)
+        failures += measure(timed_cases() if every else of_few_tiles(timed_cases(), 1), progress, raws.append, device.id)
         if counters:
             failures += count(counted_cases(), progress, raws.append, device.id)
     except PerfmodelError as error:  # what was measured so far is kept
