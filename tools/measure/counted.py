@@ -14,9 +14,9 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.cases import ATTENTION_KEYS, KernelCase
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
-from perfmodel.validation.libraries import load_torch
+from perfmodel.validation.libraries import gradients_of, load_torch
 from perfmodel.validation.libraries.kernels import find
 
 MARK = "spin_kernel"
@@ -63,17 +63,16 @@ EAGER = (
 
 def cases() -> Iterator[KernelCase]:
     """Everything that is counted, both passes."""
-    columns = ("batch", "heads", "kv_heads", "n", "kv_len", "d", "causal")
     for name in ("torch-sdpa-flash", "torch-sdpa-cudnn", "torch-sdpa-efficient", "torch-eager"):
         for row in EAGER if name == "torch-eager" else FUSED:
-            shape = dict(zip(columns, row, strict=True)) | ({"mask": True} if name == "torch-eager" and row[-1] else {})
+            shape = dict(zip(ATTENTION_KEYS, row, strict=True)) | ({"mask": True} if name == "torch-eager" and row[-1] else {})
             yield from (KernelCase("attention", name, shape, direction=way) for way in (FORWARD, BACKWARD))
 
 
 def count(case: KernelCase, torch: Any) -> None:
     """One run of ``case`` between the start and the stop of the profiler, after one outside."""
     prepared = find(case)(case, torch)
-    with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
+    with gradients_of(case, torch):
         prepared.run()
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStart()

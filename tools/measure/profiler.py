@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.core.workload import FORWARD
 from perfmodel.validation.cases import KernelCase
-from perfmodel.validation.libraries import load_torch
+from perfmodel.validation.libraries import gradients_of, load_torch
 from tools.measure.prepared import find
 
 
@@ -39,7 +38,7 @@ def launches(cases: Iterable[KernelCase]) -> list[tuple[KernelCase, list[Launch]
         for number, case in enumerate(cases):
             try:
                 prepared = find(case)(case, torch)
-                with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
+                with gradients_of(case, torch):
                     prepared.run()
                     torch.cuda.synchronize()
                     with module.record_function(f"case {number}"):

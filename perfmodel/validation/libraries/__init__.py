@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import FORWARD
 from perfmodel.validation.cases import KernelCase
 
 Torch = Any
@@ -51,6 +52,16 @@ def dtype_of(case: KernelCase, torch: Torch) -> Any:
         raise UnavailableError(f"{case.implementation} in {case.dtype}", f"give one of {', '.join(formats)}")
     torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
     return formats[case.dtype]
+
+
+def version_of(torch: Torch) -> str:
+    """PyTorch's version as sources of records name it: without the build."""
+    return f"torch {str(torch.__version__).split('+', 1)[0]}"
+
+
+def gradients_of(case: KernelCase, torch: Torch) -> Any:
+    """Context in which ``case`` runs: with gradients for a backward pass alone."""
+    return torch.no_grad() if case.direction == FORWARD else torch.enable_grad()
 
 
 def relative_error(found: Any, wanted: Any) -> float:

@@ -152,15 +152,20 @@ def _fused(case: KernelCase, torch: Torch) -> Prepared:
     causal, grouped = bool(case.shape["causal"]), case.shape["heads"] != case.shape["kv_heads"]
     if causal and case.shape["n"] != case.shape["kv_len"]:
         raise UnavailableError(f"{case.implementation}: PyTorch aligns a causal mask to the first key", "give n = kv_len")
-    module = import_module("torch.nn.attention")
-    backend = getattr(module.SDPBackend, SDPA_BACKENDS[case.implementation])
     q, k, v = operands(case, torch, length_first=case.shape["n"] != 1)
+    return attention(case, torch, q, k, v, fused(case.implementation, torch, q, k, v, causal, grouped))
+
+
+def fused(implementation: str, torch: Torch, q: Any, k: Any, v: Any, causal: bool, grouped: bool = False) -> Callable[[], Any]:
+    """The forward pass of one SDPA backend, the only one allowed."""
+    module = import_module("torch.nn.attention")
+    backend = getattr(module.SDPBackend, SDPA_BACKENDS[implementation])
 
     def run() -> Any:
         with module.sdpa_kernel(backend):
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
-    return attention(case, torch, q, k, v, run)
+    return run
 
 
 def _eager(case: KernelCase, torch: Torch) -> Prepared:
@@ -169,16 +174,21 @@ def _eager(case: KernelCase, torch: Torch) -> Prepared:
     if causal != masked or case.shape["heads"] != case.shape["kv_heads"]:
         raise UnavailableError("torch-eager: causal without mask, or grouped heads", "give causal and mask alike, kv_heads = heads")
     q, k, v = operands(case, torch, length_first=False)  # from another order each matmul would copy first
+    return attention(case, torch, q, k, v, eager(torch, q, k, v, causal)[0])
+
+
+def eager(torch: Torch, q: Any, k: Any, v: Any, causal: bool) -> tuple[Callable[[], Any], list[Any]]:
+    """The eager forward pass, kernel by kernel, and its additive mask if it has one."""
     scale = 1 / math.sqrt(q.shape[-1])
-    mask = torch.full((q.shape[2], k.shape[2]), -math.inf, dtype=q.dtype, device="cuda").triu(1) if causal else None
+    masks = [torch.full((q.shape[2], k.shape[2]), -math.inf, dtype=q.dtype, device="cuda").triu(1)] if causal else []
 
     def run() -> Any:
         scores = torch.matmul(q, k.transpose(-2, -1)) * scale
-        if mask is not None:
+        for mask in masks:
             scores = scores + mask
         return torch.matmul(torch.softmax(scores, -1), v)
 
-    return attention(case, torch, q, k, v, run)
+    return run, masks
 
 
 ROWS = 48

@@ -21,7 +21,7 @@ from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, s
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import CLEAN, DIRTY, WARM
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
-from perfmodel.validation.libraries import Prepare, Prepared, Torch, load_torch
+from perfmodel.validation.libraries import Prepare, Prepared, Torch, gradients_of, load_torch, version_of
 from perfmodel.validation.libraries.kernels import find
 from perfmodel.validation.records import Record, Seconds, raw_of
 from perfmodel.validation.statistics import StoppingRule
@@ -113,17 +113,16 @@ def measure(
 
 
 def _measured(case: KernelCase, prepared: Prepared, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
-    with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
+    with gradients_of(case, torch):
         error = prepared.error(prepared.run())
         if not error <= TOLERANCE[case.direction]:
             raise UnavailableError(f"its relative error against float64 is {error:.2g}")
         clocks: list[int] = []
         times = timer.times(prepared.run, case.cache, lambda: _sample_clock(torch, clocks))
-    version = str(torch.__version__).split("+", 1)[0]
     environment: dict[str, Any] = {"torch": torch.__version__, "runs": len(times), "relative_error": float(f"{error:.2g}")}
     if clocks:
         environment["sm_mhz"] = sorted(clocks)[len(clocks) // 2]
-    return case.record(hardware, Seconds.of(times), f"torch {version}", environment=environment)
+    return case.record(hardware, Seconds.of(times), version_of(torch), environment=environment)
 
 
 def _sample_clock(torch: Torch, clocks: list[int]) -> None:

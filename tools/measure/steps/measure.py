@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perfmodel.validation.cases import HELD_OUT
+from perfmodel.validation.libraries import version_of
 from perfmodel.validation.libraries.measure import as_line
 from perfmodel.validation.records import Record, Seconds
 from tools.measure.hardware import current_profile
@@ -38,7 +39,6 @@ def step_record(case: StepCase, model: Llama, together: Together = ALONE) -> str
 
 
 def _record(workload: str, implementation: str, shape: dict[str, Any], times: list[float], torch: Any, role: str) -> Record:
-    version = str(torch.__version__).split("+", 1)[0]
     return Record(
         workload=workload,
         implementation=implementation,
@@ -48,7 +48,7 @@ def _record(workload: str, implementation: str, shape: dict[str, Any], times: li
         time_s=Seconds.of(times),
         cache="warm",
         environment={"torch": torch.__version__, "runs": len(times)},
-        source=f"torch {version}; {role}",
+        source=f"{version_of(torch)}; {role}",
     )
 
 

@@ -16,8 +16,8 @@ from perfmodel.catalog import find_model
 from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import WARM
 from perfmodel.validation.cases import KernelCase
-from perfmodel.validation.libraries import load_torch
-from perfmodel.validation.libraries.measure import TOLERANCE, TorchTimer, as_line
+from perfmodel.validation.libraries import gradients_of, load_torch, version_of
+from perfmodel.validation.libraries.measure import KEPT_BYTES, TOLERANCE, TorchTimer, as_line
 from perfmodel.validation.records import Record, Seconds
 from perfmodel.validation.statistics import StoppingRule
 from tools.measure.hardware import current_profile
@@ -66,13 +66,13 @@ def _software(torch: Any) -> dict[str, Any]:
 def kernel(case: KernelCase, torch: Any, timer: TorchTimer) -> Record:
     """The record of one kernel."""
     prepared = find(case)(case, torch)
-    with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
+    with gradients_of(case, torch):
         error = prepared.error(prepared.run())
         if not error <= (FP8_TOLERANCE if case.dtype == FP8 else TOLERANCE[case.direction]):
             raise RuntimeError(f"its relative error against float64 is {error:.2g}")
         time.sleep(PAUSE_S)
         burst = timer.times(prepared.run, WARM)
-        found = case.record(current_profile(torch), source=f"torch {torch.__version__.split('+')[0]}", environment=_software(torch))
+        found = case.record(current_profile(torch), source=version_of(torch), environment=_software(torch))
         capture = case.direction == FORWARD
         if not capture and one_run(torch, prepared.run) > HOST_BOUND * sorted(burst)[len(burst) // 2]:
             raise RuntimeError("the host is slower than the kernel")
@@ -88,7 +88,7 @@ def step(case: StepCase, model: Llama) -> Record:
         run = run if case.shape["cuda_graph"] else captured(torch, run)
         time.sleep(PAUSE_S)
         burst = step_times(torch, run, BURST_RUNS)
-        source = f"torch {torch.__version__.split('+')[0]}; {case.role}"
+        source = f"{version_of(torch)}; {case.role}"
         record = Record("transformer", "torch", current_profile(torch), "bf16", shape, Seconds(1.0), cache="warm", source=source)
         return lasting(replace(record, environment=_software(torch)), burst, run_for_seconds(torch, run, False))
 
@@ -113,7 +113,7 @@ def all_kernels(seed: int, torch: Any, end: float, write: Write) -> None:
         if time.monotonic() > end:
             return
         _tried(case, lambda case=case: kernel(case, torch, timer), write)  # type: ignore[misc]
-        if torch.cuda.memory_reserved() > 48 << 30:
+        if torch.cuda.memory_reserved() > KEPT_BYTES:
             torch.cuda.empty_cache()
 
 

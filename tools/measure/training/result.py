@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-from perfmodel.timing.base import CLEAN
 from perfmodel.validation.cases import KernelCase
-from perfmodel.validation.libraries import Torch
+from perfmodel.validation.libraries import Torch, version_of
 from perfmodel.validation.records import Record, Seconds
 
 BOTH = "both"
@@ -30,17 +29,6 @@ Measure = Callable[[KernelCase, Torch], Measured]
 
 def record_of(case: KernelCase, found: Measured, hardware: str, torch: Torch) -> Record:
     """The record of one case; its source ends in the case's role."""
-    version = str(torch.__version__).split("+", 1)[0]
-    return Record(
-        workload=case.workload,
-        implementation=case.implementation,
-        hardware=hardware,
-        dtype=case.dtype,
-        shape=dict(case.shape),
-        time_s=Seconds.of(found.times),
-        direction=cast(Any, case.direction),
-        cache=cast(Any, "cold" if case.cache == CLEAN else case.cache),
-        memory=found.memory,
-        environment={"torch": torch.__version__, "runs": len(found.times), **found.environment},
-        source="; ".join(filter(None, (f"torch {version}", found.software, case.role))),
-    )
+    environment = {"torch": torch.__version__, "runs": len(found.times), **found.environment}
+    software = "; ".join(filter(None, (version_of(torch), found.software)))
+    return case.record(hardware, Seconds.of(found.times), software, memory=found.memory, environment=environment)
