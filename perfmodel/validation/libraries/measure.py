@@ -143,6 +143,8 @@ SLOW_FLOP = 1e12
 LARGE_SCORES = 1 << 28
 """Scores above which the eager backward pass, which holds several such tensors, is left out."""
 Row = dict[str, Any]
+CasesOf = Callable[[Row], Iterable[KernelCase]]
+"""Cases of one row, still without a role."""
 
 
 @cache
@@ -155,88 +157,83 @@ def shapes() -> dict[str, dict[str, list[Row]]]:
     }
 
 
-def _rows(section: str, every: int = 1) -> Iterator[tuple[str, Row]]:
-    """Fit and held-out rows in turn, so that a run cut short leaves both; one in ``every`` of each set."""
+def _of_section(section: str, cases_of: CasesOf, every: int = 1) -> Iterator[KernelCase]:
+    """Cases of fit and held-out rows in turn, so that a run cut short leaves both; of one row in ``every`` of each set."""
     found = shapes()[section]
     for pair in zip_longest(found[FIT][::every], found[HELD_OUT][::every]):
-        yield from ((role, row) for role, row in zip((FIT, HELD_OUT), pair, strict=True) if row is not None)
+        for role, row in zip((FIT, HELD_OUT), pair, strict=True):
+            yield from (replace(case, role=role) for case in (cases_of(row) if row else ()))
 
 
-def _case(workload: str, implementation: str, role: str, row: Row, **more: Any) -> KernelCase:
+def _case(workload: str, implementation: str, row: Row, direction: str = FORWARD) -> KernelCase:
     shape = {key: value for key, value in row.items() if key not in ("dtype", "row_major")}
-    row_major = row.get("row_major", False)
-    return KernelCase(workload, f"torch-{implementation}", shape, row["dtype"], role=role, row_major=row_major, **more)
+    return KernelCase(workload, f"torch-{implementation}", shape, row["dtype"], direction, row_major=row.get("row_major", False))
 
 
-def _each(workload: str, implementation: str, section: str) -> Iterator[KernelCase]:
-    """Cases of every row of ``section``."""
-    return (_case(workload, implementation, role, row) for role, row in _rows(section))
+def _only(workload: str, *names: str) -> CasesOf:
+    return lambda row: [_case(workload, name, row) for name in names]
 
 
-def _attention(name: str, keep: Callable[[Row], bool] = lambda row: True) -> Iterator[KernelCase]:
-    """Cases of both passes of the rows to ``keep``."""
-    for role, row in _rows("attention"):
-        if keep(row):
-            yield from (_case("attention", name, role, row, direction=direction) for direction in (FORWARD, BACKWARD))
+def _both_passes(name: str) -> CasesOf:
+    return lambda row: [_case("attention", name, row, direction) for direction in (FORWARD, BACKWARD)]
 
 
-def _quick_and_plain(row: Row) -> bool:
-    """Whether a row has at most SLOW_FLOP and no grouped heads, which torch-sdpa-efficient does not take."""
+def _efficient(row: Row) -> Iterable[KernelCase]:
+    """Both passes of rows of at most SLOW_FLOP without grouped heads, which torch-sdpa-efficient does not take."""
     flop = 4 * row["batch"] * row["heads"] * row["n"] * row["kv_len"] * row["d"] / (2 if row["causal"] else 1)
-    return bool(flop <= SLOW_FLOP and row["heads"] == row["kv_heads"])
+    return _both_passes("sdpa-efficient")(row) if flop <= SLOW_FLOP and row["heads"] == row["kv_heads"] else ()
 
 
-def _eager(direction: str) -> Iterator[KernelCase]:
-    for role, row in _rows("eager"):
+def _eager(direction: str) -> CasesOf:
+    def cases_of(row: Row) -> Iterator[KernelCase]:
         if direction == FORWARD or row["batch"] * row["heads"] * row["n"] * row["kv_len"] <= LARGE_SCORES:
-            masked = {"mask": True} if row["causal"] else {}
-            yield _case("attention", "eager", role, row | masked, direction=direction)
+            yield _case("attention", "eager", row | ({"mask": True} if row["causal"] else {}), direction)
+
+    return cases_of
 
 
-def _eager_steps() -> Iterator[KernelCase]:
-    """The kernels of eager attention each apart, of some shapes: they are kernels of the families ``matmul`` and ``rows``."""
-    for role, row in _rows("eager", every=5):
-        heads, n, d = row["batch"] * row["heads"], row["n"], row["d"]
-        scores = {"dtype": row["dtype"], "rows": heads * n, "cols": row["kv_len"]}
-        batched = {"dtype": row["dtype"], "batch": heads, "m": n}
-        yield _case("matmul", "matmul", role, batched | {"n": row["kv_len"], "k": d})
-        yield _case("scale", "scale", role, scores)
-        if row["causal"]:
-            yield _case("scale", "mask", role, scores | {"mask_rows": n})
-        yield _case("softmax", "softmax", role, scores)
-        yield _case("matmul", "matmul", role, batched | {"n": d, "k": row["kv_len"], "row_major": True})
+def _eager_steps(row: Row) -> Iterator[KernelCase]:
+    """The kernels of eager attention each apart: they are kernels of the families ``matmul`` and ``rows``."""
+    heads, n, d = row["batch"] * row["heads"], row["n"], row["d"]
+    scores = {"dtype": row["dtype"], "rows": heads * n, "cols": row["kv_len"]}
+    batched = {"dtype": row["dtype"], "batch": heads, "m": n}
+    yield _case("matmul", "matmul", batched | {"n": row["kv_len"], "k": d})
+    yield _case("scale", "scale", scores)
+    if row["causal"]:
+        yield _case("scale", "mask", scores | {"mask_rows": n})
+    yield _case("softmax", "softmax", scores)
+    yield _case("matmul", "matmul", batched | {"n": d, "k": row["kv_len"], "row_major": True})
 
 
 def _row_kernels() -> Iterator[KernelCase]:
-    for role, row in _rows("rows"):
-        yield _case("softmax", "softmax", role, row)
-        yield _case("norm", "rms-norm", role, row | {"kind": "rmsnorm"})
-    for role, row in _rows("rows", every=2):
-        yield _case("norm", "layer-norm", role, row | {"kind": "layernorm"})
-        yield from (_case("scale", name, role, row) for name in ("scale", "add", "silu-mul"))
-    yield from _each("softmax", "softmax", "softmax")
-    yield from _each("scale", "mask", "mask")
+    def norm(name: str, row: Row) -> KernelCase:
+        return _case("norm", name, row | {"kind": name.replace("-", "")})
+
+    yield from _of_section("rows", lambda row: [_case("softmax", "softmax", row), norm("rms-norm", row)])
+    yield from _of_section("rows", lambda row: [norm("layer-norm", row), *_only("scale", "scale", "add", "silu-mul")(row)], every=2)
+    yield from _of_section("softmax", _only("softmax", "softmax"))
+    yield from _of_section("mask", _only("scale", "mask"))
 
 
 WARM_STEP = {"sdpa-flash": 27, "matmul": 19, "decode-flash": 19, "rows": 21, "copy": 7}
 """Families of which one case in so many is timed again with what the run before left in L2. Odd, so that both sets are met."""
 FAMILIES: dict[str, Callable[[], Iterator[KernelCase]]] = {
-    "sdpa-flash": lambda: _attention("sdpa-flash"),
-    "matmul": lambda: _each("matmul", "matmul", "matmul"),
-    "batched-matmul": lambda: _each("matmul", "matmul", "batched matmul"),
-    "sdpa-cudnn": lambda: _attention("sdpa-cudnn"),
-    "decode-flash": lambda: _each("attention", "sdpa-flash", "decode"),
-    "wide-decode-flash": lambda: _each("attention", "sdpa-flash", "wide decode"),
-    "wide-decode-cudnn": lambda: _each("attention", "sdpa-cudnn", "wide decode"),
-    "eager": lambda: _eager(FORWARD),
-    "eager-backward": lambda: _eager(BACKWARD),
-    "eager-steps": _eager_steps,
-    "sdpa-efficient": lambda: _attention("sdpa-efficient", _quick_and_plain),
-    "decode-cudnn": lambda: _each("attention", "sdpa-cudnn", "decode"),
+    "sdpa-flash": lambda: _of_section("attention", _both_passes("sdpa-flash")),
+    "matmul": lambda: _of_section("matmul", _only("matmul", "matmul")),
+    "batched-matmul": lambda: _of_section("batched matmul", _only("matmul", "matmul")),
+    "sdpa-cudnn": lambda: _of_section("attention", _both_passes("sdpa-cudnn")),
+    "decode-flash": lambda: _of_section("decode", _only("attention", "sdpa-flash")),
+    "wide-decode-flash": lambda: _of_section("wide decode", _only("attention", "sdpa-flash")),
+    "wide-decode-cudnn": lambda: _of_section("wide decode", _only("attention", "sdpa-cudnn")),
+    "eager": lambda: _of_section("eager", _eager(FORWARD)),
+    "eager-backward": lambda: _of_section("eager", _eager(BACKWARD)),
+    "eager-steps": lambda: _of_section("eager", _eager_steps, every=5),
+    "sdpa-efficient": lambda: _of_section("attention", _efficient),
+    "decode-cudnn": lambda: _of_section("decode", _only("attention", "sdpa-cudnn")),
     "rows": _row_kernels,
-    "rope": lambda: _each("scale", "rope", "rope"),
-    "copy": lambda: _each("copy", "copy", "copy"),
-    "grouped": lambda: _each("grouped-matmul", "grouped-mm", "grouped"),
+    "rope": lambda: _of_section("rope", _only("scale", "rope")),
+    "copy": lambda: _of_section("copy", _only("copy", "copy")),
+    "grouped": lambda: _of_section("grouped", _only("grouped-matmul", "grouped-mm")),
     "warm": lambda: (replace(case, cache=WARM) for family, step in WARM_STEP.items() for case in cases(family)[::step]),
 }
 """Families of cases, the most wanted first."""

@@ -58,19 +58,16 @@ def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
     q, k, v = (Counting(rng.standard_normal(shape)) for shape in (rows, keys, keys))
     o, extras = poisoned(*rows), [(name, poisoned(count)) for name, count in family.extras(w)]
-    shape = _geometry(w.d, *case["tile"])
+    few = {"lanes": 2, "rows": 2}  # threads and rows of each
+    if family is standard:
+        shape = standard.StandardGeometry(w.d, *case["tile"], **few, depth=8, softmax_lanes=2)
+    else:
+        shape = flash.Geometry(w.d, *case["tile"][:2], **few, widest=case["tile"][2])
     family.prepare(w, shape, q, k, v, o, *(array for _, array in extras))()
     lse = family.logsumexp(*(array.values for _, array in extras))
     error = attention_error(w, q.values, k.values, v.values, o.values, lse)
     counts = totals(("Q", q), ("K", k), ("V", v), ("O", o), *extras)
     return {"counts": counts, "error": error, **({"loads": standard.loads(w, shape)} if family is standard else {})}
-
-
-def _geometry(d: int, br: int, bc: int, widest: int | None = None) -> Any:
-    """Geometry with few threads: of standard attention, or of a fused kernel if ``widest`` is given."""
-    if widest is None:
-        return standard.StandardGeometry(d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
-    return flash.Geometry(d, br, bc, lanes=2, rows=2, widest=widest)
 
 
 def _matmul(case: Mapping[str, Any], rng: Any) -> Answer:
