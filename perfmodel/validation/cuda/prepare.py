@@ -118,7 +118,8 @@ def _attention(case: KernelCase, rng: Any) -> PreparedKernel:
         out, statistics = o.copy_to_host(), family.logsumexp(*(extra.copy_to_host() for extra in extras))
         if unwritten(out, case.dtype) or (statistics is not None and unwritten(statistics, "fp32")):
             return math.inf
-        return reference.attention_error(w, *(values(x, case.dtype) for x in (*held, out)), statistics, rng)
+        q, k, v, computed = (values(x, case.dtype) for x in (*held, out))
+        return reference.attention_error(w, q, k, v, computed, statistics, rng)
 
     dispatcher, shared_bytes = family.main(shape, w.causal)
     facts = _facts(*tile, shape.threads, shared_bytes, dispatcher)

@@ -49,22 +49,17 @@ def measure_with(
         where = f"{number}/{len(todo)} {case.label}"
         try:
             times, error, launch = time_one(case)
-        except MemoryError:
-            failures.append(f"{case.label}: out of memory on the host")
-        except PerfmodelError as failure:
-            if isinstance(failure, LostDeviceError):
-                raise
-            failures.append(failure.message if case.label in failure.message else f"{case.label}: {failure.message}")
+        except LostDeviceError:
+            raise
         except Exception as failure:  # numba and the driver raise whatever they like; one case must not end the run
-            failures.append(f"{case.label}: {_in_words(failure)}")
-        else:
-            facts = {**environment.facts, "relative_error": error, "runs": len(times), "date": datetime.now(tz=UTC).date().isoformat()}
-            time_s = Seconds.of(times)
-            record = case.record(environment.hardware, time_s, SOURCE, environment=facts)
-            on_record(raw_of(record) | {"launch": launch})
-            progress(f"{where}: {time_s.median * 1e3:.4g} ms, noise {time_s.noise:.1%}, {len(times)} runs")
+            words = _in_words(failure)
+            failures.append(words if case.label in words else f"{case.label}: {words}")
+            progress(f"{where}: failed, {failures[-1]}")
             continue
-        progress(f"{where}: failed, {failures[-1]}")
+        facts = {**environment.facts, "relative_error": error, "runs": len(times), "date": datetime.now(tz=UTC).date().isoformat()}
+        time_s = Seconds.of(times)
+        on_record(raw_of(case.record(environment.hardware, time_s, SOURCE, environment=facts)) | {"launch": launch})
+        progress(f"{where}: {time_s.median * 1e3:.4g} ms, noise {time_s.noise:.1%}, {len(times)} runs")
     return failures
 
 
@@ -102,7 +97,11 @@ def _free(cuda: Any) -> None:
 
 
 def _in_words(failure: Exception) -> str:
-    """The type and first line of ``failure``, or that the device is out of memory."""
+    """The message of a PerfmodelError, that host or device is out of memory, or the type and first line of ``failure``."""
+    if isinstance(failure, PerfmodelError):
+        return failure.message
+    if isinstance(failure, MemoryError):
+        return "out of memory on the host"
     text = next((line.strip() for line in str(failure).splitlines() if line.strip()), "")
     if "OUT_OF_MEMORY" in text or "out of memory" in text.lower():
         return f"out of memory on the device ({text})"

@@ -58,11 +58,12 @@ def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
     q, k, v = (Counting(rng.standard_normal(shape)) for shape in (rows, keys, keys))
     o, extras = poisoned(*rows), [(name, poisoned(count)) for name, count in family.extras(w)]
-    few = {"lanes": 2, "rows": 2}  # threads and rows of each
-    if family is standard:
-        shape = standard.StandardGeometry(w.d, *case["tile"], **few, depth=8, softmax_lanes=2)
-    else:
-        shape = flash.Geometry(w.d, *case["tile"][:2], **few, widest=case["tile"][2])
+    br, bc, *widest = case["tile"]
+    shape: Any = (
+        standard.StandardGeometry(w.d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
+        if family is standard
+        else flash.Geometry(w.d, br, bc, lanes=2, rows=2, widest=widest[0])
+    )
     family.prepare(w, shape, q, k, v, o, *(array for _, array in extras))()
     lse = family.logsumexp(*(array.values for _, array in extras))
     error = attention_error(w, q.values, k.values, v.values, o.values, lse)
