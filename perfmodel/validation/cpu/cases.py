@@ -14,6 +14,7 @@ from datetime import date
 from typing import Any
 
 import numpy as np
+from numba import get_num_threads
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import PerfmodelError
@@ -24,7 +25,7 @@ from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.calibrate import block_of, with_interval
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase, attention_shape
 from perfmodel.validation.cpu import kernels
-from perfmodel.validation.cpu.profile import Run, caches, device, in_turns, in_words, rate_loops, threads, versions
+from perfmodel.validation.cpu.profile import Run, caches, device, in_turns, in_words, rate_loops, versions
 from perfmodel.validation.fit_points import FULL, FitPoint, Key, solved
 from perfmodel.validation.kernels.reference import TOLERANCE, attention_error, relative_error
 from perfmodel.validation.records import Record, Seconds, held_out, raw_of
@@ -142,7 +143,7 @@ def measure(progress: Callable[[str], None], done: Callable[[float], None] = lam
     The profile carries a calibration per implementation. Records are of shapes that fixed no parameter. ``done`` hears what share of
     the timing is over.
     """
-    cores = threads()
+    cores = int(get_num_threads())  # every kernel uses all: one per core that this process may use
     cache_bytes = caches(cores)
     progress(f"compiling kernels for {cores} threads and checking them against float64")
     asked, loops = shapes(cache_bytes[0]), rate_loops(cache_bytes[0], cores)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
@@ -19,28 +19,19 @@ from perfmodel.timing.models.cpu import TILE_KEYS, TILE_ROWS
 
 numba.config.THREADING_LAYER = "workqueue"  # part of every numba; its threads sleep while they wait
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
 _PRANGE_ALONE: Any = dict.fromkeys(("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False)
 """Array expressions inside a thread stay there."""
+compiled = numba.njit(**_OPTIONS)
+"""A function as machine code, for use in kernels."""
+parallel = numba.njit(parallel=_PRANGE_ALONE, **_OPTIONS)
+"""A function as a kernel: its ``prange`` runs on every core."""
 DEPTH = 32
 """Rows of B that a tile of C meets at a time: with its columns they fit the nearest cache."""
 FMA_CHAIN, FMA_VALUES = 16, 256
 """Multiply-adds that follow each other on a value, and values in turn: enough independent chains to hide an FMA's latency."""
 HIDDEN = np.float32(-1e30)
 ZERO, ONE = np.float32(0), np.float32(1)
-
-
-def compiled(function: Function) -> Function:
-    """``function`` as machine code, for use in kernels."""
-    made: Function = numba.njit(**_OPTIONS)(function)
-    return made
-
-
-def parallel(function: Function) -> Function:
-    """``function`` as a kernel: its ``prange`` runs on every core."""
-    made: Function = numba.njit(parallel=_PRANGE_ALONE, **_OPTIONS)(function)
-    return made
 
 
 @compiled

@@ -120,11 +120,6 @@ def in_words() -> str:
     return ", ".join(f"{name} {value}" for name, value in versions().items())
 
 
-def threads() -> int:
-    """Threads that every kernel uses: those of numba, one per core that this process may use."""
-    return int(numba.get_num_threads())
-
-
 def caches(cores: int, folder: Path = CACHES) -> tuple[int, int]:
     """Bytes of the last-level caches that ``cores`` reach together, and of all private caches one level up."""
     totals: dict[int, int] = {}
