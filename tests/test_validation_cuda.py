@@ -35,9 +35,9 @@ from perfmodel.validation.cuda.cases import (
     attention_case,
     checked,
     counted_cases,
+    default_cases,
     needed_bytes,
     numba_case,
-    of_few_tiles,
     timed_cases,
 )
 from perfmodel.validation.cuda.gpu import Environment, nvidia_smi, package_versions, profile_of
@@ -327,13 +327,18 @@ def compiled(cases: list[KernelCase]) -> set[tuple[Any, ...]]:
     return {(case.implementation, case.shape.get("d"), case.shape.get("causal"), case.dtype, *case.launch.values()) for case in cases}
 
 
-def test_what_validate_runs_by_default_compiles_half_as_much() -> None:
-    """A tile of each kernel, head dim and mask; a factor of a hundred in work is left."""
-    few = of_few_tiles(timed_cases(), 1)
-    assert {kernel[:3] for kernel in compiled(few)} == {kernel[:3] for kernel in compiled(timed_cases())}
-    assert len(compiled(few)) == len({kernel[:3] for kernel in compiled(few)}) <= len(compiled(timed_cases())) / 2
-    assert len(few) <= len(timed_cases()) / 2
-    work = [case.attention().query_heads * case.shape["n"] * case.shape["kv_len"] * case.shape["d"] for case in few if "d" in case.shape]
+def test_what_validate_runs_by_default_compiles_few_kernels() -> None:
+    """Each kernel with each head dim, mask and dtype, on one tile; a factor of a hundred in work is left."""
+    few, whole = compiled(default_cases()), compiled(timed_cases())
+    for trait in (1, 2, 3):
+        assert {(kernel[0], kernel[trait]) for kernel in few} == {(kernel[0], kernel[trait]) for kernel in whole}
+    assert len(few) == len({kernel[:4] for kernel in few}) <= len(whole) * 0.4
+    assert len(default_cases()) <= len(timed_cases()) * 0.4
+    work = [
+        case.attention().query_heads * case.shape["n"] * case.shape["kv_len"] * case.shape["d"]
+        for case in default_cases()
+        if "d" in case.shape
+    ]
     assert max(work) / min(work) >= 100
 
 

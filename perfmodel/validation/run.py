@@ -54,7 +54,7 @@ def run(
 ) -> ValidationRun:
     """Measure on ``backend``. UsageError for an unknown backend, UnavailableError if it cannot run here.
 
-    ``every``: on a GPU every tile of a kernel, each of which is compiled, in place of one for each head dim and mask.
+    ``every``: on a GPU every tile of a kernel, each of which is compiled, in place of ``default_cases``.
     """
     if backend not in BACKENDS:
         raise UsageError(f"--backend: no backend is called {backend!r}", f"there is auto, {', '.join(BACKENDS)}")
@@ -76,7 +76,7 @@ def run(
 
 
 def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress, every: bool) -> ValidationRun:
-    from perfmodel.validation.cuda.cases import counted_cases, of_few_tiles, timed_cases
+    from perfmodel.validation.cuda.cases import counted_cases, default_cases, timed_cases
     from perfmodel.validation.cuda.counters import count
     from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.run import measure
@@ -85,7 +85,7 @@ def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: 
     raws: list[dict[str, Any]] = []
     failures: list[str] = []
     try:
-        failures += measure(timed_cases() if every else of_few_tiles(timed_cases(), 1), progress, raws.append, device.id)
+        failures += measure(timed_cases() if every else default_cases(), progress, raws.append, device.id)
         if counters:
             failures += count(counted_cases(), progress, raws.append, device.id)
     except PerfmodelError as error:  # what was measured so far is kept

@@ -154,8 +154,22 @@ def _of(families: Iterable[Family]) -> list[KernelCase]:
 
 
 def timed_cases() -> list[KernelCase]:
-    """The list of ``validate --all``: every kernel of the package, cheap ones first. The default is ``of_few_tiles`` of them."""
+    """The list of ``validate --all``: every kernel of the package, cheap ones first."""
     return [*_copies(16, 20, 24, 27, 30), *_matmuls(), *_of(TIMED)]
+
+
+def default_cases() -> list[KernelCase]:
+    """The default list of validate: of ``timed_cases`` one tile of each kernel with each head dim, mask and dtype, not each with each."""
+    met: set[tuple[Any, ...]] = set()
+    compiled: list[tuple[Any, ...]] = []
+    few = []
+    for case in timed_cases():
+        traits = (case.shape.get("d"), case.shape.get("causal"), case.dtype)
+        new = {(case.implementation, *trait) for trait in enumerate(traits)} - met
+        met |= new
+        compiled += [(case.implementation, *traits, case.launch)] if new else []
+        few += [case] if (case.implementation, *traits, case.launch) in compiled else []
+    return few
 
 
 def of_few_tiles(cases: Iterable[KernelCase], most: int) -> list[KernelCase]:
