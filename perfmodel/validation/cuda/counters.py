@@ -25,7 +25,7 @@ from perfmodel.validation.bounds import case_of
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.compare import Count, label
 from perfmodel.validation.cuda.cases import checked
-from perfmodel.validation.cuda.gpu import Environment, current_gpu, load_numba_cuda, open_gpu, small_grids, this_environment
+from perfmodel.validation.cuda.gpu import Environment, current_gpu, in_words, load_numba_cuda, open_gpu, small_grids, this_environment
 from perfmodel.validation.cuda.ncu_csv import METRICS, CountedKernel, counters, parse, seconds
 from perfmodel.validation.cuda.run import OnRecord, Progress
 from perfmodel.validation.records import Record, Seconds, raw_of
@@ -150,7 +150,7 @@ def launch_all(cases: Iterable[KernelCase], manifest: Path, launch_one: Callable
             try:
                 row = launch_one(case)
             except Exception as error:  # whatever the driver says, the next case may run
-                row = {"kernels": [], "reason": f"{type(error).__name__}: {error}".splitlines()[0]}
+                row = {"kernels": [], "reason": in_words(error)}
             file.write(json.dumps(row) + "\n")
             file.flush()
 

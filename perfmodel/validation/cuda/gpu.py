@@ -14,7 +14,7 @@ from typing import Any
 
 from perfmodel import __version__
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.core.errors import UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
 
 INSTALL = "pip install 'numba-cuda[cu13]' 'numpy<2.5'  (cu12 for a driver of CUDA 12)"
 
@@ -91,7 +91,7 @@ def small_grids() -> Iterator[None]:
 
 def _toolkit_error(error: Exception) -> UnavailableError:
     """``error`` of the first kernel in words: compiler, or driver."""
-    text = f"{type(error).__name__}: {_first_line(error)}"
+    text = in_words(error)
     missing = isinstance(error, (ImportError, OSError)) or any(word in text.lower() for word in ("nvvm", "libdevice", "nvrtc", "nvjitlink"))
     if missing:
         return UnavailableError(f"a CUDA device, but no CUDA toolkit that numba can use: {text}", INSTALL)
@@ -118,6 +118,18 @@ def current_gpu() -> Gpu:
 def _first_line(error: object) -> str:
     """The first line that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def in_words(error: Exception) -> str:
+    """One line: the message of a PerfmodelError, that host or device is out of memory, or the type and first line of ``error``."""
+    if isinstance(error, PerfmodelError):
+        return error.message
+    if isinstance(error, MemoryError):
+        return "out of memory on the host"
+    kind, line = type(error).__name__, _first_line(error)
+    if "OUT_OF_MEMORY" in line or "out of memory" in line.lower():
+        return f"out of memory on the device ({line})"
+    return kind if line == kind else f"{kind}: {line}"
 
 
 # What a measurement was made with

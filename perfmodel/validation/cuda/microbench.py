@@ -15,7 +15,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.timing.base import CLEAN
 from perfmodel.timing.transfer import MATMUL
 from perfmodel.validation.cuda import run
-from perfmodel.validation.cuda.gpu import current_gpu, load_numba_cuda, open_gpu, small_grids
+from perfmodel.validation.cuda.gpu import current_gpu, in_words, load_numba_cuda, open_gpu, small_grids
 from perfmodel.validation.records import Seconds
 from perfmodel.validation.statistics import StoppingRule, measure_times
 
@@ -76,8 +76,7 @@ def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: 
             for result in part(rule):
                 results.append(result)
         except Exception as error:  # also the driver's own: the other parts can still be measured
-            reason = error.message if isinstance(error, PerfmodelError) else f"{type(error).__name__}: {error}".splitlines()[0]
-            results.append(ProbeResult(name, "", None, reason=reason))
+            results.append(ProbeResult(name, "", None, reason=in_words(error)))
     return results
 
 

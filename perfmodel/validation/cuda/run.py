@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.validation.cases import KernelCase
-from perfmodel.validation.cuda.gpu import Environment, Gpu, load_numba_cuda, open_gpu, small_grids, this_environment
+from perfmodel.validation.cuda.gpu import Environment, Gpu, in_words, load_numba_cuda, open_gpu, small_grids, this_environment
 from perfmodel.validation.records import Seconds, raw_of
 from perfmodel.validation.statistics import StoppingRule, Timer, measure_times
 
@@ -52,7 +52,7 @@ def measure_with(
         except LostDeviceError:
             raise
         except Exception as failure:  # numba and the driver raise whatever they like; one case must not end the run
-            words = _in_words(failure)
+            words = in_words(failure)
             failures.append(words if case.label in words else f"{case.label}: {words}")
             progress(f"{where}: failed, {failures[-1]}")
             continue
@@ -93,19 +93,7 @@ def _free(cuda: Any) -> None:
         cuda.synchronize()
         cuda.current_context().deallocations.clear()
     except Exception as failure:
-        raise LostDeviceError(f"the device is lost: {_in_words(failure)}", "start again without the case before") from failure
-
-
-def _in_words(failure: Exception) -> str:
-    """The message of a PerfmodelError, that host or device is out of memory, or the type and first line of ``failure``."""
-    if isinstance(failure, PerfmodelError):
-        return failure.message
-    if isinstance(failure, MemoryError):
-        return "out of memory on the host"
-    text = next((line.strip() for line in str(failure).splitlines() if line.strip()), "")
-    if "OUT_OF_MEMORY" in text or "out of memory" in text.lower():
-        return f"out of memory on the device ({text})"
-    return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
+        raise LostDeviceError(f"the device is lost: {in_words(failure)}", "start again without the case before") from failure
 
 
 FLUSH_FACTOR = 4
