@@ -17,25 +17,12 @@ from perfmodel.validation.kernels import _steps as steps
 from perfmodel.validation.kernels._steps import FOUR, ZERO, U, cuda, float32, kernel, launcher
 
 
-@dataclass(frozen=True, slots=True)
-class MatmulGeometry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulGeometry(TileLayout):
     """A tile of C of ``br`` x ``bc``, ``depth`` steps of k at a time, ``rows`` x bc / lanes results per thread."""
 
-    br: int
     bc: int
     depth: int
-    lanes: int
-    rows: int = 8
-
-    @property
-    def layout(self) -> TileLayout:
-        """Owners of rows and columns."""
-        return TileLayout(self.br, self.lanes, self.rows)
-
-    @property
-    def threads(self) -> int:
-        """Threads per block."""
-        return self.layout.threads
 
     @property
     def shared_bytes(self) -> int:
@@ -45,7 +32,8 @@ class MatmulGeometry:
 
 def geometry(tile: int) -> MatmulGeometry:
     """The fast layout of a tile of 32, 64 or 128: 8 x 8 results per thread, 4 x 4 in the smallest."""
-    return MatmulGeometry(tile, tile, 32, *((tile // 8, 8) if tile > 32 else (8, 4)))
+    lanes, rows = (tile // 8, 8) if tile > 32 else (8, 4)
+    return MatmulGeometry(tile, lanes, rows, bc=tile, depth=32)
 
 
 def loads(m: int, n: int, k: int, tile: int) -> int:
@@ -63,15 +51,15 @@ def build(shape: MatmulGeometry) -> Any:
 
     n and k are multiples of 4; the grid's z is the batch.
     """
-    layout, br, bc, depth = shape.layout, shape.br, shape.bc, shape.depth
-    spread, width = layout.row_spread(depth), bc // shape.lanes
-    first_of = steps.first_row(layout)
-    fill_a, fill_b = steps.fill_tile(layout.threads, br, depth, spread), steps.fill_tile(layout.threads, depth, bc, 1)
-    add = steps.add_product(layout, width, depth, depth, permuted=True)
+    br, bc, depth = shape.br, shape.bc, shape.depth
+    spread, width = shape.row_spread(depth), bc // shape.lanes
+    first_of = steps.first_row(shape)
+    fill_a, fill_b = steps.fill_tile(shape.threads, br, depth, spread), steps.fill_tile(shape.threads, depth, bc, 1)
+    add = steps.add_product(shape, width, depth, depth, permuted=True)
     stage, b_at, n_spread = U((br + bc) * depth), U(br * depth), U(spread)
-    n_rows, n_width, n_lanes, n_step = U(layout.rows), U(width), U(layout.lanes), U(layout.step)
-    u_br, u_bc, u_depth, groups, group_pitch = U(br), U(bc), U(depth), U(width // 4), U(4 * layout.lanes)
-    c_size, part_size = layout.rows * width, 4 * layout.rows
+    n_rows, n_width, n_lanes, n_step = U(shape.rows), U(width), U(shape.lanes), U(shape.step)
+    u_br, u_bc, u_depth, groups, group_pitch = U(br), U(bc), U(depth), U(width // 4), U(4 * shape.lanes)
+    c_size, part_size = shape.rows * width, 4 * shape.rows
 
     def matmul(a: Any, b: Any, c: Any, m: Any, n: Any, k: Any, group: Any) -> None:
         shared = cuda.shared.array(0, float32)

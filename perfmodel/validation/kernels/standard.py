@@ -22,32 +22,19 @@ from perfmodel.validation.kernels._steps import F32, FOUR, HIDDEN, LOWEST, ZERO,
 KERNELS = ("standard_scores", "standard_softmax", "matmul")
 
 
-@dataclass(frozen=True, slots=True)
-class StandardGeometry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandardGeometry(TileLayout):
     """GEMM tiles: ``br`` x ``bc`` scores; ``br`` x d outputs, ``depth`` keys at a time. ``softmax_lanes`` threads share a row."""
 
     d: int
-    br: int
     bc: int
-    lanes: int
-    rows: int = 8
     depth: int = 32
     softmax_lanes: int = WARP
-
-    @property
-    def layout(self) -> TileLayout:
-        """Owners of rows and columns."""
-        return TileLayout(self.br, self.lanes, self.rows)
-
-    @property
-    def threads(self) -> int:
-        """Threads per block of both GEMMs."""
-        return self.layout.threads
 
 
 def geometry(d: int, br: int = 128, bc: int = 64) -> StandardGeometry:
     """The fast layout for d 64 or 128."""
-    return StandardGeometry(d, br, bc, lanes=d // 8)
+    return StandardGeometry(br, d // 8, d=d, bc=bc)
 
 
 def loads(w: Attention, shape: StandardGeometry) -> dict[str, int]:
@@ -60,13 +47,13 @@ def loads(w: Attention, shape: StandardGeometry) -> dict[str, int]:
 @cache
 def build_scores(shape: StandardGeometry) -> Any:
     """The kernel ``(Q, K, S, n, kv_len, group, scale)``: Q [heads, n, d], K [kv heads, kv_len, d], S [heads, n, kv_len]."""
-    layout, d, br, bc = shape.layout, shape.d, shape.br, shape.bc
-    q_spread, k_spread, columns = layout.row_spread(d), layout.column_spread(d), bc // shape.lanes
-    first_of, add = steps.first_row(layout), steps.add_row_products(layout, columns, d)
-    fill_q, fill_k = steps.fill_tile(layout.threads, br, d, q_spread), steps.fill_tile(layout.threads, bc, d, k_spread)
+    d, br, bc = shape.d, shape.br, shape.bc
+    q_spread, k_spread, columns = shape.row_spread(d), shape.column_spread(d), bc // shape.lanes
+    first_of, add = steps.first_row(shape), steps.add_row_products(shape, columns, d)
+    fill_q, fill_k = steps.fill_tile(shape.threads, br, d, q_spread), steps.fill_tile(shape.threads, bc, d, k_spread)
     n_q_spread, n_k_spread, k_at, u_d, u_br, u_bc = U(q_spread), U(k_spread), U(br * d), U(d), U(br), U(bc)
-    n_rows, n_columns, n_lanes, n_step = U(layout.rows), U(columns), U(layout.lanes), U(layout.step)
-    s_size, part_size = layout.rows * columns, 4 * layout.rows
+    n_rows, n_columns, n_lanes, n_step = U(shape.rows), U(columns), U(shape.lanes), U(shape.step)
+    s_size, part_size = shape.rows * columns, 4 * shape.rows
 
     def standard_scores(q: Any, k: Any, s: Any, n: Any, kv_len: Any, group: Any, scale: Any) -> None:
         shared = cuda.shared.array(0, float32)
@@ -134,7 +121,7 @@ def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, o: An
     per_block = max(min(4, 64 * 1024 // row_bytes), 1)  # rows per block of the softmax, so that several blocks fit
     grid, scale = (-(-w.kv_len // shape.bc), -(-w.n // shape.br), w.query_heads), F32(1 / math.sqrt(w.d))
     softmax = (-(-rows // per_block),), per_block * lanes, per_block * row_bytes
-    outputs = matmul.MatmulGeometry(shape.br, shape.d, shape.depth, shape.lanes, shape.rows)
+    outputs = matmul.MatmulGeometry(shape.br, shape.lanes, shape.rows, bc=shape.d, depth=shape.depth)
     return steps.in_turn(
         (
             launcher(build_scores(shape), grid, shape.threads, main(shape, w.causal)[1], q, k, s, n, kv_len, group, scale),

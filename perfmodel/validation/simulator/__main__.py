@@ -60,7 +60,7 @@ def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     o, extras = poisoned(*rows), [(name, poisoned(count)) for name, count in family.extras(w)]
     br, bc, *widest = case["tile"]
     shape: Any = (
-        standard.StandardGeometry(w.d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
+        standard.StandardGeometry(br, 2, 2, d=w.d, bc=bc, depth=8, softmax_lanes=2)
         if family is standard
         else flash.Geometry(w.d, br, bc, lanes=2, rows=2, widest=widest[0])
     )
@@ -77,7 +77,7 @@ def _matmul(case: Mapping[str, Any], rng: Any) -> Answer:
     if tile == 1:
         matmul.prepare_naive(m, n, k, a, b, c, threads=8)()
     else:
-        matmul.prepare(m, n, k, matmul.MatmulGeometry(tile, tile, 8, lanes=2, rows=2), a, b, c)()
+        matmul.prepare(m, n, k, matmul.MatmulGeometry(tile, 2, 2, bc=tile, depth=8), a, b, c)()
     error = relative_error(c.values, a.values.astype(float) @ b.values.astype(float))
     return {"counts": totals(("A", a), ("B", b), ("C", c)), "own_loads": matmul.loads(m, n, k, tile), "error": error}
 
