@@ -185,7 +185,7 @@ def read(source: Any, sums: Any, threads: Any) -> None:
         sums[thread] = total
 
 
-def rate(step: Callable[..., Any], chain: int) -> Callable[..., None]:
+def rate(step: Callable[..., Any], chain: int) -> Any:
     """Kernel (x [threads, values], rounds, a, b, threads): a thread's values become ``step(value, a, b)``, ``chain`` times in a row.
 
     With no rounds it is a bare parallel region.

@@ -28,6 +28,7 @@ from perfmodel.validation.cuda.cases import checked
 from perfmodel.validation.cuda.gpu import Environment, current_gpu, in_words, load_numba_cuda, open_gpu, small_grids, this_environment
 from perfmodel.validation.cuda.ncu_csv import METRICS, CountedKernel, counters, parse, seconds
 from perfmodel.validation.cuda.run import OnRecord, Progress
+from perfmodel.validation.kernels import FILL
 from perfmodel.validation.records import Record, Seconds, raw_of
 
 SOURCE = "perfmodel numba kernels under Nsight Compute, --clock-control none, caches flushed, one run"
@@ -100,8 +101,8 @@ def assign(kernels: list[CountedKernel], launched: list[dict[str, Any]]) -> list
             if kernel is None or name not in kernel.name:
                 seen = "the end" if kernel is None else f"{kernel.name[:80]!r} (line {kernel.line})"
                 raise DataError(f"ncu's list of kernels: expected {name!r}, found {seen}", "count the cases again")
-            of_case.append((name, kernel))
-        by_case.append([kernel for name, kernel in of_case if name in row["counted"]])
+            of_case += [kernel] if name != FILL else []
+        by_case.append(of_case)
     return by_case
 
 
@@ -166,7 +167,7 @@ def launch_on_gpu(case: KernelCase) -> dict[str, Any]:
         ready = prepare(case, np.random.default_rng())
         ready.launch()
         cuda.synchronize()
-    row = {"kernels": list(ready.kernels), "counted": list(ready.counted), "launch": ready.facts}
+    row = {"kernels": list(ready.kernels), "launch": ready.facts}
     del ready
     cuda.current_context().deallocations.clear()
     return row

@@ -29,14 +29,13 @@ MATMUL_ROWS = 128
 class PreparedKernel:
     """``launch`` runs the case once. ``error()``: largest relative error of what the run before has written.
 
-    ``kernels``: names of the kernels of one launch, in order; ``counted``: those whose counters are the case's. ``facts``: the
-    launch as a record says it. ``tensors`` live as long as this does: some launches know only their addresses.
+    ``kernels``: names of the kernels of one launch, in order. ``facts``: the launch as a record says it. ``tensors`` live as long
+    as this does: some launches know only their addresses.
     """
 
     launch: Callable[[], None]
     error: Callable[[], float]
     kernels: tuple[str, ...]
-    counted: tuple[str, ...]
     facts: dict[str, int]
     tensors: tuple[Any, ...]
 
@@ -123,8 +122,7 @@ def _attention(case: KernelCase, rng: Any) -> PreparedKernel:
 
     dispatcher, shared_bytes = family.main(shape, w.causal)
     facts = _facts(*tile, shape.threads, shared_bytes, dispatcher)
-    counted = tuple(name for name in family.KERNELS if name != "fill")
-    return PreparedKernel(launch, error, family.KERNELS, counted, facts, (*qkv, o))
+    return PreparedKernel(launch, error, family.KERNELS, facts, (*qkv, o))
 
 
 # The rest
@@ -149,7 +147,7 @@ def _matmul(case: KernelCase, rng: Any) -> PreparedKernel:
         expected = a.reshape(m, k)[rows].astype(np.float64) @ b.reshape(k, n).astype(np.float64)
         return math.inf if unwritten(computed, case.dtype) else reference.relative_error(computed[rows], expected)
 
-    return PreparedKernel(launch, error, (name,), (name,), facts, (c,))
+    return PreparedKernel(launch, error, (name,), facts, (c,))
 
 
 def _copy(case: KernelCase, rng: Any) -> PreparedKernel:
@@ -161,4 +159,4 @@ def _copy(case: KernelCase, rng: Any) -> PreparedKernel:
         cuda.synchronize()
         return 0.0 if np.array_equal(target.copy_to_host(), source) else math.inf
 
-    return PreparedKernel(launch, error, ("copy",), ("copy",), {}, (target,))
+    return PreparedKernel(launch, error, ("copy",), {}, (target,))

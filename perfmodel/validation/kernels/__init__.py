@@ -6,3 +6,6 @@ of each output beside O, in the order in which ``prepare(w, shape, q, k, v, o, *
 kernel whose launch records tell, with its shared bytes; ``logsumexp(*extras)`` of outputs in NumPy, None if it writes none. Under
 NUMBA_ENABLE_CUDASIM=1, set before numba is first imported, the same kernels run in Python on any array that can be indexed.
 """
+
+FILL = "fill"
+"""Name of the kernel that sets outputs before others add to them; its counters are no case's."""

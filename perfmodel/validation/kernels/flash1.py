@@ -16,13 +16,14 @@ import numpy as np
 
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.register_tiles import FLOAT_BYTES, Geometry, geometry
+from perfmodel.validation.kernels import FILL
 from perfmodel.validation.kernels import _steps as steps
 from perfmodel.validation.kernels._steps import FOUR, LOWEST, ZERO, U, cuda, device_function, float32, kernel, launcher
 from perfmodel.validation.kernels.flash import fill_tiles, log2_scale, places, score_chunk, store_outputs, update_softmax
 
 __all__ = ["KERNELS", "Geometry", "build", "extras", "geometry", "logsumexp", "main", "prepare"]
 
-KERNELS = ("fill", "fill", "fill", "flash1")
+KERNELS = (FILL, FILL, FILL, "flash1")
 FILL_THREADS = 256
 
 
