@@ -6,9 +6,12 @@ not, grouped heads, partial tiles, all tile edges, and a factor of a hundred in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, product
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.validation.cases import ATTENTION_KEYS, KernelCase, attention_shape
@@ -26,9 +29,9 @@ WORKLOADS = {
 """The project's kernels and what they compute."""
 UNTILED = ("numba-matmul-naive", "numba-copy")
 
-Problem = tuple[tuple[int, int, int], tuple[int, int]]
-"""Batch, query heads and KV heads; queries and keys."""
 TileEdges = tuple[int, int]
+CASES = Path(__file__).with_suffix(".yaml")
+"""Cases of attention."""
 
 
 def numba_case(implementation: str, shape: Mapping[str, Any], dtype: str = "fp32", tile: TileEdges | None = None) -> KernelCase:
@@ -63,80 +66,6 @@ def needed_bytes(case: KernelCase) -> int:
     return int(elements * w.dtype.size + 2 * w.query_heads * w.n * 4)
 
 
-SQUARES: tuple[Problem, ...] = (((1, 16, 16), (1024, 1024)), ((1, 32, 8), (2048, 2048)), ((2, 32, 32), (4096, 4096)))
-"""A factor 64 in work."""
-RAGGED: Problem = ((2, 16, 4), (1000, 3000))
-"""Partial tiles on both sides, grouped heads, more keys than queries."""
-WIDE: Problem = ((1, 8, 8), (16384, 16384))
-BASIC = (*SQUARES, RAGGED)
-Family = tuple[str, int, bool, tuple[TileEdges, ...], tuple[Problem, ...], str]
-"""Kernel, head dim, mask, tiles, each of which meets each of the problems, and dtype."""
-
-
-def _heads(*pairs: tuple[int, int]) -> tuple[Problem, ...]:
-    """Problems of so many heads and as many queries as keys."""
-    return tuple(((1, heads, heads), (n, n)) for heads, n in pairs)
-
-
-ONE_PER_HEAD = _heads((64, 512), (132, 1024), (300, 512))
-"""Of numba-flash1, which has one block per head: as many heads as a large device has multiprocessors, fewer, and more."""
-TIMED: tuple[Family, ...] = (
-    ("flash", 64, False, ((128, 64), (64, 32), (64, 64)), BASIC, "fp32"),
-    ("flash", 64, True, ((128, 64), (64, 32), (32, 128), (32, 32)), BASIC, "fp32"),
-    ("flash", 128, False, ((128, 64), (64, 64), (128, 32), (64, 128)), BASIC, "fp32"),
-    ("flash", 128, True, ((128, 64), (64, 64), (32, 64)), BASIC, "fp32"),
-    ("flash", 64, True, ((128, 64),), (WIDE,), "fp32"),
-    ("flash", 128, True, ((128, 64),), (WIDE,), "fp32"),
-    ("flash1", 64, False, ((64, 64),), _heads((132, 512), (132, 1024)), "fp32"),
-    ("flash1", 64, True, ((64, 64),), (*_heads((132, 2048)), ((1, 64, 16), (1000, 1500))), "fp32"),
-    ("flash1", 128, False, ((64, 64),), _heads((64, 2000), (8, 256)), "fp32"),
-    ("flash1", 64, False, ((32, 32), (32, 128), (64, 32), (128, 64)), ONE_PER_HEAD, "fp32"),
-    ("flash1", 64, True, ((32, 128), (128, 32)), ONE_PER_HEAD, "fp32"),
-    ("flash1", 128, False, ((32, 32), (128, 64)), ONE_PER_HEAD, "fp32"),
-    ("flash1", 128, True, ((64, 64), (32, 128)), ONE_PER_HEAD, "fp32"),
-    ("standard", 64, False, ((128, 64),), (((1, 16, 16), (512, 8192)),), "fp32"),
-    ("standard", 64, True, ((128, 64),), (*_heads((8, 512), (16, 4096)), ((1, 16, 4), (1000, 3000))), "fp32"),
-    ("standard", 128, False, ((128, 64),), (*_heads((8, 512), (16, 4096)), ((1, 16, 4), (1000, 3000))), "fp32"),
-    ("standard", 128, True, ((128, 64),), _heads((16, 512), (16, 1024), (16, 2048)), "fp32"),
-    ("flash-mma", 64, False, ((128, 128),), (*BASIC, WIDE), "fp16"),
-    ("flash-mma", 64, True, ((128, 128),), (*BASIC, WIDE), "bf16"),
-    ("flash-mma", 128, False, ((128, 64),), (*BASIC, WIDE), "bf16"),
-    ("flash-mma", 128, True, ((128, 64),), (*BASIC, WIDE), "fp16"),
-    ("flash-mma", 64, True, ((64, 64),), SQUARES[1:], "fp16"),
-)
-"""Families of attention that validate runs; standard attention has up to 2 GiB of scores in memory."""
-CALIBRATED: tuple[Family, ...] = (
-    ("flash", 64, False, ((32, 128),), BASIC, "fp32"),
-    ("flash", 64, True, ((128, 32),), BASIC, "fp32"),
-    ("flash", 128, False, ((64, 32),), BASIC, "fp32"),
-    ("flash", 128, True, ((64, 128), (32, 32)), BASIC, "fp32"),
-    ("standard", 64, False, ((64, 32),), BASIC, "fp32"),
-    ("standard", 64, True, ((128, 32),), BASIC, "fp32"),
-    ("standard", 128, True, ((64, 64),), BASIC, "fp32"),
-    ("flash-mma", 64, False, ((64, 32), (64, 128), (128, 64)), BASIC, "fp16"),
-    ("flash-mma", 64, True, ((128, 32),), BASIC, "fp16"),
-    ("flash-mma", 128, False, ((64, 32),), BASIC, "fp16"),
-    ("flash-mma", 128, True, ((64, 64), (64, 128), (128, 128)), BASIC, "fp16"),
-)
-"""Families that calibrate runs besides, as many as fits of every kernel ask for; ``records.held_out`` leaves them to fits."""
-SMALL, LARGE = ((1, 16, 16), (2048, 2048)), ((1, 64, 64), (8192, 8192))
-LONG_KEYS, LONGEST = ((4, 16, 16), (512, 8192)), ((1, 16, 4), (16384, 16384))
-COUNTED: tuple[Family, ...] = (
-    ("flash", 64, False, ((128, 64),), (SMALL, LARGE, LONG_KEYS), "fp32"),
-    ("flash", 64, True, ((128, 64),), (SMALL, LARGE, LONG_KEYS), "fp32"),
-    ("flash", 64, False, ((64, 32),), (RAGGED,), "fp32"),
-    ("flash", 64, True, ((64, 32),), (RAGGED,), "fp32"),
-    ("flash", 64, True, ((32, 128),), (SMALL,), "fp32"),
-    ("flash", 128, False, ((128, 64),), (SMALL, LONG_KEYS, LONGEST), "fp32"),
-    ("flash", 128, True, ((128, 64),), (SMALL, LONG_KEYS, LONGEST), "fp32"),
-    ("flash", 128, False, ((64, 64),), (RAGGED,), "fp32"),
-    ("flash", 128, True, ((64, 64),), (RAGGED,), "fp32"),
-    ("flash1", 64, False, ((64, 64),), _heads((132, 512), (132, 640), (132, 768), (132, 896), (132, 1024), (66, 1024)), "fp32"),
-    ("flash1", 64, True, ((64, 64),), (*_heads((132, 1024), (132, 2048)), ((1, 64, 16), (1000, 1500))), "fp32"),
-)
-"""Families for hardware counters, on working sets below and above an L2 of 60 MiB."""
-
-
 def attention_case(
     implementation: str, heads: tuple[int, int, int], lengths: tuple[int, int], d: int, tile: TileEdges, causal: bool, dtype: str
 ) -> KernelCase:
@@ -144,18 +73,19 @@ def attention_case(
     return numba_case(implementation, attention_shape(heads, lengths, d, causal), dtype, tile)
 
 
-def _of(families: Iterable[Family]) -> list[KernelCase]:
-    """Cases of each tile on each problem."""
-    return [
-        attention_case(f"numba-{name}", *problem, d, tile, causal, dtype)
-        for name, d, causal, tiles, problems, dtype in families
-        for tile, problem in product(tiles, problems)
-    ]
+def _of(section: str) -> Iterator[KernelCase]:
+    """Cases of attention in a section of ``cases.yaml``: each tile on each problem."""
+    table = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    for row in table[section]:
+        listed = [table["problems"][problem] if isinstance(problem, str) else [problem] for problem in row["problems"]]
+        for (br, bc), (batch, heads, kv_heads, n, kv_len) in product(row["tiles"], chain.from_iterable(listed)):
+            kernel, dtype = f"numba-{row['kernel']}", row.get("dtype", "fp32")
+            yield attention_case(kernel, (batch, heads, kv_heads), (n, kv_len), row["d"], (br, bc), row["causal"], dtype)
 
 
 def timed_cases() -> list[KernelCase]:
     """The list of ``validate --all``: every kernel of the package, cheap ones first."""
-    return [*_copies(16, 20, 24, 27, 30), *_matmuls(), *_of(TIMED)]
+    return [*_copies(16, 20, 24, 27, 30), *_matmuls(), *_of("timed")]
 
 
 def default_cases() -> list[KernelCase]:
@@ -186,12 +116,12 @@ def of_few_tiles(cases: Iterable[KernelCase], most: int) -> list[KernelCase]:
 
 def calibrated_cases() -> list[KernelCase]:
     """The default list of calibrate."""
-    return [*timed_cases(), *_copies(17, 22, 23, 28), *_of(CALIBRATED)]
+    return [*timed_cases(), *_copies(17, 22, 23, 28), *_of("calibrated")]
 
 
 def counted_cases() -> list[KernelCase]:
     """The default list for hardware counters."""
-    return _of(COUNTED)
+    return list(_of("counted"))
 
 
 def _copies(*powers: int) -> list[KernelCase]:
