@@ -1,8 +1,7 @@
 """What is run on the CPU, with arrays, calls and a check against float64; its measurement: profile, parameters, records.
 
-Some shapes fix the model's parameters and others judge it, with no pair (d, causal) in common. Some sit in the caches and are
-bound by multiply-adds, some stream scores or copies through DRAM; sizes of the latter follow the last-level cache. Any halved
-rate of the profile spoils the predictions of some group.
+Some shapes sit in the caches and are bound by multiply-adds, some stream scores or copies through DRAM; sizes of the latter follow
+the last-level cache. Any halved rate of the profile spoils the predictions of some group.
 """
 
 from __future__ import annotations
@@ -11,9 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numba import get_num_threads
 
 from perfmodel.core.arith import ceil_div
@@ -31,6 +32,7 @@ from perfmodel.validation.kernels.reference import TOLERANCE, attention_error, r
 from perfmodel.validation.records import Record, Seconds, held_out, raw_of
 from perfmodel.validation.statistics import Residual, interval
 
+CASES = Path(__file__).with_suffix(".yaml")
 SEED = 20240229
 SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again"
 STREAMED_N = 1024
@@ -47,37 +49,19 @@ def cpu_case(implementation: str, sizes: dict[str, Any], role: str = HELD_OUT) -
 
 
 def shapes(llc_bytes: int) -> list[KernelCase]:
-    """Shapes to time for a last-level cache of ``llc_bytes``."""
-    heads = min(max(ceil_div(int(STREAMED_SHARE * llc_bytes), 2 * 4 * STREAMED_N**2), 2) // 2 * 2, MOST_HEADS)
+    """Shapes to time for a last-level cache of ``llc_bytes``: those of ``cases.yaml``."""
+    streamed = min(max(ceil_div(int(STREAMED_SHARE * llc_bytes), 2 * 4 * STREAMED_N**2), 2) // 2 * 2, MOST_HEADS)
 
-    def square(n: int, d: int, causal: bool = False, heads: int = 2, group: int = 1) -> dict[str, Any]:
-        return attention_shape((1, heads, heads // group), (n, n), d, causal)
+    def sizes(row: dict[str, Any]) -> dict[str, Any]:
+        if "share" in row:
+            return {"bytes": int(llc_bytes * row["share"]) // 128 * 64}
+        if "m" in row:
+            return row
+        n, heads = (STREAMED_N, streamed) if "streamed" in row else (row["n"], row.get("heads", 2))
+        return attention_shape((1, heads, heads // row.get("group", 1)), (n, row.get("kv_len", n)), row["d"], row.get("causal", False))
 
-    def streamed(d: int, causal: bool, group: int = 1) -> dict[str, Any]:
-        return square(STREAMED_N, d, causal, heads, group)
-
-    def products(*sizes: tuple[int, int, int]) -> list[dict[str, Any]]:
-        return [dict(zip("mnk", mnk, strict=True)) for mnk in sizes]
-
-    def copies(*shares: float) -> list[dict[str, Any]]:
-        return [{"bytes": int(llc_bytes * share) // 128 * 64} for share in shares]
-
-    ragged = attention_shape((1, 4, 2), (500, 700), 16, True)
-    table = [
-        ("cpu-flash", FIT, [square(512, 32), square(768, 128, True), square(512, 96)]),
-        ("cpu-standard", FIT, [square(768, 32), square(768, 128, True), streamed(32, False), streamed(128, True)]),
-        ("cpu-matmul", FIT, products((384, 384, 384), (256, 512, 384))),
-        ("cpu-copy", FIT, copies(0.4, 4.0)),
-        ("cpu-flash", HELD_OUT, [square(768, 64, True), ragged, square(512, 128, heads=4, group=4)]),
-        (
-            "cpu-standard",
-            HELD_OUT,
-            [square(768, 64), *(streamed(16, mask) for mask in (False, True)), streamed(48, False), streamed(48, True, 2)],
-        ),
-        ("cpu-matmul", HELD_OUT, products((512, 512, 512), (448, 320, 640))),
-        ("cpu-copy", HELD_OUT, copies(0.6, 1.6, 2.5, 3.0, 5.0)),
-    ]
-    return [cpu_case(name, sizes, role) for name, role, listed in table for sizes in listed]
+    table = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    return [cpu_case(name, sizes(row), role) for role in (FIT, HELD_OUT) for name, rows in table[role].items() for row in rows]
 
 
 Prepared = tuple[Run, Callable[[], float]]

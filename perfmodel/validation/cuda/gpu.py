@@ -146,14 +146,8 @@ SMI_FIELDS = {
 """Fields of nvidia-smi and what a record calls them; as it prints them, with unit."""
 SMI_TIMEOUT_S = 10
 _FILLERS = frozenset({"nvidia", "geforce", "tesla", "gpu", "graphics", "grace", "hopper", "hbm2", "hbm3", "hbm3e"})
-_FILLERS |= {
-    "amd",
-    "instinct",
-    "vf",
-    "generation",
-    "workstation",
-    "edition",
-}  # of RTX cards; a Server or a Max-Q edition keeps that word, and fits no other
+_FILLERS |= {"amd", "instinct", "vf"} | {"generation", "workstation", "edition"}
+"""Words that tell no part from another. Of RTX cards: a Server or a Max-Q edition keeps that word, and fits no other."""
 _FORMS = ("sxm", "pcie", "nvl")
 SIZE_TOLERANCE = 0.15
 """Relative: names round gigabytes, binary or not, and drivers keep some memory for themselves."""
