@@ -30,7 +30,7 @@ from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Reco
 from perfmodel.transformer.training.step.estimate import TrainingStep, training_step
 from perfmodel.transformer.training.tape import attention_peak
 from perfmodel.validation.cases import SDPA_BACKENDS
-from perfmodel.validation.records import Record
+from perfmodel.validation.records import LARGEST_NUMBER, Record
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")
 TRAIN = "train"
@@ -59,19 +59,22 @@ def case_of(record: Record) -> Case:
         raise UnavailableError(f"its launch has {wrong}")
     train = record.workload == "transformer" and record.shape.get("phase") == TRAIN
     required, optional, workload_of = _TRAINING if train else _WORKLOADS[record.workload]
-    workload = workload_of(checked_shape(record, required.split(), optional.split(), _has_meaning), formats[record.dtype], record)
+    workload = workload_of(checked_shape(record, required.split(), optional.split()), formats[record.dtype], record)
     # a whole step has no passes to tell apart
     direction = FORWARD if isinstance(workload, TrainingStep) else record.direction
     return Case(workload, record.implementation, direction, record.cache_state, record.launch)
 
 
-_SHARES, _WORDS = {"density", "dropout"}, {"kind", "model", "phase", "op", "attention"}
-_SWITCHES = {"causal", "mask", "fused_elementwise", "cuda_graph", "checkpointing"}
+_UNSAID = {"weights_dtype", "kv_dtype"}
+_WORDS = {"kind", "model", "phase", "op", "attention", "engine", *_UNSAID}
+"""Names of texts in shapes; of those in ``_UNSAID`` null means that the run chose."""
+_SWITCHES = {"causal", "mask", "fused_elementwise", "cuda_graph", "checkpointing", "chunked", "fused_all_reduce"}
+_RANGES = {"density": (0, 1), "dropout": (0, 1), "weight_bits": (1, 64)}
+_ABOVE_ZERO = {"acceptance": 1, "spread": 1, "rate": LARGEST_NUMBER}
+"""The most of numbers that are above zero; those in neither are whole, and from 1 but for ``draft_tokens``."""
 
 
-def checked_shape(
-    record: Record, required: Collection[str], optional: Collection[str], has_meaning: Callable[[str, object], bool]
-) -> dict[str, Any]:
+def checked_shape(record: Record, required: Collection[str], optional: Collection[str]) -> dict[str, Any]:
     """A copy of the record's shape; UnavailableError names a key that is missing, unknown or has no meaning."""
     missing = [name for name in required if name not in record.shape]
     if missing:
@@ -80,19 +83,21 @@ def checked_shape(
     if unknown:
         raise UnavailableError(f"its shape has {', '.join(unknown)}, which means nothing here")
     for name, value in record.shape.items():
-        if not has_meaning(name, value):
+        if not _has_meaning(name, value):
             raise UnavailableError(f"its shape has {name} {value!r}")
     return dict(record.shape)
 
 
 def _has_meaning(name: str, value: Any) -> bool:
     if name in _SWITCHES or name in _WORDS:
-        return isinstance(value, bool if name in _SWITCHES else str)
+        return isinstance(value, bool if name in _SWITCHES else str) or (value is None and name in _UNSAID)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    if name == "weight_bits":
-        return 1 <= value <= 64
-    return 0 <= value <= 1 if name in _SHARES else isinstance(value, int) and value >= 1
+    if name in _ABOVE_ZERO:
+        return 0 < value <= _ABOVE_ZERO[name]
+    if name in _RANGES:
+        return _RANGES[name][0] <= value <= _RANGES[name][1]
+    return isinstance(value, int) and value >= (0 if name == "draft_tokens" else 1)
 
 
 def _attention(sizes: Sizes, dtype: Dtype, record: Record) -> Attention:

@@ -29,11 +29,9 @@ LAYOUT = ("expert_parallel", "attention_data_parallel", "pipeline_parallel")
 POOLS = ("workers", *(PREFILL + name for name in ("workers", "tensor_parallel", *LAYOUT)))
 """Of runs with workers that run prompts alone; the layout without a prefix is then that of one that decodes."""
 NUMBERS = ("concurrency", "token_budget", "max_sequences", "admit_every", "hold_steps", "draft_tokens", "requests")
-SHARES = ("acceptance", "spread")
-SWITCHES = ("chunked", "fused_all_reduce")
-WORDS = ("model", "engine", "weights_dtype", "kv_dtype")
-KEYS = {*SIZES, *LAYOUT, *POOLS, *NUMBERS, *SHARES, *SWITCHES, *WORDS, "rate"}
-"""Of a shape, with what they hold; model, engine and ``SIZES`` must be there."""
+OTHERS = ("model", "engine", "weights_dtype", "kv_dtype", "chunked", "fused_all_reduce", "acceptance", "spread", "rate")
+KEYS = {*SIZES, *LAYOUT, *POOLS, *NUMBERS, *OTHERS}
+"""Keys of a shape; model, engine and ``SIZES`` must be there."""
 
 _known: dict[tuple[Any, ...], KernelTimes | Pools] = {}
 """Steps by what runs share: of the last kinds of runs that were asked."""
@@ -54,7 +52,7 @@ class PredictedRun:
 
 def checked(record: Record) -> dict[str, Any]:
     """The shape, every key with a meaning; UnavailableError says what is wrong."""
-    sizes = checked_shape(record, ("model", "engine", *SIZES), KEYS, _has_meaning)
+    sizes = checked_shape(record, ("model", "engine", *SIZES), KEYS)
     gpus = _gpus(sizes, "")
     if PREFILL + "workers" in sizes:
         gpus += _gpus(sizes, PREFILL)
@@ -72,20 +70,6 @@ def checked(record: Record) -> dict[str, Any]:
 def _gpus(sizes: dict[str, Any], kind: str) -> int:
     each = ("workers", "tensor_parallel", "attention_data_parallel", "pipeline_parallel")
     return math.prod(sizes.get(kind + name, 1) for name in each)
-
-
-def _has_meaning(name: str, value: object) -> bool:
-    if name in WORDS:
-        return isinstance(value, str) or (value is None and name in ("weights_dtype", "kv_dtype"))
-    if name in SWITCHES:
-        return isinstance(value, bool)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    if name in SHARES:
-        return 0 < value <= 1
-    if name == "rate":
-        return 0 < value < math.inf
-    return isinstance(value, int) and value >= (0 if name == "draft_tokens" else 1)
 
 
 def served(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun:
