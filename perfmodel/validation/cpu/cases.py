@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numba import get_num_threads
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import WARM
 from perfmodel.timing.models.cpu import MATMUL_COLUMNS, MATMUL_ROWS, MODEL, TILE_KEYS, TILE_ROWS
@@ -60,7 +60,7 @@ def shapes(llc_bytes: int) -> list[KernelCase]:
         n, heads = (STREAMED_N, streamed) if "streamed" in row else (row["n"], row.get("heads", 2))
         return attention_shape((1, heads, heads // row.get("group", 1)), (n, row.get("kv_len", n)), row["d"], row.get("causal", False))
 
-    table = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    table, _ = read_yaml(CASES)
     return [cpu_case(name, sizes(row), role) for role in (FIT, HELD_OUT) for name, rows in table[role].items() for row in rows]
 
 

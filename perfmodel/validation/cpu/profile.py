@@ -11,7 +11,6 @@ came out of them. What a prediction divides by is sustained: medians, of the cop
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -21,12 +20,13 @@ from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import numba
 import numpy as np
-import yaml
 
 from perfmodel.core.arith import ceil_div, quantile
+from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
 from perfmodel.validation.cpu import kernels
@@ -173,22 +173,36 @@ def device(loops: Mapping[str, tuple[Run, float]], times: Times, caches: tuple[i
     def middle(name: str) -> str:
         return f"{loops[name][1] / quantile(times[name], 0.5):.0f}"
 
-    raw = yaml.safe_load(
-        Template(PROFILE.read_text(encoding="utf-8")).substitute(
-            name=json.dumps(processor_name()),
-            architecture=platform.machine(),
-            date=date.today().isoformat(),
-            versions=in_words(),
-            system=CACHES if any(CACHES.glob("index*")) else "assumed, as the system does not tell",
-            cores=cores,
-            llc=caches[0],
-            private=caches[1],
-            cached=middle(CACHED_COPY),
-            streamed=middle(DRAM_COPY),
-            in_dram=best(READ, TWICE_COPY, DRAM_COPY),
-            fma=best(FMA, FMA_ALONE),
-            exponentials=middle(EXPONENTIALS),
-            region=f"{quantile(times[REGION], 0.5):.9f}",
-        )
-    )
+    values = {
+        "name": processor_name(),
+        "architecture": platform.machine(),
+        "date": date.today().isoformat(),
+        "versions": in_words(),
+        "system": str(CACHES) if any(CACHES.glob("index*")) else "assumed, as the system does not tell",
+        "cores": cores,
+        "llc": caches[0],
+        "private": caches[1],
+        "cached": middle(CACHED_COPY),
+        "streamed": middle(DRAM_COPY),
+        "in_dram": best(READ, TWICE_COPY, DRAM_COPY),
+        "fma": best(FMA, FMA_ALONE),
+        "exponentials": middle(EXPONENTIALS),
+        "region": f"{quantile(times[REGION], 0.5):.9f}",
+    }
+    raw = filled(read_yaml(PROFILE)[0], values)
     return validated({**raw, "memory": [level for level in raw["memory"] if level["level"] != "l2" or caches[1]]})
+
+
+def filled(part: Any, values: Mapping[str, str | int]) -> Any:
+    """``part`` of a YAML document with ``values`` in the place of their $names; text that is a name alone becomes the value itself.
+
+    >>> filled({"value": "$cores", "notes": ["$cores threads"]}, {"cores": 2})
+    {'value': 2, 'notes': ['2 threads']}
+    """
+    if isinstance(part, dict):
+        return {key: filled(value, values) for key, value in part.items()}
+    if isinstance(part, list):
+        return [filled(value, values) for value in part]
+    if not isinstance(part, str):
+        return part
+    return values[part[1:]] if part[:1] == "$" and part[1:] in values else Template(part).substitute(values)

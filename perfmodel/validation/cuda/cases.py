@@ -11,9 +11,8 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.files import read_yaml
 from perfmodel.validation.cases import ATTENTION_KEYS, KernelCase, attention_shape
 
 _KEYS = {"attention": ATTENTION_KEYS, "matmul": ("m", "n", "k"), "copy": ("bytes",)}
@@ -75,7 +74,7 @@ def attention_case(
 
 def _of(section: str) -> Iterator[KernelCase]:
     """Cases of attention in a section of ``cases.yaml``: each tile on each problem."""
-    table = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    table, _ = read_yaml(CASES)
     for row in table[section]:
         listed = [table["problems"][problem] if isinstance(problem, str) else [problem] for problem in row["problems"]]
         for (br, bc), (batch, heads, kv_heads, n, kv_len) in product(row["tiles"], chain.from_iterable(listed)):
