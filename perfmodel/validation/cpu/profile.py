@@ -173,7 +173,7 @@ def device(loops: Mapping[str, tuple[Run, float]], times: Times, caches: tuple[i
     def middle(name: str) -> str:
         return f"{loops[name][1] / quantile(times[name], 0.5):.0f}"
 
-    values = {
+    values: dict[str, str | int] = {
         "name": processor_name(),
         "architecture": platform.machine(),
         "date": date.today().isoformat(),
