@@ -1088,6 +1088,42 @@ def test_probe_kernels_do_the_work_that_is_counted() -> None:
     assert set(found["places"]) == set(range(0, probes.shared_bytes(1, 1, 8) // 4, 4)), "all of shared memory"
 
 
+PREPARE = """
+import json, sys
+from types import SimpleNamespace
+import numpy as np
+from perfmodel.kernels.register_tiles import Geometry
+from perfmodel.validation.cuda import prepare
+from perfmodel.validation.cuda.cases import attention_case, numba_case
+
+sys.setswitchinterval(1e-5)  # the simulator's threads wait for each other at every barrier
+memory = SimpleNamespace(get_memory_info=lambda: SimpleNamespace(free=1 << 40))
+prepare.cuda = SimpleNamespace(to_device=prepare.cuda.to_device, synchronize=prepare.cuda.synchronize, current_context=lambda: memory)
+prepare._facts = lambda *launch: {}  # registers are those of a device
+for family in (prepare.flash, prepare.flash1):
+    family.geometry = lambda d, br, bc: Geometry(d, br, bc, lanes=2, rows=2, widest=4)
+prepare.standard.geometry = lambda d, br, bc: prepare.standard.StandardGeometry(br, 2, 2, d=d, bc=bc, depth=8, softmax_lanes=2)
+prepare.matmul.geometry = lambda tile: prepare.matmul.MatmulGeometry(tile, 2, 2, bc=tile, depth=8)
+names = ("numba-flash", "numba-flash1", "numba-standard")
+cases = [attention_case(name, (1, 4, 2), lengths, 8, (4, 8), True, "fp32") for name in names for lengths in ((13, 20), (12, 4))]
+cases += [numba_case("numba-matmul", {"m": 13, "n": 12, "k": 20}, tile=(8, 8)), numba_case("numba-copy", {"bytes": 1600})]
+cases += [numba_case("numba-matmul-naive", {"m": 9, "n": 20, "k": 4})]
+errors = []
+for case in cases:
+    ready = prepare.prepare(case, np.random.default_rng(1))
+    before = ready.error()
+    ready.launch()
+    errors.append([before, ready.error()])
+print(json.dumps(errors))
+"""
+
+
+def test_what_is_prepared_passes_its_own_check_once_it_has_run() -> None:
+    for before, after in json.loads(in_a_process(PREPARE, NUMBA_ENABLE_CUDASIM="1")):
+        assert before == math.inf, "outputs are poisoned"
+        assert after < reference.TOLERANCE["fp32"]
+
+
 # On a GPU
 
 
