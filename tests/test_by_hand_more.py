@@ -51,7 +51,7 @@ from perfmodel.transformer.answer import GENERATE, ModelAnswer, answer
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.hf import parse
 from perfmodel.transformer.kv_cache import CacheFormat, largest_batch
-from perfmodel.transformer.layer import Matrix
+from perfmodel.transformer.operation import Matrix
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import Request

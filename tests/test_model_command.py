@@ -12,7 +12,7 @@ from fuzzing import calls
 from test_explain import evaluate
 
 from perfmodel.catalog import device_ids, find_device, find_model
-from perfmodel.transformer.layer import HEAD_ROW
+from perfmodel.transformer.operation import HEAD_ROW
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from perfmodel.core.roofline import Estimate, rates_of
 from perfmodel.serving.engine import Engine, RoofShares
 from perfmodel.timing.base import dram_bandwidth
 from perfmodel.timing.predict import CALIBRATED, Prediction
-from perfmodel.transformer.layer import ROUTER
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import Pricing
+from perfmodel.transformer.operation import ROUTER
 
 FEW = 32  # known
 """FLOP per byte of a product up to which it reads its weights alone: eight rows of 4-bit weights (MMVQ_MAX_BATCH_SIZE), 16 of 16 bits."""

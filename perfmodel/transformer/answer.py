@@ -19,7 +19,6 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.reference_devices import FallbackDevices
-from perfmodel.transformer import layer as layers
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.host import Host
 from perfmodel.transformer.op import ATTENTION, Op
@@ -279,7 +278,7 @@ def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[s
             length = step.kv_len + place
             at = replace(step, n=length, kv_len=length)
             for layer, count in r.model.layer_kinds:
-                for op in layer_ops(layer, r.model, at, lambda op: op.part == layers.ATTENTION):
+                for op in layer_ops(layer, r.model, at, lambda op: op.part == ATTENTION):
                     if op.group == ATTENTION:
                         key = (step.phase, op.name)
                         bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)

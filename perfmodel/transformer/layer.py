@@ -32,38 +32,9 @@ from perfmodel.transformer.operation import (
     Operation,
     linear,
     summed,
-    weights,
 )
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import share
-
-__all__ = [
-    "ATTENTION",
-    "CHOSEN",
-    "EMBEDDING",
-    "ENTER",
-    "EXPERTS",
-    "HEAD",
-    "HEAD_ROW",
-    "LAST_NORM",
-    "LEAVE",
-    "MLP",
-    "MLP_PART",
-    "NORMS",
-    "RESIDUAL",
-    "ROUTER",
-    "SHARED",
-    "TABLE",
-    "Matrix",
-    "Operation",
-    "first_operations",
-    "last_operations",
-    "linear",
-    "local_layer",
-    "operations",
-    "summed",
-    "weights",
-]
 
 
 def local_layer(layer: Layer, tp: int, expert_tp: int | None = None) -> Layer:

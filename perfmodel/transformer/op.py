@@ -25,7 +25,7 @@ from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import product_tile, tile_rows
-from perfmodel.transformer.layer import Matrix
+from perfmodel.transformer.operation import Matrix
 from perfmodel.transformer.spec import DenseMlp, ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass
 from perfmodel.transformer.weight_formats._base import MatrixFormat

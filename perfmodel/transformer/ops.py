@@ -19,18 +19,18 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
-from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Operation, summed
+from perfmodel.transformer.layer import first_operations, last_operations, local_layer, operations
 from perfmodel.transformer.mixers import with_joint_latents
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
+from perfmodel.transformer.operation import ATTENTION, EXPERTS, HEAD_ROW, LAST_NORM, ROUTER, Matrix, Operation, summed
 from perfmodel.transformer.routing import loads_on, pairs_on, received, sent, touched_on
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
 
 EMBEDDING = "embedding lookup"
-ROUTED = (layers.ROUTER, layers.EXPERTS)
+ROUTED = (ROUTER, EXPERTS)
 """Parts of a layer that see the tokens of all data-parallel groups."""
 BY_TOKEN = ("linear", "norm", "qk_norm", "rotate")
 """Kinds of operations whose time depends on the number of tokens alone, but for those of ``op.BY_SEQUENCE``."""
@@ -70,7 +70,7 @@ def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 def _sees_sequences(op: Operation) -> bool:
     """Whether rows of ``op`` may depend on how long each sequence is."""
-    return op.part == layers.ATTENTION and (op.name in kernels.BY_SEQUENCE or op.kind not in BY_TOKEN)
+    return op.part == ATTENTION and (op.name in kernels.BY_SEQUENCE or op.kind not in BY_TOKEN)
 
 
 @cached_by_identity
@@ -83,7 +83,7 @@ def _attention_alone(model: ModelSpec) -> ModelSpec:
 
 
 def _body(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[tuple[Op, Number]]:
-    ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
+    ops = Rows(model, step).of(first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
     return [*((op, 1) for op in ops), *_of_layers(model, step, wanted)]
@@ -105,14 +105,14 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[
 @cached_by_identity
 def _parts(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
     """(``layer`` as one GPU has it, operations that it runs): the same for every step."""
-    return layers.local_layer(layer, tp, expert_tp), layers.operations(model, layer, tp, expert_tp=expert_tp)
+    return local_layer(layer, tp, expert_tp), operations(model, layer, tp, expert_tp=expert_tp)
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Kernels of the last norm and the LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
     if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
-    return Rows(model, step, tokens=step.heads).of(layers.last_operations(model, step.split.tp))
+    return Rows(model, step, tokens=step.heads).of(last_operations(model, step.split.tp))
 
 
 def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
@@ -147,7 +147,7 @@ class Rows(SparseRows):
         self.tokens = step.tokens if tokens is None else tokens
         self.own_tokens = self.tokens if own is None else own
         self.layer = layer
-        self.routed: tuple[layers.Matrix, ...] = ()
+        self.routed: tuple[Matrix, ...] = ()
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 

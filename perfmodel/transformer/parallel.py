@@ -20,8 +20,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
 from perfmodel.transformer.kv_cache import BITS, CacheFormat, attention_kinds, largest_batch, layer_caches, stored_tokens
-from perfmodel.transformer.layer import LAST_NORM
 from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
+from perfmodel.transformer.operation import LAST_NORM
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import DECODE, ModelPass, Split

@@ -11,19 +11,8 @@ from dataclasses import replace
 
 from perfmodel.core.arith import Number
 from perfmodel.core.trace import label
-from perfmodel.transformer.layer import (
-    ATTENTION,
-    EXPERTS,
-    MLP,
-    NORMS,
-    ROUTER,
-    Operation,
-    first_operations,
-    last_operations,
-    operations,
-    summed,
-    weights,
-)
+from perfmodel.transformer.layer import first_operations, last_operations, operations
+from perfmodel.transformer.operation import ATTENTION, EXPERTS, MLP, NORMS, ROUTER, Operation, summed, weights
 from perfmodel.transformer.spec import AttentionLayer, DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 
 

@@ -15,7 +15,7 @@ from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.implementations import kind_titles
 from perfmodel.transformer.training.matrices import Shape, shape_of, stage_layers
 from perfmodel.transformer.training.memory import MemoryResult
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE
+from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE
 
 if TYPE_CHECKING:
     from perfmodel.transformer.training.step.estimate import TrainingEstimate
@@ -164,7 +164,7 @@ def _shares(trace: Trace, estimate: TrainingEstimate, tokens: Any, step: Any) ->
         PALM_SOURCE,
     )
     kind = t.recompute.kind
-    again = pairs if kind == SELECTIVE else 2 * weights + pairs if kind in (FULL, EVERY) else None
+    again = pairs if kind == SELECTIVE else 2 * weights + pairs if t.recompute.of_layers else None
     hardware = model if again is None else model + tokens * again
     hardware = trace.define("hardware FLOP by PaLM", "of a step, with what runs again", hardware, PALM_SOURCE)
     gpus = trace.symbol("GPUs", t.parallel.gpus, "in all", "given")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UnavailableError
-from perfmodel.transformer.layer import Operation, linear
+from perfmodel.transformer.operation import Operation, linear
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer
 from perfmodel.transformer.training.matrices import Shape
 from perfmodel.transformer.training.question import Recomputation

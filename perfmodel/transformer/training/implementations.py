@@ -9,17 +9,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import accumulate
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.transformer.layer import EMBEDDING, HEAD
+from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.spec import Layer, MoeMlp
 from perfmodel.transformer.training.huggingface import HuggingFace
-from perfmodel.transformer.training.matrices import Holding, Run, Shape, chunks_of, in_flight, layer_holding, shape_of, table_holding
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, TrainingConfig
+from perfmodel.transformer.training.matrices import Holding, Shape, chunks_of, in_flight, layer_holding, runs_of, shape_of, table_holding
+from perfmodel.transformer.training.question import FULL, SELECTIVE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
-from perfmodel.transformer.training.tape import Tape, TapePass, added, backward, forward
+from perfmodel.transformer.training.tape import Tape, TapePass, added, backward, chained, forward
 
 FUSED, HUGGINGFACE = "fused", "huggingface"
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
@@ -97,9 +97,9 @@ def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str 
         add(tape, EMBEDDING, flight[0], tape.saved())
     counts, chunks = Counter[Layer](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
     for chunk, times in zip(chunks, flight, strict=True):
-        for layer in _whose(chunk, training.recompute):
+        for layer in chunk[:: training.recompute.every]:  # the first of each segment that runs again leaves something
             counts[layer] += times
-    titles = kind_titles(layer for chunk in chunks for layer, _ in chunk)
+    titles = kind_titles(layer for chunk in chunks for layer in chunk)
     for layer, count in counts.items():
         tape = tape_of(layer, shape, implementation, training.recompute.kind == SELECTIVE)
         add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.of_layers else tape.saved())
@@ -111,44 +111,40 @@ def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str 
     return kept
 
 
-def _whose(chunk: Sequence[Run], recompute: Recomputation) -> list[Layer]:
-    """Layers of ``chunk`` that leave something: each, or the first of each segment."""
-    layers = [layer for layer, count in chunk for _ in range(count)]
-    return layers[:: recompute.every] if recompute.kind == EVERY else layers
-
-
 @dataclass(frozen=True, slots=True)
 class StepMoment:
-    """A part of the step: ``start`` and ``bytes`` at its two ends, ``high`` at the most in it, reached in operation ``at``.
+    """A part of the step: ``once`` over each of ``count`` equal blocks of layers, from ``start`` bytes on; the most is reached ``at``.
 
-    ``gradients``: of weights, bytes that are there when the block with the most begins. ``count``: equal blocks of layers in it.
-    ``saved``: bytes of tensors saved for the backward pass, by name, at the most; ``saved_by_each``: how many more after each block.
+    ``gradients``: of weights, bytes that are there when the block with the most begins. ``saved``: bytes of tensors saved for the
+    backward pass, by name, at its start.
     """
 
     phase: str
     where: str
     start: Number
-    bytes: Number
-    high: Number
-    at: str
+    once: TapePass
+    at: str = ""
     gradients: Number = 0
     count: int = 1
     saved: Mapping[str, Number] = field(default_factory=dict)
-    saved_by_each: Mapping[str, Number] = field(default_factory=dict)
 
     @property
-    def worst(self) -> int:
-        """Index of the block with the most: bytes change by as much from one to the next."""
-        return self.count - 1 if self.bytes > self.start else 0
+    def bytes(self) -> Number:
+        """Bytes at its end."""
+        return self.start + self.once.net * self.count
+
+    @property
+    def high(self) -> Number:
+        """Most bytes in it: bytes change by as much from one block to the next, so that the first or the last has them."""
+        return max(self.highs())
 
     def highs(self) -> list[Number]:
         """Most bytes of each block."""
-        step = (self.bytes - self.start) / self.count
-        return [self.high - step * (self.worst - index) for index in range(self.count)]
+        return [self.start + self.once.net * index + self.once.high for index in range(self.count)]
 
     def saved_in(self, index: int) -> dict[str, Number]:
         """Bytes of tensors saved for the backward pass, by name, at the most of the ``index``-th block."""
-        return added(self.saved, self.saved_by_each, index - self.worst)
+        return added(added(self.saved, self.once.net_saved, index), self.once.high_saved)
 
     @property
     def title(self) -> str:
@@ -193,30 +189,15 @@ class LayerBlock:
         last = self.count - 1
         end = last if once.net > 0 else 0
         worst = self.number(end if phase == FORWARD else last - end)
-        return StepMoment(
-            phase=phase,
-            where=self.title,
-            start=level,
-            bytes=level + once.net * (last + 1),
-            high=level + once.net * end + once.high,
-            at=f"{worst}, {once.at}" if once.at else worst,
-            gradients=gradients + (end * self.gradients if phase == BACKWARD else 0),
-            count=last + 1,
-            saved=added(added(saved, once.net_saved, end), once.high_saved),
-            saved_by_each=once.net_saved,
-        )
+        gradients += end * self.gradients if phase == BACKWARD else 0
+        return StepMoment(phase, self.title, level, once, f"{worst}, {once.at}" if once.at else worst, gradients, self.count, saved)
 
 
-def chunk_blocks(first: int, runs: Sequence[Run], shape: Shape, recompute: Recomputation, implementation: str) -> list[LayerBlock]:
-    """The layers of ``runs`` in order, from layer number ``first`` on, as blocks."""
-    if recompute.kind != EVERY or recompute.every == 1:
-        kind = FULL if recompute.kind == EVERY else recompute.kind
-        blocks = [replace(_segment((layer,), shape, kind, implementation), count=count) for layer, count in runs]
-    else:
-        layers = [layer for layer, count in runs for _ in range(count)]
-        segments = [tuple(layers[start : start + recompute.every]) for start in range(0, len(layers), recompute.every)]
-        kinds = groupby((_segment(segment, shape, FULL, implementation) for segment in segments), key=id)
-        blocks = [replace(same[0], count=len(same)) for same in (list(group) for _, group in kinds)]
+def chunk_blocks(first: int, layers: tuple[Layer, ...], shape: Shape, recompute: Recomputation, implementation: str) -> list[LayerBlock]:
+    """``layers`` in order, from layer number ``first`` on, as blocks."""
+    kind, size = FULL if recompute.of_layers else recompute.kind, recompute.every
+    segments = runs_of([layers[start : start + size] for start in range(0, len(layers), size)])
+    blocks = [replace(_segment(segment, shape, kind, implementation), count=count) for segment, count in segments]
     starts = accumulate((block.count * block.layers for block in blocks), initial=first)
     return [replace(block, first=start) for block, start in zip(blocks, starts, strict=False)]
 
@@ -227,24 +208,12 @@ def _segment(layers: tuple[Layer, ...], shape: Shape, kind: str, implementation:
     holdings = [layer_holding(shape.model, layer, shape.parallel) for layer in layers]
     forwards, backwards = forward(tapes[0]), [backward(tape) for tape in reversed(tapes)]
     if kind == FULL:  # forward keeps no more than what enters the first; all of it runs once more before the backward pass
-        forwards = _chained(forward(tape, {tape.stream} if index == 0 else ()) for index, tape in enumerate(tapes))
+        forwards = chained(forward(tape, {tape.stream} if index == 0 else ()) for index, tape in enumerate(tapes))
         again = [replace(once, at=f"{once.at}, again") for once in map(forward, tapes)]
         needless = TapePass(0, -tapes[-1].sizes[tapes[-1].out], "")  # the last output
         entered = TapePass(0, 0, "", net_saved={tapes[0].stream: -tapes[0].sizes[tapes[0].stream]})  # counted again by what runs again
         backwards = [entered, *again, needless, *backwards]
-    return _block(LAYER, tapes, holdings, forwards, _chained(backwards), shape)
-
-
-def _chained(passes: Iterable[TapePass]) -> TapePass:
-    """One pass made of ``passes`` one after the other."""
-    level: Number = 0
-    high, at, high_saved, saved = level, "", dict[str, Number](), dict[str, Number]()
-    for once in passes:
-        if level + once.high > high:
-            high, at, high_saved = level + once.high, once.at, added(saved, once.high_saved)
-        level += once.net
-        saved = added(saved, once.net_saved)
-    return TapePass(high, level, at, high_saved, saved)
+    return _block(LAYER, tapes, holdings, forwards, chained(backwards), shape)
 
 
 def _block(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, TrainingConfig
+from perfmodel.transformer.training.question import FULL, NONE, TrainingConfig
 
 TENSOR, SEQUENCE = "tensor", "sequence"
 """How tensor-parallel GPUs divide a tensor: by heads or columns (always), or by tokens (only with sequence parallelism)."""
@@ -78,9 +78,9 @@ def interleaving(p: Number, m: Number) -> Number:
 
 def _layer(training: TrainingConfig) -> Number:
     """Bytes of one layer: ``layer_bytes`` with the sizes, the recomputation and the number of heads of ``training``'s first layer."""
-    model, parallel, kind = training.model, training.parallel, training.recompute.kind
+    model, parallel, recompute = training.model, training.parallel, training.recompute
     sizes = (training.length, training.sequences, model.hidden, model.layers[0].attention.heads, parallel.tp)
-    return layer_bytes(*sizes, sp=parallel.sp, recompute=FULL if kind == EVERY else kind)
+    return layer_bytes(*sizes, sp=parallel.sp, recompute=FULL if recompute.of_layers else recompute.kind)
 
 
 def stage_bytes(training: TrainingConfig) -> Number:
@@ -89,9 +89,8 @@ def stage_bytes(training: TrainingConfig) -> Number:
     With ``every:K`` only the inputs of every K-th layer are kept.
     """
     parallel, recompute = training.parallel, training.recompute
-    every = recompute.every if recompute.kind == EVERY else 1
     more = interleaving(parallel.pp, parallel.interleave) if parallel.interleave > 1 else 1
-    return _layer(training) * len(training.model.layers) / every * more
+    return _layer(training) * len(training.model.layers) / recompute.every * more
 
 
 def ends_bytes(training: TrainingConfig) -> Number:

@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, groupby
+from typing import TypeVar
 
 from perfmodel.core.arith import Number
-from perfmodel.transformer.layer import ATTENTION, EXPERTS, MLP, Matrix, Operation, first_operations, last_operations, operations
+from perfmodel.transformer.layer import first_operations, last_operations, operations
+from perfmodel.transformer.operation import ATTENTION, EXPERTS, MLP, Matrix, Operation
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY, Parallel, TrainingConfig
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,22 +172,20 @@ def adapters(holding: Holding, rank: int, targets: str) -> Holding:
 Run = tuple[Layer, int]
 
 
-def runs_of(layers: Sequence[Layer]) -> list[Run]:
-    """Runs of equal layers in a row, with their number.
+def runs_of(items: Sequence[Item]) -> list[tuple[Item, int]]:
+    """Runs of equal items in a row, with their number.
 
-    >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
-    >>> one, other = Layer(GroupedAttention(8, 8, 64), DenseMlp(2048)), Layer(GroupedAttention(8, 2, 64), DenseMlp(2048))
-    >>> [count for _, count in runs_of([one, one, other, one])]
-    [2, 1, 1]
+    >>> runs_of("aaba")
+    [('a', 2), ('b', 1), ('a', 1)]
     """
-    return [(layer, len(list(alike))) for layer, alike in groupby(layers)]
+    return [(item, len(list(alike))) for item, alike in groupby(items)]
 
 
-def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[int, list[Run]]]:
+def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[int, tuple[Layer, ...]]]:
     """The consecutive layers that ``stage`` holds, with the index of the first: one chunk, or every ``pp``-th of several."""
     chunks = stages(model, parallel.pp * parallel.interleave)
     starts = [0, *accumulate(len(chunk) for chunk in chunks)]
-    return [(starts[index], runs_of(chunks[index])) for index in range(stage, len(chunks), parallel.pp)]
+    return list(zip(starts, chunks, strict=False))[stage :: parallel.pp]
 
 
 def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None) -> dict[Layer, int]:
@@ -191,8 +193,8 @@ def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None)
     if stage is None:
         return dict(model.layer_kinds)
     counts = Counter[Layer]()
-    for _, runs in chunks_of(model, parallel, stage):
-        for layer, count in runs:
+    for _, layers in chunks_of(model, parallel, stage):
+        for layer, count in runs_of(layers):
             counts[layer] += count
     return counts
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
-from perfmodel.transformer.layer import EMBEDDING, HEAD
+from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.training.implementations import (
     BACKWARD,
@@ -33,25 +33,36 @@ from perfmodel.transformer.training.matrices import Shape, chunks_of, fullest_st
 from perfmodel.transformer.training.question import TrainingConfig, checked
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.state import State, state_bytes
-from perfmodel.transformer.training.tape import added
+from perfmodel.transformer.training.tape import TapePass, added
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that is allocated on the fullest GPU, and when. ``moments``: the timeline of its step.
+    """The worst ``moment`` on the fullest GPU, one of pipeline stage ``stage``. ``moments``: the timeline of its step.
 
-    ``gradients``, ``activations``: what the peak holds besides the weights and the optimizer's part of ``state``; ``stored``: bytes
-    of activations that wait for their backward pass when a forward pass ends.
+    ``stored``: bytes of activations that wait for their backward pass when a forward pass ends.
     """
 
-    bytes: Number
     moment: StepMoment
     stage: int
     state: State
-    gradients: Number
-    activations: Number
     stored: Number
     moments: tuple[StepMoment, ...]
+
+    @property
+    def bytes(self) -> Number:
+        """All bytes allocated then."""
+        return self.moment.high
+
+    @property
+    def gradients(self) -> Number:
+        """Bytes of gradients of weights then."""
+        return self.moment.gradients
+
+    @property
+    def activations(self) -> Number:
+        """Bytes beside the weights, the optimizer's part of the state and the gradients then."""
+        return self.bytes - self.state.weights - self.state.optimizer - self.gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +122,14 @@ class _Stage:
         walks = [tuple(self.walk(chunk)) for chunk, count in enumerate(self.flight) if count]
         worst = max(walks, key=lambda walk: max(moment.high for moment in walk))
         level = self.held - self.gradients + self.state.gradients
-        return *worst, StepMoment(OPTIMIZER, "", level, level, level + self.state.temporary, "", self.state.gradients)
+        return *worst, StepMoment(OPTIMIZER, "", level, TapePass(self.state.temporary, 0, ""), gradients=self.state.gradients)
 
 
 def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: str) -> _Stage:
     model, parallel = training.model, training.parallel
     builder, state = implementation_named(implementation), state_bytes(training, stage)
     buffers = state.gradients if training.buffers_gradients else 0
-    chunks = [chunk_blocks(first, runs, shape, training.recompute, implementation) for first, runs in chunks_of(model, parallel, stage)]
+    chunks = [chunk_blocks(first, layers, shape, training.recompute, implementation) for first, layers in chunks_of(model, parallel, stage)]
     if stage == 0:
         chunks[0].insert(0, end_block(EMBEDDING, shape, implementation))
     if stage == parallel.pp - 1:
@@ -137,23 +148,12 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
 
 def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
     """The worst moment on the fullest GPU: all bytes allocated then, weights and optimizer included."""
-    shape, worst_of = shape_of(training), []
+    peaks, shape = list[Peak](), shape_of(training)
     for stage in fullest_stages(training.model, training.parallel.pp):
         part = _stage(training, shape, stage, implementation)
         moments = part.moments()
-        worst = max(moments, key=lambda moment: moment.high)
-        worst_of.append((stage, worst, part, moments))
-    stage, worst, part, moments = max(worst_of, key=lambda one: (one[1].high, -one[0]))
-    return Peak(
-        bytes=worst.high,
-        moment=worst,
-        stage=stage,
-        state=part.state,
-        gradients=worst.gradients,
-        activations=worst.high - part.state.weights - part.state.optimizer - worst.gradients,
-        stored=part.stored,
-        moments=moments,
-    )
+        peaks.append(Peak(max(moments, key=lambda moment: moment.high), stage, part.state, part.stored, moments))
+    return max(peaks, key=lambda one: (one.bytes, -one.stage))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def optimizer_named(name: str) -> Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """``kind`` with, for ``every``, the number of layers per segment."""
+    """What backward recomputes. ``every``: layers per segment; 1 unless ``kind`` is EVERY."""
 
     kind: str = NONE
     every: int = 1

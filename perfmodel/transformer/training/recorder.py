@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.dtypes import DROPOUT_MASK_SIZE, STATISTIC_SIZE
-from perfmodel.transformer.layer import CHOSEN, EXPERTS, HEAD, Matrix, Operation, first_operations, last_operations, local_layer, operations
+from perfmodel.transformer.layer import first_operations, last_operations, local_layer, operations
+from perfmodel.transformer.operation import CHOSEN, EXPERTS, HEAD, Matrix, Operation
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, MoeMlp
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.matrices import Shape, is_targeted

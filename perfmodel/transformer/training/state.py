@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div
-from perfmodel.transformer.layer import EXPERTS, TABLE
+from perfmodel.transformer.operation import EXPERTS, TABLE
 from perfmodel.transformer.training.matrices import Holding, adapters, stage_holding
 from perfmodel.transformer.training.question import APPLIED, BF16, MIXED, Optimizer, Parallel, TrainingConfig, optimizer_named
 

@@ -11,7 +11,7 @@ result. The result is held until the end, as a model holds it. Bytes are those o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -99,6 +99,17 @@ def added(sizes: Mapping[str, Number], more: Mapping[str, Number], times: Number
     return {name: sizes.get(name, 0) + times * more.get(name, 0) for name in {**sizes, **more}}
 
 
+def chained(passes: Iterable[TapePass]) -> TapePass:
+    """One pass made of ``passes`` one after the other."""
+    whole = TapePass(0, 0, "")
+    for once in passes:
+        high, at, high_saved = whole.high, whole.at, whole.high_saved
+        if whole.net + once.high > high:
+            high, at, high_saved = whole.net + once.high, once.at, added(whole.net_saved, once.high_saved)
+        whole = TapePass(high, whole.net + once.net, at, high_saved, added(whole.net_saved, once.net_saved))
+    return whole
+
+
 def forward(tape: Tape, keep: Collection[str] | None = None) -> TapePass:
     """The forward pass: starts with the stream there, ends with what is kept (or ``keep``) and the stream that leaves.
 
@@ -106,21 +117,22 @@ def forward(tape: Tape, keep: Collection[str] | None = None) -> TapePass:
     >>> forward(tape), backward(tape)
     (TapePass(high=16, net=8, at='sum'), TapePass(high=8, net=-8, at='sum'))
     """
+    return chained(_forward(tape, tape.saved() if keep is None else keep))
+
+
+def _forward(tape: Tape, kept: Collection[str]) -> Iterator[TapePass]:
+    """Each operation as a pass of its own."""
     last = {name: index for index, node in enumerate(tape.nodes) for name in node.reads}
-    kept, out = tape.saved() if keep is None else keep, tape.out
-    live: dict[str, Number] = {tape.stream: tape.sizes[tape.stream]}
-    level: Number = 0
-    high, at, saved = level, "", dict[str, Number]()
+    live = {tape.stream}
+    yield TapePass(0, 0, "", net_saved={name: tape.sizes[name] for name in live.intersection(kept)})
     for index, node in enumerate(tape.nodes):
-        for name in node.writes:
-            live[name] = tape.sizes[name]
-            level += live[name]
-        if level + node.scratch > high:
-            high, at, saved = level + node.scratch, node.name, {name: size for name, size in live.items() if name in kept}
-        for name in (*node.reads, *node.writes):
-            if name in live and name not in kept and name != out and last.get(name, -1) <= index:
-                level -= live.pop(name)
-    return TapePass(high, level, at, saved, {name: tape.sizes[name] for name in kept})
+        live.update(node.writes)
+        saved = {name: tape.sizes[name] for name in node.writes if name in kept}
+        gone = {name for name in (*node.reads, *node.writes) if name != tape.out and last.get(name, -1) <= index}
+        gone = (gone & live).difference(kept)
+        live -= gone
+        made = sum(tape.sizes[name] for name in node.writes)
+        yield TapePass(made + node.scratch, made - sum(tape.sizes[name] for name in gone), node.name, saved, saved)
 
 
 def backward(tape: Tape) -> TapePass:
@@ -129,20 +141,18 @@ def backward(tape: Tape) -> TapePass:
     A second gradient of a tensor is made, added to the first and freed. ``net`` counts what was kept as freed and the gradients of
     weights as there.
     """
+    return chained(_backward(tape))
+
+
+def _backward(tape: Tape) -> Iterator[TapePass]:
+    """Each operation as a pass of its own, the last one first."""
     waiting = {tape.out: tape.out}  # gradients, and the tensor for which each was allocated: several may share one
     freed_by = {name: node for node in reversed(tape.nodes) for name in node.saves}
     repeated = tape.repeated
-    level: Number = 0
-    high, at, high_saved, saved = level, "", dict[str, Number](), dict[str, Number]()
     for node in reversed(tape.nodes):
         if repeated and node is repeated[-1]:
-            once_more = _again(tape, repeated)
-            if level + once_more.high > high:
-                high, at, high_saved = level + once_more.high, f"{once_more.at}, again", added(saved, once_more.high_saved)
-            saved = added(saved, once_more.net_saved)
-            level += sum(once_more.net_saved.values())
-        level += node.gradients
-        second: Number = 0
+            yield _again(tape, repeated)
+        made, second = node.gradients, 0
         for name in node.reads:
             if name in waiting:
                 second += 0 if node.adds else tape.gradient_size(name)
@@ -150,15 +160,11 @@ def backward(tape: Tape) -> TapePass:
                 waiting[name] = waiting[node.writes[0]]
             else:
                 waiting[name] = name
-                level += tape.gradient_size(name)
-        if level + second + node.backward_scratch > high:
-            high, at, high_saved = level + second + node.backward_scratch, node.name, dict(saved)
+                made += tape.gradient_size(name)
         used = {waiting.pop(name) for name in node.writes if name in waiting}
-        level -= sum(tape.gradient_size(owner) for owner in used if owner not in waiting.values())
-        freed = {name: tape.sizes[name] for name in node.saves if freed_by[name] is node}
-        saved = added(saved, freed, -1)
-        level -= sum(freed.values())
-    return TapePass(high, level, at, high_saved, saved)
+        gone = sum(tape.gradient_size(owner) for owner in used.difference(waiting.values()))
+        freed = {name: -tape.sizes[name] for name in node.saves if freed_by[name] is node}
+        yield TapePass(made + second + node.backward_scratch, made - gone + sum(freed.values()), node.name, net_saved=freed)
 
 
 def _again(tape: Tape, repeated: list[TapeNode]) -> TapePass:
@@ -167,8 +173,8 @@ def _again(tape: Tape, repeated: list[TapeNode]) -> TapePass:
     inside = {name for node in repeated for name in node.writes}
     wanted = {name for node in repeated for name in node.saves if name in inside and name not in kept}
     outside = {name: 0 for node in repeated for name in node.reads if name not in inside}
-    part = replace(tape, nodes=repeated, sizes={**tape.sizes, tape.stream: 0, **outside}, again=frozenset())
-    return forward(part, wanted)
+    once = forward(replace(tape, nodes=repeated, sizes={**tape.sizes, tape.stream: 0, **outside}, again=frozenset()), wanted)
+    return replace(once, net=sum(once.net_saved.values()), at=f"{once.at}, again")
 
 
 EAGER, SDPA_FLASH = "torch-eager", "torch-sdpa-flash"

@@ -16,9 +16,9 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep, PassRow, interval
-from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import busy_s, op_estimate
+from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.ops import merged
 from perfmodel.transformer.step import PREFILL, ModelPass
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE

@@ -22,7 +22,7 @@ from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec, visible
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, TrainingConfig
+from perfmodel.transformer.training.question import SELECTIVE, TrainingConfig
 from perfmodel.transformer.training.step.job import TrainingJob
 
 PALM, MEGATRON = "palm", "megatron"
@@ -81,7 +81,7 @@ def _counted(training: TrainingConfig, forward: Number, again: Number) -> Counte
     """FLOP of the step. ``forward``: FLOP per token apart from attention; ``again``: those that full recomputation runs once more."""
     tokens, kind = training.batch * training.n, training.recompute.kind
     attention = attention_flops(training.model, training.n)
-    repeated = attention if kind == SELECTIVE else again + attention if kind in (FULL, EVERY) else 0
+    repeated = attention if kind == SELECTIVE else again + attention if training.recompute.of_layers else 0
     model = tokens * (passes(training) * forward + 3 * attention)
     return Counted(model, model + tokens * repeated)
 

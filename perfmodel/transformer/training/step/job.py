@@ -14,8 +14,8 @@ from perfmodel.core.cost import READ, WRITE, Access, stored
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.transformer.estimate import on_device
-from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.op import WEIGHTS, Op
+from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.step import ModelPass
 from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.matrices import stage_layers

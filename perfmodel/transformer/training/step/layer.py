@@ -14,13 +14,14 @@ from perfmodel.core.cost import READ, WRITE, Access, stored
 from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, REDUCE_SCATTER
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.transformer.layer import EMBEDDING, EXPERTS, HEAD_ROW, Operation, first_operations, last_operations, local_layer, operations
+from perfmodel.transformer.layer import first_operations, last_operations, local_layer, operations
 from perfmodel.transformer.op import Op, activation, activation_function
+from perfmodel.transformer.operation import EMBEDDING, EXPERTS, HEAD_ROW, Operation
 from perfmodel.transformer.ops import Rows
 from perfmodel.transformer.spec import Layer, MoeMlp
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.matrices import is_targeted
-from perfmodel.transformer.training.question import EVERY, NONE, SELECTIVE, Recomputation
+from perfmodel.transformer.training.question import SELECTIVE, Recomputation
 from perfmodel.transformer.training.step.row import OTHERS, MicroBatch, attention, backward, gradients, pointwise, priced, product
 from perfmodel.transformer.training.step.system import CONTEXT, EXPERT, TENSOR, Exchange
 
@@ -74,9 +75,9 @@ class LayerOps:
 
     def repeated(self, recompute: Recomputation, count: int) -> list[Op]:
         """Forward kernels of ``count`` layers that run again for a micro-batch. Only the last one of a segment can leave out its end."""
-        if recompute.kind in (NONE, SELECTIVE):
+        if not recompute.of_layers:
             return [op.times(count) for op in self.core] if recompute.kind == SELECTIVE else []
-        whole = count - count / recompute.every if recompute.kind == EVERY else 0
+        whole = count - count / recompute.every
         end = self.forward[len(self.full) :] if whole else []
         return [*(op.times(count) for op in self.full), *(op.times(whole) for op in end)]
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from perfmodel.transformer.layer import HEAD
 from perfmodel.transformer.op import WEIGHTS, Op
+from perfmodel.transformer.operation import HEAD
 from perfmodel.transformer.training.matrices import slowest_stages
-from perfmodel.transformer.training.question import EVERY, NONE, SELECTIVE, Parallel, TrainingConfig
+from perfmodel.transformer.training.question import SELECTIVE, Parallel, TrainingConfig
 from perfmodel.transformer.training.state import State
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, optimizer, shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import (
@@ -109,12 +109,9 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
 def repeated(layer: LayerTime, training: TrainingConfig) -> list[tuple[Window, float]]:
     """(window, share of layers) of what runs once more backward. Of a segment only the last layer can leave out its end."""
     recompute = training.recompute
-    if recompute.kind == NONE:
-        return []
-    if recompute.kind == SELECTIVE:
-        return [(layer.core, 1.0)]
-    last = 1 / recompute.every if recompute.kind == EVERY else 1.0
-    return [(layer.full, last), (layer.forward, 1 - last)]
+    if recompute.of_layers:
+        return [(layer.full, 1 / recompute.every), (layer.forward, 1 - 1 / recompute.every)]
+    return [(layer.core, 1.0)] if recompute.kind == SELECTIVE else []
 
 
 def _handed(job: TrainingJob) -> float:
