@@ -36,7 +36,7 @@ def cached_by_identity(function: Callable[Arguments, Result]) -> Callable[Argume
     return cached
 
 
-def cached_by(key: Callable[Arguments, Hashable]) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+def cached_by(key: Callable[..., Hashable]) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """A memo by ``key`` of the arguments: all of them that the result depends on. A result whose key is None is not kept."""
 
     def kept(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -11,9 +11,8 @@ from perfmodel.report.metrics import Metric
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
     from perfmodel.transformer.answer import StepPower
-    from perfmodel.transformer.step_power import TrainingPower
 
-    Drawn = PowerState | StepPower | TrainingPower
+    Drawn = PowerState | StepPower
 
 EXPLAINED = (
     "Power, clock and energy are of calls that run for seconds: the clock is the highest at which power stays within {limit:g} W. "

@@ -17,9 +17,9 @@ from perfmodel.report.model import DRAWN, STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.step import StepPart, by_share, limited, longest, op_roofline, step_meters, taken, time_bars, timeline, tokens
+from perfmodel.transformer.answer import StepPower
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.step_power import TrainingPower
 from perfmodel.transformer.training.explain import explain_step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED
@@ -42,7 +42,7 @@ SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrice
 RUN = "MFU and HFU: visible, executed"
 
 
-def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: TrainingPower | None = None) -> Report:
+def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: StepPower | None = None) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1.
 
     ``pictures``: with the parts of the step, the time of its kernels and their roofline. ``power``: as steps run one after another.
@@ -77,7 +77,7 @@ def _phases(found: TrainingEstimate, kernels: Sequence[StepPart]) -> list[list[S
     return [[kernel for line, kernel in zip(found.lines, kernels, strict=True) if line.part == part] for part in parts]
 
 
-def data(found: TrainingEstimate, power: TrainingPower | None = None) -> dict[str, Any]:
+def data(found: TrainingEstimate, power: StepPower | None = None) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs on one GPU: they add up to ``totals``."""
     job, model, ran = found.job, found.training.model, found.run
     inputs = {
@@ -156,7 +156,7 @@ def _others(found: TrainingEstimate) -> list[list[Metric]]:
     return entries
 
 
-def _totals(found: TrainingEstimate, power: TrainingPower | None) -> list[Metric]:
+def _totals(found: TrainingEstimate, power: StepPower | None) -> list[Metric]:
     """Sums over all kernels of one GPU, and what a step draws."""
     known = None if found.prediction is None else Interval(*found.prediction) if found.validated else Interval(found.prediction[0])
     return [*of_cost(found.cost, known, LABELS), *of_power(power, found.training.batch * found.training.n)]
@@ -212,7 +212,7 @@ def _took(found: TrainingEstimate) -> str:
     return taken(found.seconds, found.prediction, "" if found.prediction else "at least ")
 
 
-def _time(found: TrainingEstimate, power: TrainingPower | None) -> str:
+def _time(found: TrainingEstimate, power: StepPower | None) -> str:
     """How long a step takes, also under a lower power limit, and its rate."""
     most = "" if found.prediction else "at most "
     takes = "takes" if found.fits is not False else "would take"
@@ -234,7 +234,7 @@ def _figures(found: TrainingEstimate) -> list[Figure]:
     ]
 
 
-def _tables(found: TrainingEstimate, power: TrainingPower | None) -> list[Table]:
+def _tables(found: TrainingEstimate, power: StepPower | None) -> list[Table]:
     times = {name: seconds for name, seconds in found.time.parts.items() if seconds} | {"step": found.seconds}
     parts_of_step = [
         [Metric("", name, "part", "text"), Metric("", seconds, "time", "s"), Metric("", seconds / found.seconds, "share", "share")]

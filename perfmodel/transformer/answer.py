@@ -8,7 +8,7 @@ step is a prefill over all tokens so far.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 
@@ -49,25 +49,30 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class StepPower:
-    """Power of a run: ``steps`` are passes with how often each runs, on ``gpus`` GPUs at work."""
+    """Power of a run: ``steps`` with how often each runs, on ``gpus`` GPUs at work, which draw ``static_w`` watts each in ``waits_s``."""
 
     steps: Sequence[tuple[PowerState, int]]
     gpus: int
+    waits_s: float = 0.0
+    static_w: float = 0.0
+
+    def _sum(self, value: Callable[[PowerState], float]) -> float:
+        return sum(value(one) * times for one, times in self.steps)
 
     @property
     def burst_s(self) -> float:
         """Seconds with each kernel as fast as after a pause."""
-        return sum(one.alone.seconds * times for one, times in self.steps)
+        return self._sum(lambda one: one.burst_s) + self.waits_s
 
     @property
     def sustained_s(self) -> float:
         """Seconds at the clock that lasts."""
-        return sum(one.sustained.seconds * times for one, times in self.steps)
+        return self._sum(lambda one: one.sustained_s) + self.waits_s
 
     @property
     def joules(self) -> float:
         """Joules of all GPUs."""
-        return self.gpus * sum(one.sustained.joules * times for one, times in self.steps)
+        return self.gpus * (self._sum(lambda one: one.joules) + self.static_w * self.waits_s)
 
     @property
     def watts(self) -> float:
@@ -76,8 +81,8 @@ class StepPower:
 
     @property
     def sm_hz(self) -> float:
-        """Clock of the multiprocessors in Hz, the mean over the time."""
-        return sum(one.sm_hz * one.sustained.seconds * times for one, times in self.steps) / self.sustained_s
+        """Clock of the multiprocessors in Hz, the mean over the time of the kernels."""
+        return self._sum(lambda one: one.sm_hz * one.sustained_s) / self._sum(lambda one: one.sustained_s)
 
     @property
     def limit_w(self) -> float:

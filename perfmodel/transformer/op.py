@@ -143,25 +143,13 @@ def _read(access: Access, step: ModelPass, matrices: tuple[Matrix, ...]) -> Acce
     return replace(access, tensor=WEIGHTS, element_size=1, **sizes)
 
 
-def _linear_key(
-    name: str,
-    step: ModelPass,
-    rows: Number,
-    inputs: Number,
-    outputs: Number,
-    *,
-    matrices: tuple[Matrix, ...] = (),
-    bias: Number = 0,
-    batch: Number = 1,
-    stores: Number | None = None,
-) -> Hashable:
+def _linear_key(name: str, step: ModelPass, *sizes: Number, matrices: tuple[Matrix, ...] = (), **more: Number | None) -> Hashable:
     """Cache key of ``linear``; None where a size is no plain int, but carries a formula or stands for many."""
-    sizes = rows, inputs, outputs, bias, batch, stores
-    if not {*map(type, sizes)} <= PLAIN:
+    if not {*map(type, (*sizes, *more.values()))} <= PLAIN:
         return None
     forms, k = tuple(stored_as(step, matrix.stored) for matrix in matrices), step.kernels
     stored = bool(step.formats), step.weight_bits, step.integer_weights
-    return name, sizes, matrices, forms, stored, step.dtype, step.tile, k.products, k.narrow_products
+    return name, sizes, *more.items(), matrices, forms, stored, step.dtype, step.tile, k.products, k.narrow_products
 
 
 @cached_by(_linear_key)
@@ -270,20 +258,16 @@ VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "si
 EXPONENTIALS = {"silu-mul": 1, "gelu": 1}
 
 
-def _stream_key(
-    name: str,
-    step: ModelPass,
-    op: str,
-    moved: tuple[Number | None, Number | None],
-    like: tuple[str, str, Number, Number],
-    *,
-    weights: Number = 0,
-    more: tuple[Access, ...] = (),
-    strided: bool = False,
-) -> Hashable:
+Moved = tuple[Number | None, Number | None]
+"""Activations that a kernel reads and writes; None for no access."""
+Like = tuple[str, str, Number, Number]
+"""Workload name, implementation, rows and columns of a calibrated kernel."""
+
+
+def _stream_key(name: str, step: ModelPass, op: str, moved: Moved, like: Like, **more: Any) -> Hashable:
     """Cache key of ``stream``; None where ``_linear_key`` is."""
-    sizes = *moved, *like[2:], weights, *(access.elements for access in more)
-    return (name, op, moved, like, weights, more, strided, step.dtype, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
+    sizes = *moved, *like[2:], more.get("weights", 0), *(access.elements for access in more.get("more", ()))
+    return (name, op, moved, like, *more.items(), step.dtype, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
 
 
 @cached_by(_stream_key)
@@ -291,17 +275,14 @@ def stream(
     name: str,
     step: ModelPass,
     op: str,
-    moved: tuple[Number | None, Number | None],
-    like: tuple[str, str, Number, Number],
+    moved: Moved,
+    like: Like,
     *,
     weights: Number = 0,
     more: tuple[Access, ...] = (),
     strided: bool = False,
 ) -> Op:
-    """An element-wise kernel. ``moved``: activations that it reads and writes, None for no access; ``more``: further accesses.
-
-    ``like``: workload name, implementation, rows and columns of the calibrated kernel that has the same bytes.
-    """
+    """An element-wise kernel. ``more``: accesses beside those ``moved``; ``like``: the calibrated kernel that has the same bytes."""
     inputs_outputs = (activation(kind, elements, step) for kind, elements in zip((READ, WRITE), moved, strict=True) if elements is not None)
     accesses = (*inputs_outputs, *((stored(WEIGHTS, READ, weights, step.weight_bits),) if weights else ()), *more)
     written = sum(access.elements for access in accesses if access.kind == WRITE)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import BURST, SUSTAINED, PowerOptions, PowerState
+from perfmodel.core.power import BURST, SUSTAINED, PowerOptions
 from perfmodel.timing import power
 from perfmodel.timing.power import Activity
+from perfmodel.transformer.answer import StepPower
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, MATMUL
 from perfmodel.transformer.op_time import in_compute_dtype
@@ -58,53 +59,11 @@ def slowdown(estimate: PassEstimate, asked: PowerOptions, idle_s: float) -> floa
     return 1.0 if state is None else sum(state.shown.each[: len(rows)]) / sum(row.seconds for row in rows)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPower:
-    """Training steps in turn on ``gpus``: kernels of one as they run, and ``waits_s`` of a step in which they wait or exchange."""
+def training_power(estimate: TrainingEstimate, asked: PowerOptions) -> StepPower | None:
+    """Power of ``estimate`` as it runs, whose headline stays that of measured steps: between its kernels GPUs wait or exchange.
 
-    state: PowerState
-    waits_s: float
-    static_w: float
-    gpus: int
-
-    @property
-    def burst_s(self) -> float:
-        """Seconds with each kernel as fast as after a pause."""
-        return self.state.burst_s + self.waits_s
-
-    @property
-    def sustained_s(self) -> float:
-        """Seconds at the clock that lasts."""
-        return self.state.sustained_s + self.waits_s
-
-    @property
-    def joules(self) -> float:
-        """Joules of all GPUs; waits draw static power."""
-        return self.gpus * (self.state.joules + self.static_w * self.waits_s)
-
-    @property
-    def watts(self) -> float:
-        """Mean watts of one GPU."""
-        return self.joules / self.gpus / self.sustained_s
-
-    @property
-    def sm_hz(self) -> float:
-        """Clock of the kernels in Hz."""
-        return self.state.sm_hz
-
-    @property
-    def limit_w(self) -> float:
-        """Power limit of one GPU in watts."""
-        return self.state.limit_w
-
-    @property
-    def clock(self) -> str:
-        """Name of the clock of the headline time."""
-        return self.state.clock
-
-
-def training_power(estimate: TrainingEstimate, asked: PowerOptions) -> TrainingPower | None:
-    """Power of ``estimate`` as it runs, whose headline stays that of measured steps. None where the device has no power model."""
+    None where the device has no power model.
+    """
     rows = [row for row in estimate.lines if row.seconds > 0]
     asked.check(estimate.device)
     device = estimate.device
@@ -112,4 +71,4 @@ def training_power(estimate: TrainingEstimate, asked: PowerOptions) -> TrainingP
     if state is None or device.power is None:
         return None
     waits = max(estimate.seconds - sum(row.seconds for row in rows), 0.0)
-    return TrainingPower(state, waits, device.power.static_w, estimate.training.parallel.gpus)
+    return StepPower([(state, 1)], estimate.training.parallel.gpus, waits, device.power.static_w)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import PerfmodelError
@@ -194,12 +195,10 @@ def answer(
     fallbacks: FallbackDevices = tuple,
     system: System | None = None,
     implementation: str = FUSED,
-    *,
-    half: str = "bf16",
-    overlap: bool = True,
+    **options: Any,
 ) -> TrainingEstimate:
-    """A step of ``training`` with its memory, in seconds, FLOP and bytes; UsageError if a value has no meaning."""
-    step = estimate(timed(training), device, fallbacks, system, implementation, half=half, overlap=overlap)
+    """A step of ``training`` with its memory, ``options`` as of ``estimate``; UsageError if a value has no meaning."""
+    step = estimate(timed(training), device, fallbacks, system, implementation, **options)
     try:
         return replace(step, memory=peak(training, implementation))
     except PerfmodelError as error:
