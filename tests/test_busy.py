@@ -23,7 +23,7 @@ from perfmodel.transformer.op_time import in_compute_dtype
 from perfmodel.transformer.step import Request, Split, formats
 from perfmodel.transformer.training.question import EVERY, FULL, Parallel, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
-from perfmodel.transformer.training.step.flops import utilization
+from perfmodel.transformer.training.step.flops import run
 from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import Window, machine
 from perfmodel.transformer.training.step.search import search
@@ -85,7 +85,7 @@ def test_no_training_step_is_shorter_than_a_resource_is_busy(count, monkeypatch)
             assert seconds <= found.seconds * ROUNDING, (resource, question)
         if found.prediction is not None:
             assert max(busy.values()) <= found.prediction[1] * ROUNDING, question
-        mfu, hfu = utilization(found.job, found.seconds)
+        mfu, hfu = run(found.job).shares(found.job, found.seconds)
         assert 0 < mfu <= hfu * ROUNDING
         assert hfu <= ROUNDING, question
         seen["links are the busiest"] += max(busy, key=lambda name: busy[name]) in wires

@@ -13,7 +13,7 @@ from perfmodel.catalog import find_device, find_model
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.cache_plan import CacheWorkload, evaluate
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.generation import MEASURED, score_flops, scores, scores_anew, with_cache, without_cache
+from perfmodel.transformer.generation import MEASURED, scores, scores_anew, with_cache, without_cache
 from perfmodel.transformer.kv_cache import (
     BITS,
     CacheFormat,
@@ -28,7 +28,7 @@ from perfmodel.transformer.kv_cache import (
     token_bytes,
     vector_bytes,
 )
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, score_flops
 from perfmodel.transformer.step import Request
 
 

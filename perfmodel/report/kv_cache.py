@@ -17,11 +17,11 @@ from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF
 from perfmodel.transformer.explain import explain_cache
-from perfmodel.transformer.generation import Generation, heads_at_every_token, score_flops
+from perfmodel.transformer.generation import Generation, heads_at_every_token
 from perfmodel.transformer.kv_cache import LayerCache, attention_kinds, batch_bytes, equivalent_kv_heads, kind_label
 from perfmodel.transformer.op import MATMUL
 from perfmodel.transformer.op_time import in_compute_dtype
-from perfmodel.transformer.spec import GroupedAttention, LatentAttention
+from perfmodel.transformer.spec import GroupedAttention, LatentAttention, score_flops
 
 STOPS = 16
 """Lengths of the line over the context."""

@@ -15,7 +15,7 @@ from perfmodel.report.op_common import head
 from perfmodel.report.step import tokens
 from perfmodel.transformer.training.question import TrainingConfig
 from perfmodel.transformer.training.step.estimate import of_job
-from perfmodel.transformer.training.step.flops import MEANING, utilization
+from perfmodel.transformer.training.step.flops import MEANING, run
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import SearchResult, TimedLayout
 from perfmodel.transformer.training.step.system import over_network
@@ -88,7 +88,8 @@ def _layout(layout: TimedLayout, found: SearchResult) -> list[Metric]:
 
 def _mfu(layout: TimedLayout, found: SearchResult) -> float:
     """Model FLOP utilization of ``layout``, on visible scores."""
-    return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
+    job = job_of(layout.training, found.on, found.system, half=found.half)
+    return run(job).shares(job, layout.seconds)[0]
 
 
 def _listed(found: SearchResult) -> Table:

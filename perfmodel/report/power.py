@@ -10,7 +10,7 @@ from perfmodel.report.metrics import Metric
 
 if TYPE_CHECKING:
     from perfmodel.core.power import PowerState
-    from perfmodel.transformer.answer import StepPower
+    from perfmodel.transformer.step_power import StepPower
 
     Drawn = PowerState | StepPower
 

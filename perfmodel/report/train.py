@@ -17,9 +17,9 @@ from perfmodel.report.model import DRAWN, STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.step import StepPart, by_share, limited, longest, op_roofline, step_meters, taken, time_bars, timeline, tokens
-from perfmodel.transformer.answer import StepPower
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
+from perfmodel.transformer.step_power import StepPower
 from perfmodel.transformer.training.explain import explain_step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED

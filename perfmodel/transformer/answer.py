@@ -8,15 +8,15 @@ step is a prefill over all tokens so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from typing import TYPE_CHECKING
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
-from perfmodel.core.power import PowerState
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
@@ -27,6 +27,9 @@ from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import MemoryFit, smallest_split, step_memory
 from perfmodel.transformer.spec import most_seen
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request, Split
+
+if TYPE_CHECKING:
+    from perfmodel.transformer.step_power import StepPower
 
 MOST_LENGTHS = 16
 """Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
@@ -45,54 +48,6 @@ class Line:
     cost: Estimate
     times: Interval | None
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class StepPower:
-    """Power of a run: ``steps`` with how often each runs, on ``gpus`` GPUs at work, which draw ``static_w`` watts each in ``waits_s``."""
-
-    steps: Sequence[tuple[PowerState, int]]
-    gpus: int
-    waits_s: float = 0.0
-    static_w: float = 0.0
-
-    def _sum(self, value: Callable[[PowerState], float]) -> float:
-        return sum(value(one) * times for one, times in self.steps)
-
-    @property
-    def burst_s(self) -> float:
-        """Seconds with each kernel as fast as after a pause."""
-        return self._sum(lambda one: one.burst_s) + self.waits_s
-
-    @property
-    def sustained_s(self) -> float:
-        """Seconds at the clock that lasts."""
-        return self._sum(lambda one: one.sustained_s) + self.waits_s
-
-    @property
-    def joules(self) -> float:
-        """Joules of all GPUs."""
-        return self.gpus * (self._sum(lambda one: one.joules) + self.static_w * self.waits_s)
-
-    @property
-    def watts(self) -> float:
-        """Mean watts of one GPU."""
-        return self.joules / self.gpus / self.sustained_s
-
-    @property
-    def sm_hz(self) -> float:
-        """Clock of the multiprocessors in Hz, the mean over the time of the kernels."""
-        return self._sum(lambda one: one.sm_hz * one.sustained_s) / self._sum(lambda one: one.sustained_s)
-
-    @property
-    def limit_w(self) -> float:
-        """Power limit of one GPU in watts."""
-        return self.steps[0][0].limit_w
-
-    @property
-    def clock(self) -> str:
-        """Name of the clock of the headline time."""
-        return self.steps[0][0].clock
 
 
 @dataclass(frozen=True)
@@ -188,6 +143,8 @@ class ModelAnswer:
         known = [(one.power, times) for one, times in self.steps if one.power is not None]
         if len(known) < len(self.steps):
             return None
+        from perfmodel.transformer.step_power import StepPower
+
         return StepPower(known, self.request.split.stage)
 
     @property

@@ -25,7 +25,7 @@ from perfmodel.transformer.op_time import op_estimate, scaled
 from perfmodel.transformer.parallel import step_memory
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.sparse_rows import seen
-from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec
+from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec, score_flops
 from perfmodel.transformer.step import DECODE, Request
 
 
@@ -86,23 +86,6 @@ def picked_anew(n: Number, topk: Number, block: Number) -> Number:
     parts = full * ((block - 1) * block * (block + 1) // 6) + rest * (rest + 1) * (rest + 2) // 6
     steady = beyond * (topk * (topk + 1) // 2) + (topk - block) * (beyond * (beyond + 1) // 2)
     return first * (first + 1) * (first + 2) // 6 + steady + before * (block * (block + 1) // 2) + parts
-
-
-def score_flops(attention: AttentionLayer, cached: bool) -> Number:
-    """FLOP per layer, token and key it sees, over all heads.
-
-    A cached latent is attended to as it is, with K's and V's matrices moved to Q and O (DeepSeek-V2, section 2.1.2): a key is
-    then kv_lora_rank + rope wide and a value kv_lora_rank. Without a cache K and V are built first, which costs less per score.
-
-    >>> score_flops(GroupedAttention(heads=32, kv_heads=8, head_dim=128), cached=True)
-    16384
-    """
-    if isinstance(attention, GroupedAttention):
-        return 4 * attention.heads * attention.head_dim
-    if not isinstance(attention, LatentAttention):
-        return 0
-    wide = attention.kv_lora_rank + attention.qk_rope_head_dim + attention.kv_lora_rank
-    return 2 * attention.heads * (wide if cached else attention.qk_head_dim + attention.v_head_dim)
 
 
 def token_flops(a: AttentionLayer) -> Number:

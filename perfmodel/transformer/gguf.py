@@ -78,12 +78,8 @@ class Place(NamedTuple):
         return int(attention.heads // attention.kv_heads) if isinstance(attention, GroupedAttention) else 1
 
 
-def _q4_k_m(place: Place) -> str:
-    return "Q6_K" if (place.is_v or place.is_down) and place.has_more_bits else "Q4_K"
-
-
-def _q5_k_m(place: Place) -> str:
-    return "Q6_K" if (place.is_v or place.is_down) and place.has_more_bits else "Q5_K"
+def _some_wider(usual: str) -> Callable[[Place], str]:
+    return lambda place: "Q6_K" if (place.is_v or place.is_down) and place.has_more_bits else usual
 
 
 def _q4_k_s(place: Place) -> str:
@@ -107,12 +103,9 @@ def _all(name: str) -> Callable[[Place], str]:
     return lambda place: name
 
 
-def _mxfp4_moe(place: Place) -> str:
-    return "MXFP4" if ".experts." in place.name else "Q8_0"
-
-
 MIXTURES: dict[str, Callable[[Place], str]] = {
-    **{"q4_k_m": _q4_k_m, "q4_k_s": _q4_k_s, "q5_k_m": _q5_k_m, "q3_k_m": _q3_k_m, "q2_k": _q2_k, "mxfp4_moe": _mxfp4_moe},
+    **{"q4_k_m": _some_wider("Q4_K"), "q5_k_m": _some_wider("Q5_K"), "q4_k_s": _q4_k_s, "q3_k_m": _q3_k_m, "q2_k": _q2_k},
+    "mxfp4_moe": lambda place: "MXFP4" if ".experts." in place.name else "Q8_0",
     **{name: _all(name.upper()) for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q6_k", "iq4_xs")},
     **{"q5_k_s": _all("Q5_K"), "q3_k_s": _all("Q3_K")},
 }

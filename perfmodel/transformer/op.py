@@ -192,8 +192,10 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
     usual = Timed("matmul", w, step.kernels.narrow_products if name == "fp8" else step.kernels.products)
     same = form.bits == 8 * step.dtype.size and not form.is_integer
     if same or step.dtype.size != 2:
-        return (usual if same else replace(usual, obstacle=_no_product(form, step))), inside
-    each = float(_element_bytes(form, w))
+        kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
+        obstacle = "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
+        return replace(usual, obstacle=obstacle), inside
+    each = form.element_bytes(w.k, w.n)
     streamed = replace(usual, workload=replace(w, stored=each), similar=f"{name} products, with weights of {form.bits} bits")
     if inside is None:
         return streamed, None
@@ -212,7 +214,7 @@ def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
     names, inside = step.kernels.experts, multiplied_in(step, form)
     if form.bits == 8 * step.dtype.size and not form.is_integer:
         return Timed("moe", w, names)
-    each = float(plain(form.bytes(w.hidden, w.width)) / plain(w.hidden * w.width))
+    each = form.element_bytes(w.hidden, w.width)
     narrow, made_for_format = replace(w, stored=each), step.kernels.mxfp4_experts if form.name == "mxfp4" else step.kernels.widened_experts
     words = f"{w.dtype.name} experts, with weights of {form.bits} bits"
     streamed = Timed("moe", narrow, names, similar=words, preferred=Timed("moe", narrow, made_for_format))
@@ -223,16 +225,6 @@ def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
     rounded, words = replace(narrow, dtype=inside), "fp8 experts, at the rates and bytes of fp4"
     made_for = Timed("moe", rounded, step.kernels.nvfp4_experts, fallback=streamed)
     return Timed("moe", rounded, names, fallback=streamed, calibrated="fp8", similar=words, preferred=made_for)
-
-
-def _element_bytes(form: MatrixFormat, w: Matmul) -> Number:
-    """Bytes of a weight with its share of the scales."""
-    return plain(form.bytes(w.k, w.n)) / plain(w.k * w.n)
-
-
-def _no_product(form: MatrixFormat, step: ModelPass) -> str:
-    kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
-    return f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
 
 
 def rounding(step: ModelPass, rows: Number, matrices: tuple[Matrix, ...]) -> list[Op]:

@@ -45,9 +45,9 @@ def _learned(found: Sequence[Operation], part: str) -> Number:
     return weights(matrix for op in own for matrix in op.matrices) + summed(op.vectors for op in own)
 
 
-def layer_parts(spec: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1) -> dict[str, Number]:
-    """Parameters of one layer by part: attention, mlp (dense or shared), experts, router, norms; on one GPU of ``tp`` and ``ep``."""
-    found = operations(spec, layer, tp, ep)
+def layer_parts(spec: ModelSpec, layer: Layer) -> dict[str, Number]:
+    """Parameters of one layer by part: attention, mlp (dense or shared), experts, router, norms."""
+    found = operations(spec, layer)
     routed = (EXPERTS, ROUTER) if isinstance(layer.mlp, MoeMlp) else ()
     return {**{part: _learned(found, part) for part in (ATTENTION, MLP, *routed)}, NORMS: layer.norms * found[0].vectors}
 

@@ -6,10 +6,12 @@ from functools import lru_cache
 from math import ceil
 
 from perfmodel.core.arith import Number, minimum
+from perfmodel.core.cost import READ, Kernel
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_TO_ALL, COMBINE, DISPATCH
 from perfmodel.transformer.kernel_choice import EXCHANGES, GATHERING
-from perfmodel.transformer.op import Op, collective
+from perfmodel.transformer.op import COLLECTIVE, Op, Timed, activation, collective
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
 from perfmodel.transformer.weight_formats._base import MatrixFormat
@@ -47,11 +49,20 @@ def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str, form: Mat
     if gathers(step):
         return [collective(gathering, split.dp, split.dp * step.tokens * hidden, step)]
     if not EXCHANGES.isdisjoint(step.kernels.all_to_all):
-        from perfmodel.transformer.expert_rows import exchange
-
-        return [exchange(DISPATCH if gathering == ALL_GATHER else COMBINE, mlp, share(step.tokens, split.tp), hidden, step, form)]
+        return [_sent_by_library(DISPATCH if gathering == ALL_GATHER else COMBINE, mlp, hidden, step, form)]
     copies = minimum(mlp.experts_per_token, split.ep)
     return [collective(ALL_TO_ALL, split.stage, share(step.tokens, split.tp) * copies * hidden, step)]
+
+
+def _sent_by_library(op: str, mlp: MoeMlp, hidden: Number, step: ModelPass, form: MatrixFormat) -> Op:
+    """``op`` of the tokens of each GPU of a stage, in 8 bits where experts multiply in 8 bits or fewer floats (DeepEP, README.md)."""
+    from perfmodel.kernels.expert_exchange import expert_exchange
+
+    tokens = share(step.tokens, step.split.tp)
+    dtype = DTYPES["fp8"] if form.bits <= 8 and not form.is_integer and step.dtype.size == 2 else step.dtype
+    w = expert_exchange(op, step.split.stage, tokens, hidden, int(mlp.experts), int(mlp.experts_per_token), dtype)
+    kernel = Kernel(w.title, step.dtype, (activation(READ, tokens * hidden, step, "buffer"),))
+    return Op(w.title, COLLECTIVE, 1, kernel, Timed("collective", w, step.kernels.of_collective(op)))
 
 
 @lru_cache(maxsize=2048)

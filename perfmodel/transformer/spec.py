@@ -216,6 +216,23 @@ def most_seen(attention: AttentionLayer) -> Number | None:
     return attention.window if attention.topk is None else attention.topk
 
 
+def score_flops(attention: AttentionLayer, cached: bool) -> Number:
+    """FLOP per layer, token and key it sees, over all heads.
+
+    A cached latent is attended to as it is, with K's and V's matrices moved to Q and O (DeepSeek-V2, section 2.1.2): a key is
+    then kv_lora_rank + rope wide and a value kv_lora_rank. Without a cache K and V are built first, which costs less per score.
+
+    >>> score_flops(GroupedAttention(heads=32, kv_heads=8, head_dim=128), cached=True)
+    16384
+    """
+    if isinstance(attention, GroupedAttention):
+        return 4 * attention.heads * attention.head_dim
+    if not isinstance(attention, LatentAttention):
+        return 0
+    wide = attention.kv_lora_rank + attention.qk_rope_head_dim + attention.kv_lora_rank
+    return 2 * attention.heads * (wide if cached else attention.qk_head_dim + attention.v_head_dim)
+
+
 @dataclass(frozen=True, slots=True)
 class DenseMlp:
     """Plain: hidden -> width, activation, width -> hidden. Gated: two matrices hidden -> width, their product, width -> hidden."""

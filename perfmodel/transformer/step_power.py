@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.hardware import Device
-from perfmodel.core.power import BURST, SUSTAINED, PowerOptions
+from perfmodel.core.power import BURST, SUSTAINED, PowerOptions, PowerState
 from perfmodel.timing import power
 from perfmodel.timing.power import Activity
-from perfmodel.transformer.answer import StepPower
 from perfmodel.transformer.estimate import PassEstimate, PassRow
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, ELEMENTWISE, MATMUL
 from perfmodel.transformer.op_time import in_compute_dtype
@@ -57,6 +57,54 @@ def slowdown(estimate: PassEstimate, asked: PowerOptions, idle_s: float) -> floa
     waits = [Activity((), power.IDLE, 0.0, idle_s, idle_s)] if idle_s > 0 else []
     state = power.state_of([*(of_row(row, estimate.device) for row in rows), *waits], estimate.device, asked, SUSTAINED)
     return 1.0 if state is None else sum(state.shown.each[: len(rows)]) / sum(row.seconds for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPower:
+    """Power of a run: ``steps`` with how often each runs, on ``gpus`` GPUs at work, which draw ``static_w`` watts each in ``waits_s``."""
+
+    steps: Sequence[tuple[PowerState, int]]
+    gpus: int
+    waits_s: float = 0.0
+    static_w: float = 0.0
+
+    def _sum(self, value: Callable[[PowerState], float]) -> float:
+        return sum(value(one) * times for one, times in self.steps)
+
+    @property
+    def burst_s(self) -> float:
+        """Seconds with each kernel as fast as after a pause."""
+        return self._sum(lambda one: one.burst_s) + self.waits_s
+
+    @property
+    def sustained_s(self) -> float:
+        """Seconds at the clock that lasts."""
+        return self._sum(lambda one: one.sustained_s) + self.waits_s
+
+    @property
+    def joules(self) -> float:
+        """Joules of all GPUs."""
+        return self.gpus * (self._sum(lambda one: one.joules) + self.static_w * self.waits_s)
+
+    @property
+    def watts(self) -> float:
+        """Mean watts of one GPU."""
+        return self.joules / self.gpus / self.sustained_s
+
+    @property
+    def sm_hz(self) -> float:
+        """Clock of the multiprocessors in Hz, the mean over the time of the kernels."""
+        return self._sum(lambda one: one.sm_hz * one.sustained_s) / self._sum(lambda one: one.sustained_s)
+
+    @property
+    def limit_w(self) -> float:
+        """Power limit of one GPU in watts."""
+        return self.steps[0][0].limit_w
+
+    @property
+    def clock(self) -> str:
+        """Name of the clock of the headline time."""
+        return self.steps[0][0].clock
 
 
 def training_power(estimate: TrainingEstimate, asked: PowerOptions) -> StepPower | None:

@@ -58,22 +58,18 @@ class Kept:
     freed_by: str
 
 
-def kind_title(layer: Layer) -> str:
-    """Title that distinguishes a kind of layer from the others.
+def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
+    """A title for each kind of layer; those of equal words are numbered.
 
     >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
-    >>> kind_title(Layer(GroupedAttention(8, 2, 64, window=4096), DenseMlp(2048)))
-    'layer: GQA, window 4096, MLP'
+    >>> windows = [Layer(GroupedAttention(8, 2, 64, window=4096), DenseMlp(width)) for width in (2048, 4096)]
+    >>> list(kind_titles(windows).values())
+    ['layer: GQA, window 4096, MLP', 'layer: GQA, window 4096, MLP (2)']
     """
-    window = "" if layer.attention.window is None else f", window {layer.attention.window}"
-    return f"layer: {layer.attention.kind}{window}, {'experts' if isinstance(layer.mlp, MoeMlp) else 'MLP'}"
-
-
-def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
-    """A title for each kind of layer; those of equal words are numbered."""
     titles, alike = dict[Layer, str](), Counter[str]()
     for layer in dict.fromkeys(layers):
-        title = kind_title(layer)
+        window = "" if layer.attention.window is None else f", window {layer.attention.window}"
+        title = f"layer: {layer.attention.kind}{window}, {'experts' if isinstance(layer.mlp, MoeMlp) else 'MLP'}"
         alike[title] += 1
         titles[layer] = title if alike[title] == 1 else f"{title} ({alike[title]})"
     return titles
@@ -84,30 +80,24 @@ def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str 
 
     Counts include all micro-batches in flight.
     """
-    shape, parallel = shape_of(training), training.parallel
-    flight = in_flight(parallel, stage, training.micro_batches)
-    kept: list[Kept] = []
-
-    def add(tape: Tape, where: str, count: int, names: dict[str, str]) -> None:
-        sizes = {name: tape.sizes[name] for name in names if tape.sizes[name]}
-        kept.extend(Kept(where, tape.parts[name], name, size, count, names[name]) for name, size in sizes.items())
-
-    if stage == 0:
-        tape = tape_of(EMBEDDING, shape, implementation)
-        add(tape, EMBEDDING, flight[0], tape.saved())
-    counts, chunks = Counter[Layer](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
-    for chunk, times in zip(chunks, flight, strict=True):
-        for layer in chunk[:: training.recompute.every]:  # the first of each segment that runs again leaves something
+    shape, parallel, recompute = shape_of(training), training.parallel, training.recompute
+    flight, chunks = in_flight(parallel, stage, training.micro_batches), chunks_of(training.model, parallel, stage)
+    titles = kind_titles(layer for _, chunk in chunks for layer in chunk)
+    counts = Counter[Layer | str]({EMBEDDING: flight[0]} if stage == 0 else {})
+    for (_, chunk), times in zip(chunks, flight, strict=True):
+        for layer in chunk[:: recompute.every]:  # the first of each segment that runs again leaves something
             counts[layer] += times
-    titles = kind_titles(layer for chunk in chunks for layer in chunk)
-    for layer, count in counts.items():
-        tape = tape_of(layer, shape, implementation, training.recompute.kind == SELECTIVE)
-        add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.of_layers else tape.saved())
     if stage == parallel.pp - 1:
-        tape = tape_of(HEAD, shape, implementation)
-        names = tape.saved()
-        names.setdefault(tape.out, tape.nodes[-1].name)  # the backward pass begins with the loss
-        add(tape, HEAD, flight[-1], names)
+        counts[HEAD] = flight[-1]
+    kept: list[Kept] = []
+    for where, count in counts.items():
+        tape = tape_of(where, shape, implementation, recompute.kind == SELECTIVE)
+        names = {tape.stream: "recomputation"} if recompute.of_layers and isinstance(where, Layer) else tape.saved()
+        if where == HEAD:
+            names.setdefault(tape.out, tape.nodes[-1].name)  # the backward pass begins with the loss
+        title = titles[where] if isinstance(where, Layer) else where
+        sizes = {name: tape.sizes[name] for name in names if tape.sizes[name]}
+        kept += [Kept(title, tape.parts[name], name, size, count, names[name]) for name, size in sizes.items()]
     return kept
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import DataError
+from perfmodel.core.trace import plain
 
 FIELD = "quantization_config"
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
@@ -41,6 +42,10 @@ class MatrixFormat:
         """
         besides = [_blocks(inputs, rows) * _blocks(outputs, columns) * bits for rows, columns, bits in self.beside]
         return sum(ceil_div(bits, 8) for bits in (inputs * outputs * self.bits, *besides))
+
+    def element_bytes(self, inputs: Number, outputs: Number) -> float:
+        """Bytes of a weight of such a matrix, with its share of the scales."""
+        return float(plain(self.bytes(inputs, outputs)) / plain(inputs * outputs))
 
 
 def _blocks(size: Number, block: int | None) -> Number:

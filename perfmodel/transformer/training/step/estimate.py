@@ -15,6 +15,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
+from perfmodel.timing.power import scaled
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep, PassRow, interval
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
@@ -25,7 +26,7 @@ from perfmodel.transformer.step import PREFILL, ModelPass
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
 from perfmodel.transformer.training.memory import Peak, peak
 from perfmodel.transformer.training.question import TrainingConfig, timed
-from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, run, utilization
+from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, run
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, job_of, least_bytes, optimizer
 from perfmodel.transformer.training.step.layer_time import Machine, estimated, machine
 from perfmodel.transformer.training.step.row import recomputed
@@ -130,7 +131,7 @@ class TrainingEstimate:
     @property
     def utilization(self) -> tuple[float, float]:
         """MFU and HFU of what the kernels run; neither can be above 1."""
-        return utilization(self.job, self.seconds)
+        return self.run.shares(self.job, self.seconds)
 
     @property
     def capacity(self) -> int | None:
@@ -184,8 +185,7 @@ def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
         op, cost = recomputed(op), op_estimate(recomputed(once), on.device)
     if prediction is not None:
-        seconds, low, high = (float(end * op.count) for end in (prediction.seconds, prediction.low, prediction.high))
-        prediction = replace(prediction, seconds=seconds, low=low, high=high)
+        prediction = scaled(prediction, float(op.count))
     return TrainingKernel(op, cost, prediction, missing, part)
 
 

@@ -21,7 +21,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
-from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec, visible
+from perfmodel.transformer.spec import ModelSpec, score_flops, visible
 from perfmodel.transformer.training.question import SELECTIVE, TrainingConfig
 from perfmodel.transformer.training.step.job import TrainingJob
 
@@ -45,14 +45,7 @@ class Counted:
 
 def attention_flops(model: ModelSpec, n: Number) -> Number:
     """Forward FLOP per token of scores and weighted sums, over all ``n`` tokens, or the window of a layer: 4 L H Q T."""
-    return sum(
-        count * 2 * visible(layer.attention, n) * layer.attention.heads * _features(layer.attention) for layer, count in model.layer_kinds
-    )
-
-
-def _features(a: AttentionLayer) -> Number:
-    assert isinstance(a, GroupedAttention | LatentAttention)
-    return 2 * a.head_dim if isinstance(a, GroupedAttention) else a.qk_head_dim + a.v_head_dim
+    return sum(count * visible(layer.attention, n) * score_flops(layer.attention, cached=False) for layer, count in model.layer_kinds)
 
 
 def layers_flops(model: ModelSpec) -> Number:
@@ -99,8 +92,3 @@ def run(job: TrainingJob) -> Counted:
     times = t.batch * p.tp * p.cp / t.sequences  # GPUs of a replica divide a micro-batch; a last one may have fewer sequences
     visible_flops = sum(op.count * op.kernel.flops for op in once)
     return Counted(times * visible_flops, times * sum(op.count * op.kernel.executed_flops for op in (*once, *again)))
-
-
-def utilization(job: TrainingJob, seconds: float) -> tuple[float, float]:
-    """MFU and HFU of a step of ``seconds``, of what its kernels run; neither can be above 1."""
-    return run(job).shares(job, seconds)

@@ -28,6 +28,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.workload import BACKWARD
 from perfmodel.timing.base import Parameter, chosen, dram_bandwidth
+from perfmodel.timing.power import scaled
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction
 from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
 from perfmodel.transformer.op import Op
@@ -101,8 +102,7 @@ def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: flo
     share, block = bandwidth_share(op), on.block
     if share is None:
         alone, strided = predicted_alone(op, on, lower_s), op.timed is not None and op.timed.strided
-        factor = parameters["strided_factor"] if strided else 1.0
-        return replace(alone, seconds=alone.seconds * factor, low=alone.low * factor, high=alone.high * factor)
+        return scaled(alone, parameters["strided_factor"]) if strided else alone
     assert block is not None
     low, high = (block.low, block.high) if on.own else (block.borrowed_low or block.low, block.borrowed_high or block.high)
     time, words = on.price(op, share), f"bytes at {share:.0%} of the DRAM bandwidth, as in profiled steps"

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from perfmodel.core.hardware import Device
 from perfmodel.transformer.op import WEIGHTS, Op
 from perfmodel.transformer.operation import HEAD
 from perfmodel.transformer.training.matrices import slowest_stages
@@ -28,7 +29,7 @@ from perfmodel.transformer.training.step.layer_time import (
     joined,
     ops_window,
 )
-from perfmodel.transformer.training.step.system import System, exchange_seconds, needs, stage_border
+from perfmodel.transformer.training.step.system import Exchange, System, exchange_seconds, needs, stage_border
 
 BUBBLE, HOST = "pipeline bubble", "waiting for the host"
 OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data parallel"
@@ -154,12 +155,17 @@ def _exchanged(
     outer, exposed, beside = joined([(kernels, 1)]), dict[str, float](), 0.0
     cover = {word: replace(window, busy=dict(window.busy), outer=outer) for (at, word), window in layer.cover.items() if at == way}
     for exchange in passed:
-        seconds = exchange_seconds(exchange, system, near, on.device)
-        if exchange.behind and overlap:
-            hidden = cover[exchange.behind].hide(seconds, needs(exchange, seconds, system, near, on.device))
-            seconds, beside = seconds - hidden, beside + hidden
-        exposed[exchange.group] = exposed.get(exchange.group, 0.0) + seconds
+        behind = cover[exchange.behind] if exchange.behind and overlap else None
+        seconds, hidden = _hidden(exchange, behind, system, near, on.device)
+        exposed[exchange.group] = exposed.get(exchange.group, 0.0) + seconds - hidden
+        beside += hidden
     return exposed, beside, {name: busy - kernels.busy.get(name, 0.0) for name, busy in outer.busy.items()}
+
+
+def _hidden(exchange: Exchange, behind: Window | None, system: System, parallel: Parallel, device: Device) -> tuple[float, float]:
+    """Seconds of ``exchange``, and how many of them run beside the kernels of the window ``behind``."""
+    seconds = exchange_seconds(exchange, system, parallel, device)
+    return seconds, 0.0 if behind is None else behind.hide(seconds, needs(exchange, seconds, system, parallel, device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +241,8 @@ def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple
     for exchange, times, window in [*exchanges, *((each, 1, backward) for each in shared_gradients(t, state))]:
         # ``times`` per micro-batch or step, each once in a window like this
         single, runs = replace(exchange, count=1), float(exchange.count) / times
-        seconds = exchange_seconds(single, job.system, p, job.on.device)
-        exposed = runs * seconds
-        if job.overlap:
-            hidden = window.hide(seconds, needs(single, seconds, job.system, p, job.on.device))
-            exposed = max(runs * (seconds - hidden), edge * seconds)
+        seconds, hidden = _hidden(single, window if job.overlap else None, job.system, p, job.on.device)
+        exposed = max(runs * (seconds - hidden), edge * seconds if job.overlap else 0.0)
         exposed_s, hidden_s = exposed_s + exposed, hidden_s + runs * seconds - exposed
     return exposed_s, hidden_s
 
