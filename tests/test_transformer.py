@@ -382,5 +382,5 @@ def test_every_kind_of_operation_has_its_method(name: str) -> None:
     layers = [op for layer, _ in model.layer_kinds for op in operations(model, layer, dropout=True)]
     kinds = {op.kind for op in [*first_operations(model, dropout=True), *layers, *last_operations(model)]}
     assert {kind for kind in kinds if not hasattr(Rows, kind)} <= {"enter", "split", "join", "dropout", "loss"}
-    refused = {"convolution", "delta_rule", "scan", "gated_norm", "output_gate", "index_keys", "index_scores", "select"}
+    refused = {"convolution", "recurrence", "gated_norm", "output_gate", "index_keys", "index_scores", "select"}
     assert {kind for kind in kinds if not hasattr(Recorder, kind)} <= {"enter", "leave", "rotate", "shared_gate", *refused}

@@ -48,6 +48,12 @@ def interval(intervals: Iterable[tuple[Interval | None, int]]) -> Interval | Non
     return total
 
 
+def around(seconds: float, low: float, high: float, cost: Estimate, device: Device) -> Interval:
+    """``seconds`` of a step with the interval from ``low`` to ``high``, no shorter than its bound and its busiest unit."""
+    lower = max(float(cost.lower_warm_s), op_time.busy_s(cost, device))
+    return seconds, max(lower, min(seconds, low)), max(seconds, high)
+
+
 @dataclass(frozen=True, slots=True)
 class PassRow:
     """All runs of one op: ``each`` is the cost of one, ``prediction`` the sum over all. Without a prediction, ``missing`` says why."""
@@ -122,9 +128,7 @@ class PassEstimate:
         if ends is None or block is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
             return ends
         if all(row.prediction is not None and row.prediction.kind == CALIBRATED for row in self.rows):
-            seconds = ends[0]
-            lower = max(float(self.cost.lower_warm_s), op_time.busy_s(self.cost, self.device))
-            return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
+            return around(ends[0], ends[0] * block.low, ends[0] * block.high, self.cost, self.device)
         return ends
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from perfmodel.core.arith import Number, maximum
 
@@ -11,8 +11,24 @@ CONV_SIZE = 2
 """Bytes of an element that a short convolution keeps: 16 bits, as the activations."""
 
 
+class _StateLayer:
+    """A layer that sees all tokens through its state, and keeps nothing of each."""
+
+    __slots__ = ()
+
+    window: ClassVar[None] = None
+    topk: ClassVar[None] = None
+    index_bytes: ClassVar[int] = 0
+    kept: ClassVar[int] = 0
+
+    @property
+    def state_bytes(self: Any) -> Number:
+        """Bytes of a sequence: the state, and what the convolution needs of the last tokens."""
+        return self.state * (self.state_bits // 8) + (self.conv_kernel - 1) * self.channels * CONV_SIZE
+
+
 @dataclass(frozen=True, slots=True)
-class GatedDeltaNet:
+class GatedDeltaNet(_StateLayer):
     """Gated DeltaNet (arXiv 2412.06464): linear attention with a state [value_heads, key_head_dim, value_head_dim] per sequence.
 
     Each token decays the state, corrects what it recalls for its key, and reads it: S = a S (I - b k k^T) + b v k^T, o = S q.
@@ -29,10 +45,6 @@ class GatedDeltaNet:
     conv_kernel: Number = 4
     state_bits: int = 32
 
-    window: ClassVar[None] = None
-    topk: ClassVar[None] = None
-    index_bytes: ClassVar[int] = 0
-    kept: ClassVar[int] = 0
     kind: ClassVar[str] = "gated delta net"
 
     def divided(self, tp: int) -> GatedDeltaNet:
@@ -64,14 +76,9 @@ class GatedDeltaNet:
         """FLOP per token: the state times the key, an outer product added, the state times the query."""
         return 6 * self.state
 
-    @property
-    def state_bytes(self) -> Number:
-        """Bytes of a sequence: the state, and what the convolution needs of the last tokens."""
-        return _state_bytes(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Mamba2:
+class Mamba2(_StateLayer):
     """Mamba-2 (arXiv 2405.21060): a state [heads, head_dim, state_size] per sequence, S = a S + dt x B^T, y = S C + D x.
 
     Matrices: gate and x hidden -> heads x head_dim each, B and C hidden -> groups x state_size each, dt hidden -> heads, in one; out
@@ -90,10 +97,6 @@ class Mamba2:
     bias: bool = False
     state_bits: int = 32
 
-    window: ClassVar[None] = None
-    topk: ClassVar[None] = None
-    index_bytes: ClassVar[int] = 0
-    kept: ClassVar[int] = 0
     kind: ClassVar[str] = "Mamba-2"
 
     def divided(self, tp: int) -> Mamba2:
@@ -119,12 +122,3 @@ class Mamba2:
     def token_flops(self) -> Number:
         """FLOP per token: an outer product added, the state times C."""
         return 4 * self.state
-
-    @property
-    def state_bytes(self) -> Number:
-        """Bytes of a sequence: the state, and what the convolution needs of the last tokens."""
-        return _state_bytes(self)
-
-
-def _state_bytes(a: GatedDeltaNet | Mamba2) -> Number:
-    return a.state * (a.state_bits // 8) + (a.conv_kernel - 1) * a.channels * CONV_SIZE

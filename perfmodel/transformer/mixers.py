@@ -129,7 +129,7 @@ def _delta_net(a: GatedDeltaNet, hidden: Number) -> list[Operation]:
         linear("QKV and gate projection", "attention input", "Q, K, V and gate", matrices, gathers=True),
         linear("decay and rate projection", "attention input", "decay and rate", rates),
         _convolution(a, 0),
-        Operation("delta_rule", "gated delta rule", ATTENTION, (CONVOLVED, "decay and rate"), STATE_OUTPUT, vectors=2 * a.value_heads),
+        Operation("recurrence", "gated delta rule", ATTENTION, (CONVOLVED, "decay and rate"), STATE_OUTPUT, vectors=2 * a.value_heads),
         Operation("gated_norm", "norm and gate", ATTENTION, (STATE_OUTPUT,), "attention output", vectors=a.value_head_dim),
         _state_output(Matrix("O", ATTENTION, a.inner, hidden, stored="linear_attn.out_proj"), bias=False),
     ]
@@ -153,7 +153,7 @@ def _mamba(a: Mamba2, hidden: Number) -> list[Operation]:
     return [
         linear("input projection", "attention input", "Q, K, V and gate", [joint], a.bias, gathers=True),
         _convolution(a, a.channels if a.conv_bias else 0),
-        Operation("scan", "state-space scan", ATTENTION, (CONVOLVED,), STATE_OUTPUT, vectors=3 * a.heads),
+        Operation("recurrence", "state-space scan", ATTENTION, (CONVOLVED,), STATE_OUTPUT, vectors=3 * a.heads),
         Operation("gated_norm", "norm and gate", ATTENTION, (STATE_OUTPUT,), "attention output", vectors=a.inner),
         _state_output(Matrix("out", ATTENTION, a.inner, hidden, stored="mixer.out_proj"), a.bias),
     ]

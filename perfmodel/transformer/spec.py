@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
 from perfmodel.core.kept import cached_by_identity
@@ -86,8 +86,24 @@ class BlockIndexer:
         return 2 * self.head_dim
 
 
+class _Indexed:
+    """Attention to all tokens that are visible, or to those that its ``indexer`` picks."""
+
+    __slots__ = ()
+
+    @property
+    def topk(self: Any) -> Number | None:
+        """Tokens that are seen at most, whichever they are; None for all."""
+        return None if self.indexer is None else self.indexer.topk
+
+    @property
+    def index_bytes(self: Any) -> Number:
+        """Indexer bytes per cached token, independent of the KV dtype."""
+        return 0 if self.indexer is None else self.indexer.key_bytes
+
+
 @dataclass(frozen=True, slots=True)
-class GroupedAttention:
+class GroupedAttention(_Indexed):
     """Query heads that share K and V in groups; multi-head with as many KV heads as heads, multi-query with one.
 
     Matrices: Q hidden -> heads x head_dim, K and V hidden -> kv_heads x head_dim, O heads x head_dim -> hidden.
@@ -121,16 +137,6 @@ class GroupedAttention:
         return replace(self, heads=self.heads // tp, kv_heads=maximum(self.kv_heads // tp, 1), indexer=indexer)
 
     @property
-    def topk(self) -> Number | None:
-        """Tokens that are seen at most, whichever they are; None for all."""
-        return None if self.indexer is None else self.indexer.topk
-
-    @property
-    def index_bytes(self) -> Number:
-        """Indexer bytes per cached token, independent of the KV dtype."""
-        return 0 if self.indexer is None else self.indexer.key_bytes
-
-    @property
     def norm_weights(self) -> Number:
         """Learned numbers of the norms of Q and K."""
         return self.heads * self.head_dim + self.kv_heads * self.head_dim if self.whole_norm else 2 * self.head_dim
@@ -151,7 +157,7 @@ class GroupedAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class LatentAttention:
+class LatentAttention(_Indexed):
     """Multi-head latent attention (DeepSeek-V2, section 2.1): a token keeps one latent vector and one rotated key.
 
     Matrices: Q hidden -> q_lora_rank -> heads x (nope + rope), or in one step without ``q_lora_rank``; latent and rotated key
@@ -180,16 +186,6 @@ class LatentAttention:
     def kind(self) -> str:
         """MLA, or with an indexer DSA."""
         return "MLA" if self.indexer is None else "DSA"
-
-    @property
-    def topk(self) -> Number | None:
-        """Tokens that are seen at most, whichever they are; None for all."""
-        return None if self.indexer is None else self.indexer.topk
-
-    @property
-    def index_bytes(self) -> Number:
-        """Indexer bytes per cached token, independent of the KV dtype."""
-        return 0 if self.indexer is None else self.indexer.key_bytes
 
     @property
     def kept(self) -> Number:

@@ -99,20 +99,13 @@ class StateRows:
         accesses = self._moved(op, self._own, (a.channels, a.channels), kept)
         return [self._copied(op.kernel, ELEMENTWISE, accesses, work), *self._beside(op)]
 
-    def delta_rule(self, op: Operation) -> list[Op]:
-        """Kernels of the delta rule over Q, K, V, decay and rate of each token, and the state."""
-        a = self._state
-        assert isinstance(a, GatedDeltaNet)
-        return [self._recurrence(op, a.channels + 2 * a.value_heads), *self._beside(op)]
+    def recurrence(self, op: Operation) -> list[Op]:
+        """Kernels of the gated delta rule over Q, K, V, decay and rate of each token, or of the scan over x, B, C and dt."""
+        return [self._recurrence(op), *self._beside(op)]
 
-    def scan(self, op: Operation) -> list[Op]:
-        """Kernel of the scan over x, B, C and dt of each token, and the state."""
-        a = self._state
-        assert isinstance(a, Mamba2)
-        return [self._recurrence(op, a.channels + a.heads), *self._beside(op)]
-
-    def _recurrence(self, op: Operation, inputs: Number) -> Op:
+    def _recurrence(self, op: Operation) -> Op:
         a, step = self._state, self.step
+        inputs = a.channels + (2 * a.value_heads if isinstance(a, GatedDeltaNet) else a.heads)
         accesses = self._moved(op, self._own, (inputs, a.inner), self._kept(a.state, a.state_bits))
         flops = self._own * a.token_flops
         if self._decodes:  # element by element; each element of the state decays besides

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from perfmodel.core.dtypes import ALIASES, DTYPES, canonical
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.weight_formats._base import Fields
 
+Meaning = TypeVar("Meaning")
 LARGEST = 10**9
 """Largest size taken from a file: far above any model, and counts of its parameters stay printable."""
 MOST_LAYERS = 10**4
@@ -98,18 +99,10 @@ class HfFields(Fields):
 
         ``window``: of the layers that the file calls sliding or chunked.
         """
-        kinds = self.get("layer_types", list)
-        if kinds is None:
-            return otherwise
-        if len(kinds) != self.layers:
-            raise DataError(f"layer_types: {self._rule()} needs one entry for each of the {self.layers} layers")
-        sizes = {"full_attention": None, "sliding_attention": window, "chunked_attention": window}
-        for index, kind in enumerate(kinds):
-            if not isinstance(kind, str) or kind not in sizes:
-                raise DataError(f"layer_types.{index}: no rule for {kind!r:.60}", f"there are rules for {', '.join(sizes)}")
-        return [sizes[kind] for kind in kinds]
+        sizes: dict[str, int | None] = {"full_attention": None, "sliding_attention": window, "chunked_attention": window}
+        return self.kinds(sizes) or otherwise
 
-    def kinds(self, meanings: dict[str, bool]) -> list[bool] | None:
+    def kinds(self, meanings: dict[str, Meaning]) -> list[Meaning] | None:
         """What ``layer_types`` says of each layer; None where the file has none. DataError for a kind without a meaning."""
         kinds = self.get("layer_types", list)
         if kinds is None:

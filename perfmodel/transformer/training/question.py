@@ -283,16 +283,15 @@ def _check_parallel(training: TrainingConfig) -> None:
         raise UsageError(f"--ep {p.ep} does not divide --dp {p.dp}", "expert-parallel groups are made of data-parallel GPUs")
     if training.n % p.cp:
         raise UsageError(f"--cp {p.cp} does not divide --n {training.n}", "give one that does")
-    _check_stages(p, len(model.layers), model.name, int(training.micro_batches))
-
-
-def _check_stages(p: Parallel, layers: int, name: str, micro_batches: int) -> None:
+    layers, micro_batches = len(model.layers), int(training.micro_batches)
     if p.interleave == 1:
         return
     if p.pp == 1:
         raise UsageError(f"--interleave {p.interleave} needs pipeline stages, and --pp is 1", "give --pp too")
     if p.pp * p.interleave > layers:
-        raise UsageError(f"--pp {p.pp} --interleave {p.interleave}: {name} has {layers} layers", f"their product can be at most {layers}")
+        raise UsageError(
+            f"--pp {p.pp} --interleave {p.interleave}: {model.name} has {layers} layers", f"their product can be at most {layers}"
+        )
     if micro_batches % p.pp:
         fix = f"give a --batch of a multiple of {p.pp} micro-batches per GPU"
         raise UsageError(f"--interleave: {micro_batches} micro-batches per GPU are no multiple of --pp {p.pp}", fix)

@@ -17,9 +17,9 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.timing.power import scaled
 from perfmodel.timing.reference_devices import FallbackDevices
-from perfmodel.transformer.estimate import ModelStep, PassRow, interval
+from perfmodel.transformer.estimate import Interval, ModelStep, PassRow, around, interval
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
-from perfmodel.transformer.op_time import busy_s, op_estimate
+from perfmodel.transformer.op_time import op_estimate
 from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.ops import merged
 from perfmodel.transformer.step import PREFILL, ModelPass
@@ -85,7 +85,7 @@ class TrainingEstimate:
         return self.time.seconds
 
     @property
-    def prediction(self) -> tuple[float, float, float] | None:
+    def prediction(self) -> Interval | None:
         """Seconds with the ends of the interval; None if a kernel has no prediction.
 
         The interval of whole steps where those were calibrated; else as if the errors of all kernels went together, and exchanges,
@@ -94,14 +94,11 @@ class TrainingEstimate:
         kernels = interval((line.interval, 1) for line in self.lines)
         if kernels is None:
             return None
-        cost, seconds = self.cost, self.seconds
-        lower = max(float(cost.lower_warm_s), busy_s(cost, self.device))
-        block = self.job.on.block if self.job.on.own else None
+        seconds, block = self.seconds, self.job.on.block if self.job.on.own else None
         if self.job.micro_batch.eager and block is not None and self.training.parallel.gpus == 1:
-            return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
+            return around(seconds, seconds * block.low, seconds * block.high, self.cost, self.device)
         rest = seconds - kernels[0]
-        low, high = kernels[1] + rest, kernels[2] + rest
-        return seconds, max(lower, min(seconds, max(low, self.time.exchanged_s))), max(seconds, high)
+        return around(seconds, max(kernels[1] + rest, self.time.exchanged_s), kernels[2] + rest, self.cost, self.device)
 
     @property
     def validated(self) -> bool:
@@ -181,12 +178,11 @@ def stage_ops(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[Op]]]:
 
 def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
     once = replace(op, count=1)
-    cost, prediction, missing = estimated(once, on)
+    alone = estimated(once, on)
+    cost, prediction = alone.cost, alone.prediction and scaled(alone.prediction, float(op.count))
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
         op, cost = recomputed(op), op_estimate(recomputed(once), on.device)
-    if prediction is not None:
-        prediction = scaled(prediction, float(op.count))
-    return TrainingKernel(op, cost, prediction, missing, part)
+    return TrainingKernel(op, cost, prediction, alone.missing, part)
 
 
 def answer(

@@ -23,16 +23,15 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from perfmodel.core.cost import READ, WRITE
-from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.core.roofline import Estimate
 from perfmodel.core.workload import BACKWARD
 from perfmodel.timing.base import Parameter, chosen, dram_bandwidth
 from perfmodel.timing.power import scaled
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction
 from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.op_time import in_time, op_estimate, predict_op
+from perfmodel.transformer.op_time import OpTime, in_time, op_estimate, predict_op, time_alone
 from perfmodel.transformer.spec import Layer
 from perfmodel.transformer.training.step.layer import LayerOps, end_ops, layer_ops
 from perfmodel.transformer.training.step.row import SHARES, MicroBatch
@@ -110,16 +109,13 @@ def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: flo
 
 
 @lru_cache(maxsize=16384)
-def estimated(op: Op, on: Machine) -> tuple[Estimate, Prediction | None, str]:
-    """(estimate with bound and roof, prediction or None, reason if there is none) of one run of ``op``."""
-    cost = op_estimate(op, on.device)
-    if on.parameters is None:
-        return cost, None, "no training step is calibrated"
-    try:
-        prediction = predicted(op, on, on.parameters, float(cost.lower_s))
-    except PerfmodelError as error:
-        return cost, None, error.message
-    return cost, in_time(prediction, cost, on.device), ""
+def estimated(op: Op, on: Machine) -> OpTime:
+    """Bound, roof and time in a step of one run of ``op``."""
+    parameters = on.parameters
+    if parameters is None:
+        return OpTime(op, op_estimate(op, on.device), None, "no training step is calibrated")
+    alone = time_alone(op, on.device, on.fallbacks, lambda op, cost: predicted(op, on, parameters, float(cost.lower_s)))
+    return alone if alone.prediction is None else replace(alone, prediction=in_time(alone.prediction, alone.cost, on.device))
 
 
 @dataclass(slots=True)
@@ -164,9 +160,9 @@ def _once(op: Op, on: Machine) -> Window:
     if share is not None and on.parameters is not None:
         seconds = on.price(op, share)
         return Window(seconds, {DRAM: seconds * share})  # no less than its bytes take
-    cost, prediction, _ = estimated(op, on)
-    seconds = float(cost.roofline_s) if prediction is None else prediction.seconds
-    return Window(seconds, {DRAM: min(float(cost.terms.get("dram", 0.0)), seconds)})
+    alone = estimated(op, on)
+    seconds = float(alone.cost.roofline_s) if alone.prediction is None else alone.prediction.seconds
+    return Window(seconds, {DRAM: min(float(alone.cost.terms.get("dram", 0.0)), seconds)})
 
 
 def ops_window(ops: Iterable[Op], on: Machine) -> Window:
