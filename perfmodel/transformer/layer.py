@@ -162,3 +162,10 @@ def last_operations(model: ModelSpec, tp: int = 1) -> list[Operation]:
         linear("head", "head input", "logits", [head], row=HEAD_ROW, gathers=True),
         Operation("loss", "loss", HEAD, ("logits",), "loss"),
     ]
+
+
+def operations_at(where: Layer | str, model: ModelSpec, tp: int = 1, ep: int = 1, *, dropout: bool = False) -> list[Operation]:
+    """Operations of a layer, as of ``operations``, of the embedding or of the head."""
+    if isinstance(where, Layer):
+        return operations(model, where, tp, ep, dropout=dropout)
+    return last_operations(model, tp) if where == HEAD else first_operations(model, tp, dropout=dropout)

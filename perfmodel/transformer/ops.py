@@ -333,11 +333,6 @@ class Rows(SparseRows):
         """Mean number of the fullest GPU's experts that a token picks."""
         return touched_on(self.step, self._experts)
 
-    @cached_property
-    def _loads(self) -> tuple[float, ...]:
-        """Tokens of each expert on that GPU; none if all are alike."""
-        return loads_on(self.step, self._experts)
-
     def _as_part(self, part: str, op: Op) -> Op:
         """``op``, predicted as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
         mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
@@ -346,7 +341,7 @@ class Rows(SparseRows):
         experts, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
         sizes = (received(step), self.model.hidden, mlp.width, experts, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, step.dtype, self._pairs, parts, self._loads)
+        w = Experts(*sizes, step.dtype, self._pairs, parts, loads_on(step, mlp))
         return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:

@@ -44,11 +44,8 @@ def under_power(estimate: PassEstimate, asked: PowerOptions) -> PassEstimate:
     if state is None:
         return estimate
     slower = {id(row): seconds / row.seconds for row, seconds in zip(rows, state.shown.each, strict=True)}
-    return replace(estimate, rows=[_slowed(row, slower.get(id(row), 1.0)) for row in estimate.rows], power=state)
-
-
-def _slowed(row: PassRow, factor: float) -> PassRow:
-    return row if row.prediction is None else replace(row, prediction=power.scaled(row.prediction, factor))
+    at_clock = [replace(row, prediction=row.prediction and power.scaled(row.prediction, slower.get(id(row), 1.0))) for row in estimate.rows]
+    return replace(estimate, rows=at_clock, power=state)
 
 
 def slowdown(estimate: PassEstimate, asked: PowerOptions, idle_s: float) -> float:

@@ -109,15 +109,12 @@ def explain_step(estimate: TrainingEstimate) -> list[FormulaStep]:
     """Steps of a training step's time; the last ones are the numbers of the report."""
     trace = Trace()
     step = trace.define("step", "seconds of a step", _step(trace, estimate), PIPELINE_SOURCE)
-    tokens = _tokens(trace, estimate)
+    batch: Any = trace.symbol("B", estimate.training.batch, "sequences of a step", "given")
+    length = trace.symbol("T", estimate.training.n, "tokens of a sequence", "given")
+    tokens: Any = trace.define("tokens", "of a step", batch * length, "given")
     trace.define("tokens/s", "over all GPUs", tokens / step, "tokens of a step over its seconds")
     _shares(trace, estimate, tokens, step)
     return list(trace.steps.values())
-
-
-def _tokens(trace: Trace, found: TrainingEstimate) -> Any:
-    batch = trace.symbol("B", found.training.batch, "sequences of a step", "given")
-    return trace.define("tokens", "of a step", batch * trace.symbol("T", found.training.n, "tokens of a sequence", "given"), "given")
 
 
 def _step(trace: Trace, estimate: TrainingEstimate) -> Any:

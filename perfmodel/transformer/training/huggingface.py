@@ -49,6 +49,7 @@ class HuggingFace(Recorder):
     name = "huggingface"
     title = "the modules of huggingface/transformers in PyTorch, one kernel per written operation"
     core = Recorder.core | {"scale", "mask", "softmax, rounding"}
+    workspaces = WORKSPACES
     table_sums = 2  # a tied table's gradients, of the head and of the lookup, are added into a third tensor
 
     def __init__(self, shape: Shape, layer: Layer | None = None) -> None:
@@ -56,11 +57,6 @@ class HuggingFace(Recorder):
         self.joint = shape.model.learned_positions
         if layer is not None:
             check(layer, shape)
-
-    @staticmethod
-    def constant_bytes() -> Number:
-        """Bytes of the cuBLAS workspaces."""
-        return WORKSPACES
 
     @staticmethod
     def bytes_until_backward(shape: Shape, recompute: Recomputation) -> Number:

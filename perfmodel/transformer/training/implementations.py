@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -16,7 +16,7 @@ from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.spec import Layer, MoeMlp
 from perfmodel.transformer.training.huggingface import HuggingFace
-from perfmodel.transformer.training.matrices import Holding, Shape, chunks_of, in_flight, layer_holding, runs_of, shape_of, table_holding
+from perfmodel.transformer.training.matrices import Shape, chunks_of, holding, in_flight, runs_of, shape_of
 from perfmodel.transformer.training.question import FULL, SELECTIVE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.tape import Tape, TapePass, added, backward, chained, forward
@@ -187,15 +187,19 @@ def chunk_blocks(first: int, layers: tuple[Layer, ...], shape: Shape, recompute:
     """``layers`` in order, from layer number ``first`` on, as blocks."""
     kind, size = FULL if recompute.of_layers else recompute.kind, recompute.every
     segments = runs_of([layers[start : start + size] for start in range(0, len(layers), size)])
-    blocks = [replace(_segment(segment, shape, kind, implementation), count=count) for segment, count in segments]
+    blocks = [replace(block_of(segment, shape, kind, implementation), count=count) for segment, count in segments]
     starts = accumulate((block.count * block.layers for block in blocks), initial=first)
     return [replace(block, first=start) for block, start in zip(blocks, starts, strict=False)]
 
 
 @lru_cache(maxsize=2048)
-def _segment(layers: tuple[Layer, ...], shape: Shape, kind: str, implementation: str) -> LayerBlock:
-    tapes = [tape_of(layer, shape, implementation, kind == SELECTIVE) for layer in layers]
-    holdings = [layer_holding(shape.model, layer, shape.parallel) for layer in layers]
+def block_of(places: tuple[Layer | str, ...], shape: Shape, kind: str, implementation: str) -> LayerBlock:
+    """The block of layers in a row with ``kind`` of recomputation, or of the embedding or the head.
+
+    A head starts its own backward pass, with a gradient of 1. The third stage of ZeRO puts weights together for a while, beyond the GPU's
+    own share.
+    """
+    p, tapes = shape.parallel, [tape_of(where, shape, implementation, kind == SELECTIVE) for where in places]
     forwards, backwards = forward(tapes[0]), [backward(tape) for tape in reversed(tapes)]
     if kind == FULL:  # forward keeps no more than what enters the first; all of it runs once more before the backward pass
         forwards = chained(forward(tape, {tape.stream} if index == 0 else ()) for index, tape in enumerate(tapes))
@@ -203,23 +207,8 @@ def _segment(layers: tuple[Layer, ...], shape: Shape, kind: str, implementation:
         needless = TapePass(0, -tapes[-1].sizes[tapes[-1].out], "")  # the last output
         entered = TapePass(0, 0, "", net_saved={tapes[0].stream: -tapes[0].sizes[tapes[0].stream]})  # counted again by what runs again
         backwards = [entered, *again, needless, *backwards]
-    return _block(LAYER, tapes, holdings, forwards, chained(backwards), shape)
-
-
-def _block(
-    name: str, tapes: Sequence[Tape], holdings: Sequence[Holding], forwards: TapePass, backwards: TapePass, shape: Shape
-) -> LayerBlock:
-    """Block of both passes, beside the weights that ZeRO's third stage puts together for a while, beyond the GPU's own share."""
-    copies = shape.parallel.dp * shape.parallel.cp
-    elements = [holding.parameters - ceil_div(holding.parameters, copies) for holding in holdings if shape.parallel.zero == 3]
-    gathered = shape.size * max(elements, default=0)
-    forwards, backwards = (replace(once, high=once.high + gathered) for once in (forwards, backwards))
-    return LayerBlock(name, forwards, backwards, sum(node.gradients for tape in tapes for node in tape.nodes), len(holdings))
-
-
-@lru_cache(maxsize=512)
-def end_block(where: str, shape: Shape, implementation: str) -> LayerBlock:
-    """The block of the embedding or the head. A head starts its own backward pass, with a gradient of 1."""
-    tape = tape_of(where, shape, implementation)
-    holding = table_holding(shape.model, shape.parallel, first=where != HEAD, last=where == HEAD)
-    return _block(where, [tape], [holding], forward(tape), backward(tape), shape)
+    sizes = [holding(shape.model, ((where, 1),), p.tp, p.ep).parameters for where in places] if p.zero == 3 else [0]
+    gathered = shape.size * max(size - ceil_div(size, p.dp * p.cp) for size in sizes)
+    forwards, back = (replace(once, high=once.high + gathered) for once in (forwards, chained(backwards)))
+    gradients, name = sum(node.gradients for tape in tapes for node in tape.nodes), LAYER if isinstance(places[0], Layer) else places[0]
+    return LayerBlock(name, forwards, back, gradients, len(places))

@@ -13,8 +13,8 @@ from itertools import accumulate, groupby
 from typing import TypeVar
 
 from perfmodel.core.arith import Number
-from perfmodel.transformer.layer import first_operations, last_operations, operations
-from perfmodel.transformer.operation import ATTENTION, EXPERTS, MLP, Matrix, Operation
+from perfmodel.transformer.layer import operations_at
+from perfmodel.transformer.operation import ATTENTION, EMBEDDING, EXPERTS, HEAD, HEAD_ROW, MLP, Matrix
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import share
@@ -101,39 +101,24 @@ class Holding:
         object.__setattr__(self, "parameters", sum(matrix.elements for matrix in self.matrices) + self.vectors)
 
 
-def _learned(operations: Sequence[tuple[Operation, int]]) -> Holding:
-    """Parameters that operations learn, each so many times over."""
-    matrices = tuple(replace(matrix, count=matrix.count * times) for op, times in operations for matrix in op.matrices)
-    in_experts = sum(op.vectors * times for op, times in operations if op.part == EXPERTS)
-    return Holding(matrices, sum(op.vectors * times for op, times in operations), in_experts)
-
-
-def layer_holding(model: ModelSpec, layer: Layer, parallel: Parallel) -> Holding:
-    """Parameters of ``layer`` on one GPU."""
-    return _learned([(op, 1) for op in operations(model, layer, parallel.tp, parallel.ep)])
-
-
-def table_holding(model: ModelSpec, parallel: Parallel, *, first: bool, last: bool) -> Holding:
-    """Parameters of embedding and positions of the first stage, last norm and head of the last; a tied head has a copy if they differ."""
-    return _learned([(op, 1) for op in _ends(model, parallel.tp, first, last)])
-
-
-def _ends(model: ModelSpec, tp: int, first: bool, last: bool) -> list[Operation]:
-    first_ones = first_operations(model, tp) if first else []
-    tied = model.tied_embeddings and first
-    return first_ones + [op for op in (last_operations(model, tp) if last else []) if not (tied and op.matrices)]
-
-
 def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
     """Parameters that one GPU of ``stage`` holds."""
-    counts = tuple(stage_layers(model, parallel, stage).items())
-    return _holding(replace(model, layers=model.layers[:1]), counts, parallel.tp, parallel.ep, stage == 0, stage == parallel.pp - 1)
+    first, last = ([(EMBEDDING, 1)] if stage == 0 else []), ([(HEAD, 1)] if stage == parallel.pp - 1 else [])
+    places = (*first, *stage_layers(model, parallel, stage).items(), *last)
+    return holding(replace(model, layers=model.layers[:1]), places, parallel.tp, parallel.ep)
 
 
 @lru_cache(maxsize=4096)
-def _holding(model: ModelSpec, counts: tuple[Run, ...], tp: int, ep: int, first: bool, last: bool) -> Holding:
-    ends = [(op, 1) for op in _ends(model, tp, first, last)]
-    return _learned([*ends, *((op, count) for layer, count in counts for op in operations(model, layer, tp, ep))])
+def holding(model: ModelSpec, places: tuple[tuple[Layer | str, int], ...], tp: int, ep: int) -> Holding:
+    """Parameters on one GPU of ``places``, each so many times: layers, embedding and positions, last norm and head.
+
+    A tied head has a matrix of its own only where the embedding is elsewhere.
+    """
+    tied = model.tied_embeddings and (EMBEDDING, 1) in places
+    listed = [(op, count) for where, count in places for op in operations_at(where, model, tp, ep) if not (tied and op.kernel == HEAD_ROW)]
+    matrices = tuple(replace(matrix, count=matrix.count * count) for op, count in listed for matrix in op.matrices)
+    in_experts = sum(op.vectors * count for op, count in listed if op.part == EXPERTS)
+    return Holding(matrices, sum(op.vectors * count for op, count in listed), in_experts)
 
 
 # Adapters
@@ -167,9 +152,6 @@ def adapters(holding: Holding, rank: int, targets: str) -> Holding:
 
 
 # Pipeline stages
-
-
-Run = tuple[Layer, int]
 
 
 def runs_of(items: Sequence[Item]) -> list[tuple[Item, int]]:

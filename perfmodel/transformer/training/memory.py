@@ -23,14 +23,14 @@ from perfmodel.transformer.training.implementations import (
     Kept,
     LayerBlock,
     StepMoment,
+    block_of,
     chunk_blocks,
-    end_block,
     implementation_named,
     saved_tensors,
 )
 from perfmodel.transformer.training.korthikanti import Literature, literature
 from perfmodel.transformer.training.matrices import Shape, chunks_of, fullest_stages, in_flight, shape_of
-from perfmodel.transformer.training.question import TrainingConfig, checked
+from perfmodel.transformer.training.question import NONE, TrainingConfig, checked
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.state import State, state_bytes
 from perfmodel.transformer.training.tape import TapePass, added
@@ -131,13 +131,13 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
     buffers = state.gradients if training.buffers_gradients else 0
     chunks = [chunk_blocks(first, layers, shape, training.recompute, implementation) for first, layers in chunks_of(model, parallel, stage)]
     if stage == 0:
-        chunks[0].insert(0, end_block(EMBEDDING, shape, implementation))
+        chunks[0].insert(0, block_of((EMBEDDING,), shape, NONE, implementation))
     if stage == parallel.pp - 1:
-        chunks[-1].append(end_block(HEAD, shape, implementation))
+        chunks[-1].append(block_of((HEAD,), shape, NONE, implementation))
     tokens = 0 if stage else TOKEN_SIZE * shape.tokens
     return _Stage(
         state=state,
-        held=state.weights + state.optimizer + buffers + tokens + builder.constant_bytes(),
+        held=state.weights + state.optimizer + buffers + tokens + builder.workspaces,
         waiting=builder.bytes_until_backward(shape, training.recompute),
         gradients=buffers,
         stream=shape.local_tokens * shape.hidden * shape.size,

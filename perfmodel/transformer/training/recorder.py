@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.dtypes import DROPOUT_MASK_SIZE, STATISTIC_SIZE
-from perfmodel.transformer.layer import first_operations, last_operations, local_layer, operations
-from perfmodel.transformer.operation import CHOSEN, EXPERTS, HEAD, Matrix, Operation
+from perfmodel.transformer.layer import local_layer, operations_at
+from perfmodel.transformer.operation import CHOSEN, EXPERTS, Matrix, Operation
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, MoeMlp
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.matrices import Shape, is_targeted
@@ -28,14 +28,14 @@ class Recorder:
     """Builds a tape: one method per kind of operation; a kind without a method records nothing.
 
     ``layer``: one GPU's part of it; None for embedding and head. ``table_sums``: temporary tensors as large as the embedding table when
-    the two gradients of a tied table are added; 1 if the sum is in place.
+    the two gradients of a tied table are added; 1 if the sum is in place. ``workspaces``: bytes held during the whole step.
     """
 
     name = "fused"
     title = "one kernel each for norm, RoPE, activation function, attention's steps, softmax and loss"
     core = frozenset({"attention", "Q K^T", "softmax", "attention's dropout", "P V"})
     """Operations that selective recomputation runs again."""
-    table_sums = 1
+    table_sums, workspaces = 1, 0
 
     def __init__(self, shape: Shape, layer: Layer | None = None) -> None:
         self.shape, self.part = shape, ""
@@ -45,12 +45,8 @@ class Recorder:
     @classmethod
     def tape_of(cls, where: Layer | str, shape: Shape, *, selective: bool = False) -> Tape:
         """The tape of a layer, the embedding or the head. ``selective``: with recomputation of the attention core."""
-        model, p = shape.model, shape.parallel
-        if where == HEAD:
-            return cls(shape).record(last_operations(model, p.tp))
-        if isinstance(where, str):
-            return cls(shape).record(first_operations(model, p.tp, dropout=shape.dropout))
-        tape = cls(shape, local_layer(where, p.tp)).record(operations(model, where, p.tp, p.ep, dropout=shape.dropout))
+        p, layer = shape.parallel, local_layer(where, shape.parallel.tp) if isinstance(where, Layer) else None
+        tape = cls(shape, layer).record(operations_at(where, shape.model, p.tp, p.ep, dropout=shape.dropout))
         if selective:
             tape.again = cls.core & {node.name for node in tape.nodes}
         return tape
@@ -64,11 +60,6 @@ class Recorder:
             if hasattr(self, op.kind):
                 getattr(self, op.kind)(op)
         return self.tape
-
-    @staticmethod
-    def constant_bytes() -> Number:
-        """Bytes that the implementation holds during the whole step, such as workspaces."""
-        return 0
 
     @staticmethod
     def bytes_until_backward(shape: Shape, recompute: Recomputation) -> Number:

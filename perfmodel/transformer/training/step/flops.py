@@ -48,11 +48,6 @@ def attention_flops(model: ModelSpec, n: Number) -> Number:
     return sum(count * visible(layer.attention, n) * score_flops(layer.attention, cached=False) for layer, count in model.layer_kinds)
 
 
-def layers_flops(model: ModelSpec) -> Number:
-    """Forward FLOP per token of the matrices of all layers."""
-    return 2 * sum(count * layer_matrices(model, layer) for layer, count in model.layer_kinds)
-
-
 def palm(training: TrainingConfig) -> Counted:
     """6 N + 12 L H Q T per token, N the parameters that a token uses; full recomputation 8 N + 16 L H Q T."""
     weights = 2 * active(training.model)
@@ -61,7 +56,7 @@ def palm(training: TrainingConfig) -> Counted:
 
 def megatron(training: TrainingConfig) -> Counted:
     """Three times the forward FLOP of matrices, attention and logits; recomputation does not run the logits again."""
-    matrices = layers_flops(training.model)
+    matrices = 2 * sum(count * layer_matrices(training.model, layer) for layer, count in training.model.layer_kinds)
     return _counted(training, matrices + 2 * head_matrix(training.model), matrices)
 
 

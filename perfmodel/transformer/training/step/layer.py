@@ -14,7 +14,7 @@ from perfmodel.core.cost import READ, WRITE, Access, stored
 from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, REDUCE_SCATTER
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.transformer.layer import first_operations, last_operations, local_layer, operations
+from perfmodel.transformer.layer import local_layer, operations_at
 from perfmodel.transformer.op import Op, activation, activation_function
 from perfmodel.transformer.operation import EMBEDDING, EXPERTS, HEAD_ROW, Operation
 from perfmodel.transformer.ops import Rows
@@ -82,19 +82,15 @@ class LayerOps:
         return [*(op.times(count) for op in self.full), *(op.times(whole) for op in end)]
 
 
-def layer_ops(layer: Layer, batch: MicroBatch) -> LayerOps:
-    """Kernels and exchanges of one layer."""
-    s, p = batch.shape, batch.shape.parallel
-    ops = _TrainingRows(batch, local_layer(layer, p.tp)).of(operations(s.model, layer, p.tp, p.ep, dropout=s.dropout))
-    # PyTorch's checkpointing stops once the last tensor that backward needs is there again: a dropout's mask, or the MLP's activation
-    ops.unused = (1 if s.dropout else 2) if batch.eager and layer.norms <= 3 else 0
+def layer_ops(where: Layer | str, batch: MicroBatch) -> LayerOps:
+    """Kernels and exchanges of one layer; of the lookup and the gradient of its table; or of the last norm, all logits and the loss."""
+    s, p, layer = batch.shape, batch.shape.parallel, where if isinstance(where, Layer) else None
+    rows = _TrainingRows(batch, None if layer is None else local_layer(layer, p.tp))
+    ops = rows.of(operations_at(where, s.model, p.tp, p.ep, dropout=s.dropout))
+    if batch.eager and layer is not None and layer.norms <= 3:
+        # PyTorch's checkpointing stops once the last tensor that backward needs is there again: a dropout's mask, or the MLP's activation
+        ops.unused = 1 if s.dropout else 2
     return ops
-
-
-def end_ops(where: str, batch: MicroBatch) -> LayerOps:
-    """Kernels of the lookup and the gradient of its table; or of the last norm, the logits of every token and the loss."""
-    s, tp = batch.shape, batch.shape.parallel.tp
-    return _TrainingRows(batch).of(first_operations(s.model, tp, dropout=s.dropout) if where == EMBEDDING else last_operations(s.model, tp))
 
 
 class _TrainingRows:

@@ -33,7 +33,7 @@ from perfmodel.timing.reference_devices import FallbackDevices, model_calibratio
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import OpTime, in_time, op_estimate, predict_op, time_alone
 from perfmodel.transformer.spec import Layer
-from perfmodel.transformer.training.step.layer import LayerOps, end_ops, layer_ops
+from perfmodel.transformer.training.step.layer import LayerOps, layer_ops
 from perfmodel.transformer.training.step.row import SHARES, MicroBatch
 from perfmodel.transformer.training.step.system import DRAM
 
@@ -188,7 +188,7 @@ class LayerTime:
 @lru_cache(maxsize=2048)
 def layer_time(batch: MicroBatch, where: Layer | str, on: Machine) -> LayerTime:
     """Times of a layer of a micro-batch, or of the embedding or the head."""
-    ops = end_ops(where, batch) if isinstance(where, str) else layer_ops(where, batch)
+    ops = layer_ops(where, batch)
     passes = ((FORWARD_PASS, ops.forward, ops.forward_exchanges), (BACKWARD_PASS, ops.backward, ops.backward_exchanges))
     cover = {
         (way, exchange.behind): ops_window((op for op in kernels if exchange.behind in op.name), on)
