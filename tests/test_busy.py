@@ -20,6 +20,7 @@ from perfmodel.kernels.collectives import OPS, Collective, least_bytes, link_ban
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.op import COLLECTIVE
 from perfmodel.transformer.op_time import in_compute_dtype
+from perfmodel.transformer.spec import Layer
 from perfmodel.transformer.step import Request, Split, formats
 from perfmodel.transformer.training.question import EVERY, FULL, Parallel, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
@@ -36,8 +37,7 @@ def exchanges(found: TrainingEstimate, stage: int) -> list[tuple[Exchange, float
     """Everything that a GPU of ``stage`` sends in a step, with how often: from the model, whatever is said to hide it."""
     job, t = found.job, found.training
     often, again = int(t.micro_batches), 2 if t.recompute.kind in (FULL, EVERY) else 1
-    pieces = [(layer, count, again) for layer, count in job.layer_times(stage)]
-    pieces += [(end, 1, 1) for end in job.end_times(stage).values()]
+    pieces = [(piece, count, again if isinstance(piece.where, Layer) else 1) for piece, count in job.times(stage)]
     state = job.state(stage)
     inside = [
         (exchange, often * count * times)

@@ -14,14 +14,10 @@ EXCHANGES = frozenset({"deepep"})
 """Libraries whose kernels send tokens to their experts and bring results back: implementations of dispatch and combine."""
 WORKLOAD_OF = {
     **dict.fromkeys(("all_reduce", "collectives", "all_to_all"), "collective"),
-    **{
-        "attention": "attention",
-        "narrow_attention": "attention",
-        "latent_attention": "latent-attention",
-        "products": "matmul",
-        "narrow_products": "matmul",
-        "experts": "moe",
-    },
+    **dict.fromkeys(("attention", "narrow_attention"), "attention"),
+    "latent_attention": "latent-attention",
+    **dict.fromkeys(("products", "narrow_products"), "matmul"),
+    "experts": "moe",
 }
 """What the implementations of a field are calibrated for."""
 

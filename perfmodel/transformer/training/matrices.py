@@ -21,6 +21,8 @@ from perfmodel.transformer.step import share
 from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY, Parallel, TrainingConfig
 
 Item = TypeVar("Item")
+Places = tuple[tuple[Layer | str, int], ...]
+"""The embedding, kinds of layers and the head, each with its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,11 @@ class Holding:
 
 def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
     """Parameters that one GPU of ``stage`` holds."""
-    first, last = ([(EMBEDDING, 1)] if stage == 0 else []), ([(HEAD, 1)] if stage == parallel.pp - 1 else [])
-    places = (*first, *stage_layers(model, parallel, stage).items(), *last)
-    return holding(replace(model, layers=model.layers[:1]), places, parallel.tp, parallel.ep)
+    return holding(replace(model, layers=model.layers[:1]), places_of(model, parallel, stage), parallel.tp, parallel.ep)
 
 
 @lru_cache(maxsize=4096)
-def holding(model: ModelSpec, places: tuple[tuple[Layer | str, int], ...], tp: int, ep: int) -> Holding:
+def holding(model: ModelSpec, places: Places, tp: int, ep: int) -> Holding:
     """Parameters on one GPU of ``places``, each so many times: layers, embedding and positions, last norm and head.
 
     A tied head has a matrix of its own only where the embedding is elsewhere.
@@ -179,6 +179,12 @@ def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None)
         for layer, count in runs_of(layers):
             counts[layer] += count
     return counts
+
+
+def places_of(model: ModelSpec, parallel: Parallel, stage: int | None = None) -> Places:
+    """Places of ``stage``, or of the whole model, in order."""
+    first, last = stage in (None, 0), stage in (None, parallel.pp - 1)
+    return (*([(EMBEDDING, 1)] if first else []), *stage_layers(model, parallel, stage).items(), *([(HEAD, 1)] if last else []))
 
 
 def fullest_stages(model: ModelSpec, pp: int) -> list[int]:

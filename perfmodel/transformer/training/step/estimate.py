@@ -20,7 +20,6 @@ from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import Interval, ModelStep, PassRow, around, interval
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import op_estimate
-from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.ops import merged
 from perfmodel.transformer.step import PREFILL, ModelPass
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
@@ -168,11 +167,11 @@ def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
 def stage_ops(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[Op]]]:
     """Kernels of a step on a GPU of ``stage``, part by part."""
     t, step, state, often = job.training, job.micro_batch.forward, job.state(stage), int(job.training.micro_batches)
-    layers, ends = [(layer.ops, count) for layer, count in job.layer_times(stage)], job.end_times(stage)
-    first, last = ([(ends[where].ops, 1)] if where in ends else [] for where in (EMBEDDING, HEAD))
-    yield FORWARD, [op.times(count * often) for ops, count in (*first, *layers, *last) for op in ops.forward]
-    yield RECOMPUTE, [op.times(often) for ops, count in layers for op in ops.repeated(t.recompute, count)]
-    yield BACKWARD, [op.times(count * often) for ops, count in (*last, *reversed(layers), *first) for op in ops.backward]
+    places = [(each, count * often) for each, count in job.times(stage)]
+    repeated = [(each.ops, name, share * count) for each, count in places for name, share in each.repeated(t.recompute)]
+    yield FORWARD, [op.times(count) for each, count in places for op in each.ops.forward]
+    yield RECOMPUTE, [op.times(count) for ops, name, count in repeated for op in getattr(ops, name)]
+    yield BACKWARD, [op.times(count) for each, count in reversed(places) for op in each.ops.backward]
     yield UPDATE, [*(op.times(often) for op in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
 
 

@@ -80,10 +80,10 @@ CONVENTIONS = {PALM: palm, MEGATRON: megatron}
 def run(job: TrainingJob) -> Counted:
     """Visible and executed FLOP of the kernels of the step of ``job``, over all GPUs and stages."""
     t, p = job.training, job.training.parallel
-    layers = job.layer_times()
-    listed = [*layers, *((end, 1) for end in job.end_times().values())]
-    once = [op.times(count) for each, count in listed for op in (*each.ops.forward, *each.ops.backward)]
-    again = [op for each, count in layers for op in each.ops.repeated(t.recompute, count)]
+    places = job.times()
+    once = [op.times(count) for each, count in places for op in (*each.ops.forward, *each.ops.backward)]
+    repeated = [(each.ops, name, share * count) for each, count in places for name, share in each.repeated(t.recompute)]
+    again = [op.times(count) for ops, name, count in repeated for op in getattr(ops, name)]
     times = t.batch * p.tp * p.cp / t.sequences  # GPUs of a replica divide a micro-batch; a last one may have fewer sequences
     visible_flops = sum(op.count * op.kernel.flops for op in once)
     return Counted(times * visible_flops, times * sum(op.count * op.kernel.executed_flops for op in (*once, *again)))

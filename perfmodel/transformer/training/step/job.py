@@ -15,10 +15,9 @@ from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.transformer.estimate import on_device
 from perfmodel.transformer.op import WEIGHTS, Op
-from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.step import ModelPass
 from perfmodel.transformer.training.implementations import FUSED
-from perfmodel.transformer.training.matrices import stage_layers
+from perfmodel.transformer.training.matrices import places_of
 from perfmodel.transformer.training.question import FP32, FULL_GRADIENTS, MIXED, TrainingConfig
 from perfmodel.transformer.training.state import FROZEN, GRADIENTS, OPTIMIZER, State, StatePart, copies, state_bytes
 from perfmodel.transformer.training.state import WEIGHTS as HELD
@@ -41,15 +40,10 @@ class TrainingJob:
     overlap: bool = True
     states: dict[int, State] = field(default_factory=dict, compare=False)
 
-    def layer_times(self, stage: int | None = None) -> list[tuple[LayerTime, int]]:
-        """Times of each kind of layer of ``stage``, or of the model, with the number of such layers."""
-        counts = stage_layers(self.training.model, self.training.parallel, stage)
-        return [(layer_time(self.micro_batch, layer, self.on), count) for layer, count in counts.items()]
-
-    def end_times(self, stage: int | None = None) -> dict[str, LayerTime]:
-        """Times of the embedding and the head, as far as ``stage`` has them."""
-        here = {EMBEDDING: (None, 0), HEAD: (None, self.training.parallel.pp - 1)}
-        return {where: layer_time(self.micro_batch, where, self.on) for where in here if stage in here[where]}
+    def times(self, stage: int | None = None) -> list[tuple[LayerTime, int]]:
+        """Times of the places of ``stage``, or of the model, each with its number."""
+        t = self.training
+        return [(layer_time(self.micro_batch, where, self.on), count) for where, count in places_of(t.model, t.parallel, stage)]
 
     def state(self, stage: int) -> State:
         """Weights, gradients and optimizer state of a stage."""

@@ -21,7 +21,6 @@ from perfmodel.transformer.ops import Rows
 from perfmodel.transformer.spec import Layer, MoeMlp
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.matrices import is_targeted
-from perfmodel.transformer.training.question import SELECTIVE, Recomputation
 from perfmodel.transformer.training.step.row import OTHERS, MicroBatch, attention, backward, gradients, pointwise, priced, product
 from perfmodel.transformer.training.step.system import CONTEXT, EXPERT, TENSOR, Exchange
 
@@ -73,13 +72,10 @@ class LayerOps:
         """Kernels that full recomputation runs again."""
         return self.forward[: len(self.forward) - self.unused]
 
-    def repeated(self, recompute: Recomputation, count: int) -> list[Op]:
-        """Forward kernels of ``count`` layers that run again for a micro-batch. Only the last one of a segment can leave out its end."""
-        if not recompute.of_layers:
-            return [op.times(count) for op in self.core] if recompute.kind == SELECTIVE else []
-        whole = count - count / recompute.every
-        end = self.forward[len(self.full) :] if whole else []
-        return [*(op.times(count) for op in self.full), *(op.times(whole) for op in end)]
+    @property
+    def rest(self) -> list[Op]:
+        """Forward kernels that it can leave out."""
+        return self.forward[len(self.forward) - self.unused :]
 
 
 def layer_ops(where: Layer | str, batch: MicroBatch) -> LayerOps:
@@ -134,20 +130,14 @@ class _TrainingRows:
         assert adapted.timed is not None
         w: Matmul = adapted.timed.workload
 
-        def matmul(name: str, m: Number, n: Number, k: Number, weights: str = "B") -> Op:
-            return product(name, step, Matmul(m, n, k, dtype=w.dtype), weights=weights)
-
         for matrix in op.matrices if rank is not None else ():
             if not is_targeted(matrix, self.shape.targets):
                 continue
-            title, columns = f"adapter of {matrix.name}", matrix.outputs
-            first, second = f"{title}, A", f"{title}, B"
-            forward += [matmul(first, w.m, rank, w.k), matmul(second, w.m, columns, rank)]
-            forward.append(pointwise(f"{title}, sum", step, w.m, columns, reads=2))
-            back += [matmul(f"{second}, gradient of inputs", w.m, rank, columns)]
-            back += [matmul(f"{second}, gradient of weights", rank, columns, w.m, "C")]
-            back += [matmul(f"{first}, gradient of inputs", w.m, w.k, rank)]
-            back += [matmul(f"{first}, gradient of weights", w.k, rank, w.m, "C")]
+            title = f"adapter of {matrix.name}"
+            first = product(f"{title}, A", step, Matmul(w.m, rank, w.k, dtype=w.dtype), weights="B")
+            second = product(f"{title}, B", step, Matmul(w.m, matrix.outputs, rank, dtype=w.dtype), weights="B")
+            forward += [first, second, pointwise(f"{title}, sum", step, w.m, matrix.outputs, reads=2)]
+            back += [*backward(second, self.batch, trained=True), *backward(first, self.batch, trained=True)]
             back.append(pointwise(f"{title}, sum of gradients", step, w.m, w.k, reads=2))
         return forward, back
 

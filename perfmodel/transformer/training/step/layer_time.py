@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
@@ -33,6 +34,7 @@ from perfmodel.timing.reference_devices import FallbackDevices, model_calibratio
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import OpTime, in_time, op_estimate, predict_op, time_alone
 from perfmodel.transformer.spec import Layer
+from perfmodel.transformer.training.question import SELECTIVE, Recomputation
 from perfmodel.transformer.training.step.layer import LayerOps, layer_ops
 from perfmodel.transformer.training.step.row import SHARES, MicroBatch
 from perfmodel.transformer.training.step.system import DRAM
@@ -172,17 +174,30 @@ def ops_window(ops: Iterable[Op], on: Machine) -> Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerTime:
-    """The kernels of a layer or an end. ``core``, ``full``: what selective and full recomputation run again.
+    """The kernels ``ops`` of a layer, the embedding or the head, list by list.
 
     ``cover``: kernels that hide exchanges, by pass and by the word that those name.
     """
 
+    where: Layer | str
     ops: LayerOps
     forward: Window
     backward: Window
     core: Window
     full: Window
+    rest: Window
     cover: dict[tuple[str, str], Window]
+
+    def repeated(self, recompute: Recomputation) -> list[tuple[str, Number]]:
+        """Lists of kernels that run once more backward, and the share of such layers in which they do; none at the ends of the model.
+
+        Of a segment only the last layer can leave out the rest.
+        """
+        if not isinstance(self.where, Layer):
+            return []
+        if recompute.of_layers:
+            return [("full", 1), *([("rest", 1 - 1 / recompute.every)] if recompute.every > 1 else [])]
+        return [("core", 1)] if recompute.kind == SELECTIVE else []
 
 
 @lru_cache(maxsize=2048)
@@ -196,8 +211,9 @@ def layer_time(batch: MicroBatch, where: Layer | str, on: Machine) -> LayerTime:
         for exchange in passed
         if exchange.behind
     }
-    forward, backward, core, full = (ops_window(kernels, on) for kernels in (ops.forward, ops.backward, ops.core, ops.full))
-    return LayerTime(ops, forward, backward, core, full, cover)
+    lists = (ops.forward, ops.backward, ops.core, ops.full, ops.rest)
+    forward, backward, core, full, rest = (ops_window(kernels, on) for kernels in lists)
+    return LayerTime(where, ops, forward, backward, core, full, rest, cover)
 
 
 US = 1e-6

@@ -107,19 +107,26 @@ LINEAR = ("RoPE", "embedding lookup", "dropout")
 """Operations whose gradient does not depend on what they read."""
 
 
-def backward(op: Op, batch: MicroBatch) -> list[Op]:
-    """Backward kernels of one forward kernel other than attention and collectives."""
+def backward(op: Op, batch: MicroBatch, *, trained: bool | None = None) -> list[Op]:
+    """Backward kernels of one forward kernel other than attention and collectives.
+
+    ``trained``: whether its weights are; by default all are where there are no adapters.
+    """
     assert op.timed is not None
-    made = _matmul if op.group == MATMUL else _norm if op.timed.kind == "norm" else _elementwise
-    return [each.times(op.count) for each in made(op, op.timed, batch)]
+    trained = batch.shape.rank is None if trained is None else trained
+    if op.group == MATMUL:
+        kernels = _matmul(op, op.timed, batch, trained)
+    else:
+        kernels = _norm(op, op.timed, batch, trained) if op.timed.kind == "norm" else _elementwise(op, op.timed, batch)
+    return [each.times(op.count) for each in kernels]
 
 
-def _matmul(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
+def _matmul(op: Op, timed: Timed, batch: MicroBatch, trained: bool) -> list[Op]:
     w: Matmul = timed.workload
     step, shape = batch.forward, batch.shape
     learned = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
     inputs = product(f"{op.name}, gradient of inputs", step, Matmul(w.m, w.k, w.n, w.batch, dtype=w.dtype), weights="B" if learned else "")
-    if shape.rank is not None:
+    if not trained:
         return [inputs]
     name, transposed = f"{op.name}, gradient of weights", Matmul(w.k, w.n, w.m, w.batch, dtype=w.dtype)
     ops = [inputs, product(name, step, transposed, weights="C", size=shape.size)]
@@ -143,14 +150,14 @@ def _elementwise(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
     return [Op(kernel.name, ELEMENTWISE, 1, kernel, Timed("scale", moved, like, strided=timed.strided))]
 
 
-def _norm(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
+def _norm(op: Op, timed: Timed, batch: MicroBatch, trained: bool) -> list[Op]:
     """Backward kernels: the gradient of the inputs, row by row; those of the weights, summed over all rows."""
     step, shape, w = batch.forward, batch.shape, timed.workload
     elements, name = w.rows * w.cols, f"{op.name}, gradient of inputs"
     read = activation(READ, 2 * elements, step)
     kernel = replace(op.kernel, name=name, accesses=(read, activation(WRITE, elements, step)))
     inputs = Op(name, ELEMENTWISE, 1, kernel, Timed("norm", replace(w, inputs=2), timed.implementations))
-    if shape.rank is not None:
+    if not trained:
         return [inputs]
     learned = gradients(w.cols * (2 if shape.model.norm == "layer" else 1), shape.size)
     return [inputs, priced(f"{op.name}, gradient of weights", step, SUMS, (read, learned), 2 * elements)]

@@ -7,15 +7,15 @@ for the one that takes longest with what is done once per step, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from perfmodel.core.hardware import Device
 from perfmodel.transformer.op import WEIGHTS, Op
 from perfmodel.transformer.operation import HEAD
+from perfmodel.transformer.spec import Layer
 from perfmodel.transformer.training.matrices import slowest_stages
-from perfmodel.transformer.training.question import SELECTIVE, Parallel, TrainingConfig
+from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.state import State
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, optimizer, shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import (
@@ -88,12 +88,11 @@ class MicroBatchTime:
 
 def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
     """Times of one micro-batch on a GPU of ``stage``."""
-    t, layers, ends = job.training, job.layer_times(stage), job.end_times(stage)
-    listed = [*layers, *((end, 1) for end in ends.values())]
-    again = joined((window, share * count) for layer, count in layers for window, share in repeated(layer, t))
-    forward = joined((each.forward, count) for each, count in listed)
-    backward = joined([*((each.backward, count) for each, count in listed), (again, 1)])
-    passed, hidden = _passed(job, layers, ends.values(), forward, backward)
+    t, times = job.training, job.times(stage)
+    again = joined((getattr(each, name), share * count) for each, count in times for name, share in each.repeated(t.recompute))
+    forward = joined((each.forward, count) for each, count in times)
+    backward = joined([*((each.backward, count) for each, count in times), (again, 1)])
+    passed, hidden = _passed(job, times, forward, backward)
     return MicroBatchTime(
         forward=forward,
         backward=backward,
@@ -102,17 +101,9 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
         handed_s=_handed(job),
         passed=passed,
         hidden_s=hidden,
-        layers=sum(count for _, count in layers),
-        head_s=ends[HEAD].forward.seconds if HEAD in ends else 0.0,
+        layers=sum(count for each, count in times if isinstance(each.where, Layer)),
+        head_s=sum((each.forward.seconds for each, _ in times if each.where == HEAD), 0.0),
     )
-
-
-def repeated(layer: LayerTime, training: TrainingConfig) -> list[tuple[Window, float]]:
-    """(window, share of layers) of what runs once more backward. Of a segment only the last layer can leave out its end."""
-    recompute = training.recompute
-    if recompute.of_layers:
-        return [(layer.full, 1 / recompute.every), (layer.forward, 1 - 1 / recompute.every)]
-    return [(layer.core, 1.0)] if recompute.kind == SELECTIVE else []
 
 
 def _handed(job: TrainingJob) -> float:
@@ -124,19 +115,17 @@ def _handed(job: TrainingJob) -> float:
     return 2 * p.interleave * stage_border(size, job.system, p, job.on.device)
 
 
-def _passed(
-    job: TrainingJob, layers: list[tuple[LayerTime, int]], ends: Iterable[LayerTime], forward: Window, backward: Window
-) -> tuple[dict[str, float], float]:
+def _passed(job: TrainingJob, times: list[tuple[LayerTime, int]], forward: Window, backward: Window) -> tuple[dict[str, float], float]:
     """Seconds of exchanges by group that nothing hides, and those of the hidden ones, which are booked in the windows of the passes."""
     if job.system is None:
         return {}, 0.0
     p = job.training.parallel
     near = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that groups inside of a stage depend on
     passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
-    again = [*passes, (FORWARD_PASS, backward)] if job.training.recompute.of_layers else passes
     exposed_s, beside = dict[str, float](), 0.0
-    for each, count, ways in (*((layer, count, again) for layer, count in layers), *((end, 1, passes) for end in ends)):
-        for way, window in ways:
+    for each, count in times:
+        again = [(FORWARD_PASS, backward)] if job.training.recompute.of_layers and isinstance(each.where, Layer) else []
+        for way, window in (*passes, *again):
             exposed, hidden, taken = _exchanged(each, way, job.system, near, job.on, job.overlap)
             window.book(taken, count)
             beside += count * hidden
@@ -263,8 +252,7 @@ def host_seconds(job: TrainingJob, micro: MicroBatchTime, optimizer_s: float) ->
 
 def tensors(job: TrainingJob) -> int:
     """Number of parameter tensors of the model: each matrix, bias and norm's weights."""
-    listed = [*job.layer_times(), *((end, 1) for end in job.end_times().values())]
-    return sum(count * sum(_learned(op) for op in each.ops.forward) for each, count in listed)
+    return sum(count * sum(_learned(op) for op in each.ops.forward) for each, count in job.times())
 
 
 def _learned(op: Op) -> int:
