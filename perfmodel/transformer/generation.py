@@ -19,13 +19,12 @@ from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.estimate import all_ops, pass_needs
 from perfmodel.transformer.kv_cache import CacheFormat, attended_bytes, attention_kinds, weight_bytes
-from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate, scaled
 from perfmodel.transformer.parallel import step_memory
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.sparse_rows import seen
-from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec, score_flops
+from perfmodel.transformer.spec import AttentionLayer, ModelSpec, score_flops
 from perfmodel.transformer.step import DECODE, Request
 
 
@@ -88,16 +87,9 @@ def picked_anew(n: Number, topk: Number, block: Number) -> Number:
     return first * (first + 1) * (first + 2) // 6 + steady + before * (block * (block + 1) // 2) + parts
 
 
-def token_flops(a: AttentionLayer) -> Number:
-    """FLOP per token of a layer that keeps a state."""
-    return a.token_flops if isinstance(a, GatedDeltaNet | Mamba2) else 0
-
-
 def index_flops(a: AttentionLayer) -> Number:
     """FLOP per token and key of an indexer's scores: all its heads."""
-    if isinstance(a, GroupedAttention | LatentAttention) and a.indexer is not None:
-        return 2 * a.indexer.heads * a.indexer.head_dim
-    return 0
+    return 0 if a.indexer is None else 2 * a.indexer.heads * a.indexer.head_dim
 
 
 def scores_seen(a: AttentionLayer, n: Number) -> Number:
@@ -107,17 +99,17 @@ def scores_seen(a: AttentionLayer, n: Number) -> Number:
 
 def _block(a: AttentionLayer) -> Number:
     """Number of keys that an indexer picks together."""
-    return a.indexer.block if isinstance(a, GroupedAttention | LatentAttention) and a.indexer is not None else 1
+    return 1 if a.indexer is None else a.indexer.block
 
 
 def attention_flops(a: AttentionLayer, n: Number) -> Number:
     """FLOP of one layer over ``n`` cached steps."""
-    return score_flops(a, cached=True) * scores_seen(a, n) + index_flops(a) * scores(n) + token_flops(a) * n
+    return score_flops(a, cached=True) * scores_seen(a, n) + index_flops(a) * scores(n) + a.token_flops * n
 
 
 def attention_flops_anew(a: AttentionLayer, n: Number) -> Number:
     """FLOP of one layer over ``n`` steps without a cache. Tokens that an indexer has picked from more are attended to as latents."""
-    dense, state = score_flops(a, cached=False), token_flops(a) * (n * (n + 1) // 2)
+    dense, state = score_flops(a, cached=False), a.token_flops * (n * (n + 1) // 2)
     if a.topk is None:
         return dense * scores_anew(n, a.window) + state
     first = scores_anew(minimum(n, a.topk))

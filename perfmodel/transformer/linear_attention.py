@@ -17,6 +17,7 @@ class _StateLayer:
     __slots__ = ()
 
     window: ClassVar[None] = None
+    indexer: ClassVar[None] = None
     topk: ClassVar[None] = None
     index_bytes: ClassVar[int] = 0
     kept: ClassVar[int] = 0

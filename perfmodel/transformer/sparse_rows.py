@@ -82,7 +82,6 @@ class SparseRows(StateRows):
 
     @property
     def _index(self) -> Indexer | BlockIndexer:
-        assert isinstance(self.attended, LatentAttention | GroupedAttention)
         assert self.attended.indexer is not None
         return self.attended.indexer
 
@@ -130,7 +129,7 @@ class SparseRows(StateRows):
         pairs = step.sequences * seen(step.n, step.kv_len)
         fp8 = DTYPES["fp8"] if index.query_size == 1 else None
         flops = 2 * pairs * index.heads * index.head_dim
-        kept = CACHE if step.cached and step.kv_len > step.n else FRESH
+        kept = CACHE if self._continued else FRESH
         weights = SCORE_SIZE if isinstance(index, Indexer) else 0  # of its heads
         accesses = (
             once("activations", READ, self._own * index.heads * (index.head_dim * index.query_size + weights), 1),
@@ -168,7 +167,7 @@ class SparseRows(StateRows):
         assert a.topk is not None
         pairs = step.sequences * seen(step.n, step.kv_len, a.topk, self._index.block)
         like = attend(replace(w, window=a.topk), step)
-        kept = CACHE if step.cached and step.kv_len > step.n else FRESH
+        kept = CACHE if self._continued else FRESH
         read, most = pairs * a.kept, step.sequences * step.kv_len * a.kept
         distinct = stored(kept, READ, minimum(read, most), step.kv_bits).elements
         accesses = (
@@ -186,7 +185,7 @@ class SparseRows(StateRows):
         a, step = self._latent, self.step
         pairs, queries = step.sequences * seen(step.n, step.kv_len, a.topk), self._own * a.heads
         flops = 2 * a.heads * pairs * (a.kept + a.kv_lora_rank)
-        kept = CACHE if step.cached and step.kv_len > step.n else FRESH
+        kept = CACHE if self._continued else FRESH
         bits = step.kv_bits if step.cached else 8 * step.dtype.size
         distinct = stored(kept, READ, minimum(pairs, step.sequences * step.kv_len) * a.kept, bits).elements
         accesses = (

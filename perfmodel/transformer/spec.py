@@ -87,9 +87,12 @@ class BlockIndexer:
 
 
 class _Indexed:
-    """Attention to all tokens that are visible, or to those that its ``indexer`` picks."""
+    """Attention to all tokens that are visible, or to those that its ``indexer`` picks; it keeps no state."""
 
     __slots__ = ()
+
+    state_bytes: ClassVar[int] = 0
+    token_flops: ClassVar[int] = 0
 
     @property
     def topk(self: Any) -> Number | None:
@@ -128,8 +131,6 @@ class GroupedAttention(_Indexed):
     whole_norm: bool = False
     rotated: bool = True
     indexer: BlockIndexer | None = None
-
-    state_bytes: ClassVar[int] = 0
 
     def divided(self, tp: int) -> GroupedAttention:
         """The part of one of ``tp`` GPUs: K and V heads are copied beyond one each."""
@@ -176,7 +177,6 @@ class LatentAttention(_Indexed):
     indexer: Indexer | None = None
 
     window: ClassVar[None] = None
-    state_bytes: ClassVar[int] = 0
 
     def divided(self, tp: int) -> LatentAttention:
         """The part of one of ``tp`` GPUs."""

@@ -262,11 +262,10 @@ def untrained(model: ModelSpec) -> str:
     """Parts of ``model``, in words, whose backward pass is not described here; empty where all of it is."""
     for layer, _ in model.layer_kinds:
         a = layer.attention
-        if isinstance(a, GroupedAttention):
-            if a.output_gate or a.indexer is not None:
-                return "an output gate" if a.indexer is None else f"{a.kind} layers"
-        elif not isinstance(a, LatentAttention) or a.indexer is not None:
+        if a.indexer is not None or not isinstance(a, GroupedAttention | LatentAttention):
             return f"{a.kind} layers"
+        if isinstance(a, GroupedAttention) and a.output_gate:
+            return "an output gate"
         if layer.mlp is None:
             return "layers without an MLP"
     return ""
