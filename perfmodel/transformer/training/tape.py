@@ -103,10 +103,9 @@ def chained(passes: Iterable[TapePass]) -> TapePass:
     """One pass made of ``passes`` one after the other."""
     whole = TapePass(0, 0, "")
     for once in passes:
-        high, at, high_saved = whole.high, whole.at, whole.high_saved
-        if whole.net + once.high > high:
-            high, at, high_saved = whole.net + once.high, once.at, added(whole.net_saved, once.high_saved)
-        whole = TapePass(high, whole.net + once.net, at, high_saved, added(whole.net_saved, once.net_saved))
+        if whole.net + once.high > whole.high:
+            whole = replace(whole, high=whole.net + once.high, at=once.at, high_saved=added(whole.net_saved, once.high_saved))
+        whole = replace(whole, net=whole.net + once.net, net_saved=added(whole.net_saved, once.net_saved))
     return whole
 
 
@@ -128,8 +127,8 @@ def _forward(tape: Tape, kept: Collection[str]) -> Iterator[TapePass]:
     for index, node in enumerate(tape.nodes):
         live.update(node.writes)
         saved = {name: tape.sizes[name] for name in node.writes if name in kept}
-        gone = {name for name in (*node.reads, *node.writes) if name != tape.out and last.get(name, -1) <= index}
-        gone = (gone & live).difference(kept)
+        done = {name for name in (*node.reads, *node.writes) if last.get(name, -1) <= index}
+        gone = (live & done).difference(kept, {tape.out})
         live -= gone
         made = sum(tape.sizes[name] for name in node.writes)
         yield TapePass(made + node.scratch, made - sum(tape.sizes[name] for name in gone), node.name, saved, saved)
