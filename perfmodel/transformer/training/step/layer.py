@@ -129,7 +129,6 @@ class _TrainingRows:
         rank, step, forward, back = self.shape.rank, self.step, list[Op](), list[Op]()
         assert adapted.timed is not None
         w: Matmul = adapted.timed.workload
-
         for matrix in op.matrices if rank is not None else ():
             if not is_targeted(matrix, self.shape.targets):
                 continue
