@@ -1,9 +1,9 @@
-"""How kernels run on an architecture, as far as it decides which kernels a library takes there and how their time carries over.
+"""Traits of an architecture: what decides which kernels a library takes there, and from which devices calibrations carry over.
 
 Sources: CUDA C++ Programming Guide, technical specifications by compute capability; PTX ISA: ``cp.async`` from 8.0 on,
 ``cp.async.bulk.tensor`` (TMA) from 9.0, ``wgmma`` of 9.0a alone, ``tcgen05`` of 10.x and 11.0, of 12.x neither. L2: A100 and H100
-whitepapers (two partitions), Blackwell Architecture Technical Brief (two dies), Ada and RTX Blackwell whitepapers (one). AMD CDNA 2, 3
-and 4 white papers: an L2 for each die of compute units, from CDNA 4 on loads of 16 bytes into LDS.
+whitepapers (two partitions), Blackwell Architecture Technical Brief (two dies), Ada and RTX Blackwell whitepapers (one). AMD CDNA 2, 3 and
+4 white papers: an L2 for each die of compute units, from CDNA 4 on loads of 16 bytes into LDS.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ BY_THREAD, CP_ASYNC, BULK = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits of an architecture. ``matrix``: the matrix instruction that reaches the peak, empty where it is not known; ``copies``: into
-    SRAM; ``l2_parts``: of the L2, which each keep a copy of what all read; ``generation``: of the maker, as a number; ``machine``: what
-    kernels are written for.
+    """How kernels run on an architecture.
+
+    ``matrix``: the matrix instruction that reaches the peak, empty if unknown. ``copies``: how tiles come to SRAM. ``l2_parts``: parts of
+    the L2, each with its own copy of data that all multiprocessors read. ``generation``: the maker's number for it. ``machine``: the kind
+    of machine, such as GPU or TPU.
     """
 
     matrix: str = ""
@@ -43,13 +45,13 @@ _NVIDIA = (
     (10.0, TCGEN05, BULK, 2),
     (12.0, MMA_SYNC, BULK, 1),
 )
-"""From which compute capability on."""
+"""Rows of lowest compute capability, matrix instruction, copies into SRAM and parts of the L2; the last row that applies counts."""
 _AMD = {"gfx90a": (2.0, BY_THREAD, 1), "gfx942": (3.0, BY_THREAD, 8), "gfx950": (4.0, CP_ASYNC, 8)}
-"""Number of the CDNA, copies, and L2s: one for each die of compute units that a program sees."""
+"""CDNA generation, copies into SRAM, and number of L2s, one for each die of compute units that a program sees."""
 _OTHER_MACHINES = ("TPU", "Gaudi", "Trainium")
 """First words of architectures that are no GPUs; a CPU has an L2 in each core."""
 SAME = 0.005
-"""Relative difference of two figures of a board that is rounding."""
+"""Relative difference up to which two figures of a board are taken as equal: data sheets round."""
 
 
 def traits_of(device: Device) -> Traits:
@@ -78,22 +80,22 @@ def wide_matrix(device: Device) -> bool:
 
 
 def copies_kept(device: Device) -> int:
-    """Copies that the last cache of ``device`` holds of what all multiprocessors read: one if it lies before the memory, not the units."""
+    """Number of copies that the last cache of ``device`` holds of data that all multiprocessors read; 1 for a cache on the memory side."""
     return 1 if device.level("llc") is not None else traits_of(device).l2_parts
 
 
 def transferable(device: Device, other: Device) -> bool:
-    """Whether calibrations of the one may serve the other: devices of one maker, and both GPUs, both TPUs, ..."""
+    """Whether a calibration of one device may serve the other: they have one maker and are the same kind of machine."""
     return device.vendor == other.vendor and are_alike(device, other)
 
 
 def are_alike(device: Device, other: Device) -> bool:
-    """Whether both are GPUs, both TPUs, ... of whatever maker."""
+    """Whether both devices are the same kind of machine, such as GPUs, whoever makes them."""
     return traits_of(device).machine == traits_of(other).machine
 
 
 def run_the_same_code(device: Device, other: Device) -> bool:
-    """Whether both have the same multiprocessors: compiled kernels of the one run on the other as they are."""
+    """Whether both have the same multiprocessors, so that kernels compiled for one run on the other."""
     same = device.compute_capability == other.compute_capability is not None
     return device.vendor == other.vendor and (same or device.architecture == other.architecture)
 
@@ -102,15 +104,18 @@ def same_board(device: Device, other: Device) -> bool:
     """Whether kernels take the same time on both: one architecture, and ``SAME`` multiprocessors, clock and DRAM bandwidth."""
     if device.architecture != other.architecture or device.dram.bandwidth is None:
         return False
-    boards = ((one.multiprocessors, one.clocks.max, one.dram.bandwidth) for one in (device, other))
+    boards = ((board.multiprocessors, board.clocks.max, board.dram.bandwidth) for board in (device, other))
     pairs = zip(*boards, strict=True)
-    return all(own is its if own is None or its is None else isclose(own.number, its.number, rel_tol=SAME) for own, its in pairs)
+    return all(
+        first is second if first is None or second is None else isclose(first.number, second.number, rel_tol=SAME)
+        for first, second in pairs
+    )
 
 
 def distance(device: Device, other: Device) -> tuple[bool, int, float, bool, bool, str]:
-    """Sort key of devices by nearness to ``device``: the same architecture, traits, generation, a newer one, the same board."""
-    own, its = traits_of(device), traits_of(other)
-    unlike = 2 * (own.matrix != its.matrix) + abs(own.copies - its.copies) + (own.l2_parts != its.l2_parts)
-    generations = abs(its.generation - own.generation)
-    older = its.generation < own.generation
+    """Sort key that puts the nearest device first: by architecture, traits, generation (newer before older), and board."""
+    nearest_to, its = traits_of(device), traits_of(other)
+    unlike = 2 * (nearest_to.matrix != its.matrix) + abs(nearest_to.copies - its.copies) + (nearest_to.l2_parts != its.l2_parts)
+    generations = abs(its.generation - nearest_to.generation)
+    older = its.generation < nearest_to.generation
     return other.architecture != device.architecture, unlike, generations, older, not same_board(device, other), other.id

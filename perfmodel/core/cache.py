@@ -41,7 +41,7 @@ from perfmodel.core.trace import label, plain
 SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5  # tuned
 """W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing, in a split L2."""
 PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8  # tuned
-"""The same of a scan by one block alone, or in an L2 that keeps one copy of everything."""
+"""The same two limits for a scan by a single block, or in an L2 that keeps one copy of everything."""
 SCATTERED_SURVIVE = 0.55  # tuned
 """W / L2 up to which scattered re-reads all hit."""
 DRIFT_PER_EXCESS = 0.0025  # tuned
@@ -51,7 +51,7 @@ MAX_BLOCKS = 32
 
 
 def scan_limits(device: Device, alone: bool = False) -> tuple[float, float]:
-    """W / L2 up to which a cyclic scan finds all of itself again, and from which nothing. ``alone``: each by one block."""
+    """W / L2 up to which a cyclic scan hits entirely, and from which it misses entirely. ``alone``: one block makes each scan."""
     return (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if alone or copies_kept(device) == 1 else (SCAN_SURVIVES, SCAN_IS_LOST)
 
 
@@ -67,7 +67,7 @@ class MatmulLaunch(Launch):
 
 
 def multicast_bytes(kernel: Kernel) -> Number:
-    """Bytes that reach SMs without a read of the L2 of their own: of the operand that is read most, all but one of each cluster's."""
+    """Bytes that reach SMs by multicast: a cluster reads the operand with the most traffic from the L2 only once."""
     if not isinstance(kernel.launch, MatmulLaunch) or kernel.launch.cluster == 1:
         return 0
     saved = 1 - 1 / kernel.launch.cluster
@@ -106,17 +106,17 @@ def _passing_bytes(kernel: Kernel, launch: Launch, prefix: str) -> Number:
 
 
 def _scan_bytes(access: Access) -> Number:
-    """Bytes of one scan of what all heads read."""
+    """Bytes of one scan over a tensor that all heads read."""
     return minimum(access.elements / access.scans, access.footprint) * access.element_size
 
 
 def dram_bytes(kernel: Kernel, device: Device, kind: str, prefix: str = "") -> Number:
-    """DRAM bytes of ``kernel`` by accesses of ``kind``, never more than its SRAM bytes. ``prefix``: before names of an explanation."""
+    """DRAM bytes of ``kernel`` by accesses of ``kind``, never more than its SRAM bytes. ``prefix`` begins the names in an explanation."""
     return sum(_access_bytes(kernel, access, device, prefix) for access in kernel.accesses if access.kind == kind)
 
 
 def held_bytes(device: Device, like: Number = 0) -> Number | None:
-    """Bytes that all shared caches hold together; None if a size is unknown. The result is traced if ``like`` is."""
+    """Capacity of all shared caches together in bytes; None if a size is unknown. The result is traced if ``like`` is a traced number."""
     levels = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device"]
     if not levels or any(level.capacity is None for level in levels):
         return None
@@ -126,8 +126,8 @@ def held_bytes(device: Device, like: Number = 0) -> Number | None:
 
 def beyond_caches(size: Number, device: Device) -> Number:
     """``size`` in bytes minus the capacity of all shared caches, at least 0; 0 if that is unknown, as a bound must not guess."""
-    held = held_bytes(device, size)
-    return 0 * size if held is None else maximum(size - held, 0)
+    capacity = held_bytes(device, size)
+    return 0 * size if capacity is None else maximum(size - capacity, 0)
 
 
 def _handed_on(access: Access, size: Number, device: Device) -> Number:
@@ -187,7 +187,7 @@ def _named_cache(size: int, access: Access, device: Device) -> Number:
 
 
 def _lost_scan(access: Access, ratio: Number, device: Device, prefix: str) -> Number:
-    """Share of a scan of what all heads read that the next one does not find, by rule 2."""
+    """Share of a scan over a tensor of all heads that misses in the next scan (rule 2)."""
     low, high = scan_limits(device)
     lost = clip((ratio - low) / (high - low), 0, 1)
     return label(f"{prefix}lost {access.tensor}", "share of a scan that the next heads do not find", lost)
@@ -198,10 +198,10 @@ def _lost_share(launch: Launch, ratio: Number, device: Device) -> Number:
     the mean over their lengths x W, weighted by length: the integral of 2 x lost(x) over x from 0 to 1.
     """
     low, high = scan_limits(device, launch.exclusive_stream)
-    whole = clip((ratio - low) / (high - low), 0, 1)
+    full_scan = clip((ratio - low) / (high - low), 0, 1)
     begins, ends = minimum(low / ratio, 1), minimum(high / ratio, 1)
     ramp = (2 * ratio * (power(ends, 3) - power(begins, 3)) / 3 - low * (power(ends, 2) - power(begins, 2))) / (high - low)
-    return whole * (1 - launch.causal_share) + (1 - power(ends, 2) + ramp) * launch.causal_share
+    return full_scan * (1 - launch.causal_share) + (1 - power(ends, 2) + ramp) * launch.causal_share
 
 
 def _panel_rescans(access: Access, grid: MatmulLaunch, slots: Number, prefix: str) -> Number:

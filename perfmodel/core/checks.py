@@ -1,4 +1,4 @@
-"""Input that is checked: values of options and files, whose errors say what to give."""
+"""Checks of input: each function returns the value of an option or a file, or raises an error that says what to give."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from perfmodel.core.workload import LARGEST_SIZE
 def positive_int(option: str, value: Number, least: int = 1) -> None:
     """UsageError unless ``least`` <= ``value`` <= 10^15."""
     if not least <= value <= LARGEST_SIZE:
-        found = f"is {value}" if value < least else "is too large"
-        raise UsageError(f"--{option} {found}", f"give a whole number from {least} to {LARGEST_SIZE:.0e}")
+        problem = f"is {value}" if value < least else "is too large"
+        raise UsageError(f"--{option} {problem}", f"give a whole number from {least} to {LARGEST_SIZE:.0e}")
 
 
-def quantity(option: str, text: str, unit: str, like: str) -> float:
-    """The number above zero that ``text`` states in ``unit``; UsageError says to write it ``like`` that.
+def quantity(option: str, text: str, unit: str, example: str) -> float:
+    """The positive number that ``text`` states, in ``unit``. A UsageError shows ``example`` as the way to write it.
 
     >>> quantity("tpot", "30ms", "s", "500ms")
     0.03
@@ -32,19 +32,19 @@ def quantity(option: str, text: str, unit: str, like: str) -> float:
     try:
         number = float(parse(text, unit))
     except DataError as error:
-        raise UsageError(f"--{option}: {error.message}", f"write it like {like}") from None
+        raise UsageError(f"--{option}: {error.message}", f"write it like {example}") from None
     if number <= 0:
-        raise UsageError(f"--{option} is {text}", f"give more than zero, such as {like}")
+        raise UsageError(f"--{option} is {text}", f"give more than zero, such as {example}")
     return number
 
 
 def measured_s(text: str | None) -> float | None:
-    """Seconds of ``--measured``; None where it is not given."""
+    """The value of ``--measured`` in seconds; None if it is not given."""
     return None if text is None else quantity("measured", text, "s", "3.2ms")
 
 
 def size_bytes(option: str, text: str, least: int = 1) -> int:
-    """Bytes in ``text``.
+    """Bytes that ``text`` states; UsageError below ``least``.
 
     >>> size_bytes("sram", "48KiB")
     49152
@@ -59,7 +59,7 @@ def size_bytes(option: str, text: str, least: int = 1) -> int:
 
 
 def power_limit(text: str, device: Device) -> float:
-    """Watts in ``text``, no more than the device's own limit."""
+    """Watts that ``text`` states; UsageError above the device's own limit."""
     try:
         watts = float(parse(text, "W"))
     except DataError as error:
@@ -72,11 +72,11 @@ def power_limit(text: str, device: Device) -> float:
 
 
 MOST_SRAM = 1 << 30
-"""B of SRAM per block that a sweep takes: what more would buy, and no DRAM."""
+"""Largest SRAM per block in bytes that a sweep takes, far above that of any device."""
 
 
 def flop_count(option: str, text: str) -> int:
-    """FLOP in ``text``: a plain number, or one with a prefix and the unit.
+    """FLOP that ``text`` states, as a plain number or with prefix and unit.
 
     >>> flop_count("flops", "137.4 GFLOP"), flop_count("flops", "1e9")
     (137400000000, 1000000000)
@@ -92,16 +92,16 @@ def flop_count(option: str, text: str) -> int:
 
 
 def default_dtype(device: Device, first: str = "fp16") -> str:
-    """Name of the dtype where none is given: ``first``, or the other one of fp16 and bf16 on a device that multiplies in that alone."""
-    known = {name for unit in UNITS for name in device.products_of(unit)}
+    """Name of the dtype where none is given: ``first``, or the other 16-bit format if the device multiplies only in that."""
+    formats = {name for unit in UNITS for name in device.products_of(unit)}
     other = "bf16" if first == "fp16" else "fp16"
-    return other if other in known and first not in known else first
+    return other if other in formats and first not in formats else first
 
 
 def dtype_on(name: str | None, device: Device, default: str = "", known: Mapping[str, Dtype] = DTYPES) -> Dtype:
-    """The dtype called ``name``, else ``default``, else that of ``default_dtype``, with the unit of ``device`` that multiplies in it.
+    """The dtype called ``name``, with the unit of ``device`` that multiplies in it. Without a name: ``default``, else ``default_dtype``.
 
-    ``known``: the formats that it may be one of.
+    ``known``: the formats to choose from.
 
     UsageError for an unknown name, UnavailableError if the device has no peak for it.
     """
@@ -111,7 +111,7 @@ def dtype_on(name: str | None, device: Device, default: str = "", known: Mapping
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """``path`` for reading. A pipe or a device is refused before it is opened: its reader may wait forever, or read without an end."""
+    """``path`` opened for reading. A pipe or a device is refused, because reading it may never end."""
     try:
         if path.exists() and not path.is_file():
             raise DataError(f"{path}: not a regular file", "write what it holds to a file first")
@@ -134,7 +134,7 @@ def read_text(path: Path, most: int, fix: str, encoding: str = "utf-8") -> str:
 
 
 def sha256(path: Path) -> str:
-    """Digest of ``path``, which is not held in memory."""
+    """SHA-256 digest of the file, read piece by piece."""
     import hashlib
 
     with opened(path) as file:

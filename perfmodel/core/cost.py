@@ -32,7 +32,7 @@ class Work:
 
 
 def matmul_work(dtype: Dtype, flop: Number, vector: Number = 0, sfu: Number = 0) -> Work:
-    """``flop`` of matrix multiplication on the unit that ``dtype`` uses, beside other work."""
+    """Work of ``flop`` matmul operations on the unit that ``dtype`` uses, plus ``vector`` and ``sfu`` operations."""
     return Work(flop, vector, sfu) if dtype.matmul_unit == TENSOR else Work(0, vector + flop, sfu)
 
 
@@ -40,12 +40,12 @@ def matmul_work(dtype: Dtype, flop: Number, vector: Number = 0, sfu: Number = 0)
 class Access:
     """Traffic of one tensor across the SRAM boundary in one kernel.
 
-    ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the
-    L2 catches every re-read. ``compulsory``: elements that no implementation of the kernel can avoid moving.
-    ``handoff``: an earlier kernel has just written or read it, or the next one reads it: an L2 that holds it keeps it from DRAM.
-    ``reread``: tiles stream the same elements again, and whether the L2 still holds them depends on its size. Elements
-    beyond the footprint without ``reread`` (K for the other query heads of a group) are read side by side and hit.
-    ``scans``: of what every head reads, a mask, how many scans all of it is read in; None for what belongs to a head.
+    ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the L2 catches every
+    re-read. ``compulsory``: elements that no implementation of the kernel can avoid moving. ``handoff``: an earlier kernel has just written
+    or read it, or the next one reads it: an L2 that holds it keeps it from DRAM. ``reread``: tiles stream the same elements again, and
+    whether the L2 still holds them depends on its size. Elements beyond the footprint without ``reread`` (K for the other query heads of a
+    group) are read side by side and hit. ``scans``: how often the whole tensor is scanned if every head reads it (a mask); None for a
+    tensor of one head.
     """
 
     tensor: str
@@ -71,11 +71,10 @@ def once(tensor: str, kind: str, elements: Number, size: float, *, compulsory: N
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """``br`` query rows by ``bc`` key rows; ``threads`` of the block that works on one; ``head_dim`` its kernel was compiled for, or 0.
+    """A tile of ``br`` query rows by ``bc`` key rows, for a block of ``threads``. ``head_dim``: the one its kernel is compiled for, or 0.
 
-    ``splits``: parts into which the key tiles of a query tile, or the k of a product, are cut, each for a block of its own.
-    ``cluster``: blocks of a product that
-    share the loads of one operand. Sizes are ints of one tile, or deferred numbers in a sweep.
+    ``splits``: blocks that share the key tiles of a query tile, or the k of a product. ``cluster``: blocks of a product that share the
+    loads of one operand. Sizes are ints, or deferred numbers in a sweep.
     """
 
     br: Number
@@ -91,12 +90,12 @@ class Tile:
 class Launch:
     """Launch geometry of a tiled kernel.
 
-    ``blocks`` thread blocks; ``groups`` of them stream the same tensors (the tiles of one head, or of the query heads
-    that share a KV head); ``sram_bytes`` of shared memory and ``threads`` per block. ``lockstep``: blocks of a group
-    have the same length, so those that start together read the same tile at about the same time. ``length_spread``: how much shorter
-    the shortest block of a group is than the longest, relative to the longest: how far they drift apart if not in lockstep.
-    ``exclusive_stream``: a group is one block, so its tensors pass through one half of a split L2. ``causal_share``: share of re-reads in
-    scans that grow shorter, from the whole to nothing. ``serial``: an element-wise kernel, which takes one head after another.
+    ``blocks`` thread blocks; ``groups`` of them stream the same tensors (the tiles of one head, or of the query heads that share a KV
+    head); ``sram_bytes`` of shared memory and ``threads`` per block. ``lockstep``: blocks of a group have the same length, so those that
+    start together read the same tile at about the same time. ``length_spread``: how much shorter the shortest block of a group is than the
+    longest, relative to the longest: how far they drift apart if not in lockstep. ``exclusive_stream``: a group is one block, so its
+    tensors pass through one half of a split L2. ``causal_share``: share of the re-reads that belong to scans which a causal mask shortens.
+    ``serial``: heads run one after another.
     """
 
     blocks: Number
@@ -137,7 +136,7 @@ class Kernel:
 
 
 def tensor_bytes(kernels: Iterable[Kernel]) -> dict[str, Number]:
-    """Bytes of every distinct tensor that ``kernels`` touch, as far as they touch it."""
+    """Bytes of each tensor that ``kernels`` touch; of a tensor touched in part, the largest part."""
     sizes: dict[str, Number] = {}
     for kernel in kernels:
         for access in kernel.accesses:
@@ -152,12 +151,12 @@ def memory_bytes(kernels: Iterable[Kernel]) -> Number:
 
 
 def stored(tensor: str, kind: str, elements: Number, bits: int) -> Access:
-    """An access to each of ``elements`` once; below one byte each, the bytes are the elements."""
+    """An access that touches each of ``elements`` of ``bits`` once; formats that do not fill bytes are counted in bytes."""
     return once(tensor, kind, elements, bits // 8) if bits % 8 == 0 else once(tensor, kind, ceil_div(elements * bits, 8), 1)
 
 
 def in_bits(access: Access, tensor: str, bits: int) -> Access:
-    """``access`` to ``tensor`` with elements of that many bits."""
+    """``access`` with ``tensor`` for its name and elements of ``bits``."""
     if bits % 8 == 0:
         return replace(access, tensor=tensor, element_size=bits // 8)
     sizes = {name: ceil_div(getattr(access, name) * bits, 8) for name in ("elements", "footprint", "compulsory")}

@@ -1,4 +1,4 @@
-"""A profile of a card that is not shipped: what its user gives, the rest from a reference device, the shipped one nearest to it.
+"""A profile for a card that is not shipped, made of the values that a user gives and of a reference device, the nearest shipped one.
 
 Rates go with the clock and the multiprocessors given, or with a peak that is given. What was measured on the reference is taken where it
 does not depend on a value that differs; calibrations are transferred where times are predicted.
@@ -29,9 +29,9 @@ FIELDS = {
     "fp32": "peaks.vector.fp32",
     "tdp": "tdp",
 }
-"""The field of a profile that each option gives."""
+"""Field of the profile that each option sets."""
 ROUNDED = 0.005  # known
-"""By which a value given may differ from the reference's and be the same: data sheets give three digits."""
+"""Relative difference up to which a value counts as equal to the reference's: data sheets give three digits."""
 CLOCK, DRAM, L2 = ("clocks.vector",), ("memory.dram.bandwidth",), ("multiprocessors", "clocks.vector", "memory.l2.capacity")
 CHIP = ("multiprocessors", "clocks.vector", "peaks", "tdp")
 MEASURED = {
@@ -41,16 +41,16 @@ MEASURED = {
     "memory.dram.measured_bandwidth": DRAM,
     "memory.dram.max_bandwidth": DRAM,
 }
-"""What a measured quantity, or one that goes with a measured one, depends on: first letters of fields."""
+"""Prefixes of the fields on which a measured quantity depends: if one differs from the reference, the measurement is left out."""
 PROBES = {"launch": CLOCK, "DRAM": DRAM, "L2": L2, "": CHIP}
-"""The same of microbenchmarks, by the first letters of their names; the last of all others."""
+"""The same for microbenchmarks by the prefix of their name; the last entry is for all others."""
 MOST_TIMES = 10
-"""How far from its reference a value may be: what is farther has a wrong prefix, or another reference."""
+"""Largest ratio of a value to the reference's: beyond it, the prefix or the reference is wrong."""
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def device_like(reference: Device, name: str, given: Mapping[str, Any]) -> Device:
-    """The device called ``name`` with the values ``given`` by option, as ``FIELDS`` has them, and the others of ``reference``; checked.
+    """A checked device called ``name``: ``given`` holds values by option (see ``FIELDS``), everything else comes from ``reference``.
 
     UsageError for a value without meaning or far from that of ``reference``, DataError for values that contradict each other.
     """
@@ -91,7 +91,7 @@ def device_like(reference: Device, name: str, given: Mapping[str, Any]) -> Devic
 
 
 def _quantity(option: str, value: Any, reference: Device) -> Quantity:
-    """The quantity that an option gives; UsageError if it is none, far from that of ``reference``, or of a memory that has none."""
+    """The quantity that an option states; UsageError if it is unreadable, far from the reference's, or of a memory that has none."""
     label, field = f"--{option.replace('_', '-')}", FIELDS[option]
     text = value if isinstance(value, int) else value.strip()
     try:
@@ -101,9 +101,9 @@ def _quantity(option: str, value: Any, reference: Device) -> Quantity:
     if stated.number <= 0:
         fix = "give a whole number from 1" if isinstance(value, int) else "give more than zero, or leave it out"
         raise UsageError(f"{label} is {value}", fix)
-    its = quantity(reference, field)
-    if its is not None and not 1 / MOST_TIMES <= stated.number / its.number <= MOST_TIMES:
-        problem = f"{label} is {value}, {stated.number / its.number:.3g} x the {its.value} of {reference.id}"
+    reference_value = quantity(reference, field)
+    if reference_value is not None and not 1 / MOST_TIMES <= stated.number / reference_value.number <= MOST_TIMES:
+        problem = f"{label} is {value}, {stated.number / reference_value.number:.3g} x the {reference_value.value} of {reference.id}"
         raise UsageError(problem, "mend its prefix, or name a nearer --like")
     if field.startswith("memory.") and quantity(reference, field.rpartition(".")[0]) is None:
         raise UsageError(f"{label}: {reference.id} has no such memory", "leave it out, or name a nearer --like")
@@ -112,7 +112,7 @@ def _quantity(option: str, value: Any, reference: Device) -> Quantity:
 
 @dataclass(frozen=True)
 class _Values:
-    """Quantities of ``card``, which has the values of the fields ``given`` and all others as ``reference`` has them."""
+    """Works out the quantities of ``card`` from ``reference``; those of the fields ``given`` are the user's."""
 
     card: Device
     reference: Device
@@ -120,15 +120,15 @@ class _Values:
 
     @property
     def counted(self) -> bool:
-        """Whether the clock or the multiprocessors are given, with which peaks go before they go with each other."""
+        """Whether clock or multiprocessors are given: then peaks scale with these, otherwise with a peak that is given."""
         return not set(CYCLES).isdisjoint(self.given)
 
     def of(self, field: str, value: Quantity) -> Quantity:
-        """``value``, with the reference's rate per clock where that makes it, or clock and multiprocessors are said to."""
+        """``value`` scaled to the card, with the reference's operations per clock where they still explain it."""
         if field in self.given:
-            its = quantity(self.reference, field)
+            reference_value = quantity(self.reference, field)
             near = self.counted or abs(ratio(self.card, self.reference, field) - 1) <= CLOCK_TOLERANCE
-            return replace(value, per_clk=its.per_clk if its is not None and near else None)
+            return replace(value, per_clk=reference_value.per_clk if reference_value is not None and near else None)
         factor = self._factor(field)
         if factor == 1:
             return Quantity(value.value, "derived", REFERENCE, value.number, per_clk=value.per_clk)
@@ -137,14 +137,16 @@ class _Values:
         return Quantity(text, "derived", REFERENCE, parse_any(text), f"{value.value} x {factor:.4g}", per_clk)
 
     def _factor(self, field: str) -> float:
-        """Factor on the reference's value: GPUs that boost beyond the clock they advertise keep that of the reference."""
+        """Factor on the reference's value. A GPU that boosts beyond its advertised clock keeps at least the reference's highest clock."""
         scale = scale_of(field)
         if field.startswith(tuple(MEASURED)):
             return 1.0
         if scale.goes_with == CYCLES and not self.counted:
-            peaks = [one for one in self.given if scale_of(one).resource == TENSOR] if scale.resource == TENSOR else ["peaks.vector.fp32"]
-            return ratio(self.card, self.reference, *[one for one in peaks if quantity(self.reference, one)][:1])
+            peaks = (
+                [peak for peak in self.given if scale_of(peak).resource == TENSOR] if scale.resource == TENSOR else ["peaks.vector.fp32"]
+            )
+            return ratio(self.card, self.reference, *[peak for peak in peaks if quantity(self.reference, peak)][:1])
         factor = ratio(self.card, self.reference, *scale.goes_with)
-        most, advertised = quantity(self.reference, field), quantity(self.reference, "clocks.vector")
-        boosts = field == "clocks.max" and most and advertised and most.number > advertised.number
+        highest, advertised = quantity(self.reference, field), quantity(self.reference, "clocks.vector")
+        boosts = field == "clocks.max" and highest and advertised and highest.number > advertised.number
         return max(1.0, factor) if boosts else factor

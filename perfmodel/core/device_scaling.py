@@ -1,4 +1,4 @@
-"""How a device scales: the quantities of its profile by field, the resource that each is a rate of, and what each goes with.
+"""How a device profile scales: each quantity by its field, the resource of which it is a rate, and the fields it is proportional to.
 
 A field is a path, memory by the name of its level: ``memory.dram.bandwidth``. A peak is multiprocessors x operations per clock x clock, so
 that rates of a unit go with multiprocessors and clock. The nominal bandwidth of a cache is that of its slices, which go with the clock
@@ -20,7 +20,7 @@ from perfmodel.core.hardware import Device, LevelName, Limits
 from perfmodel.core.units import Quantity, format_si
 
 REFERENCE = "reference"
-"""Key of the source of what is taken or estimated from a reference device."""
+"""Key in ``sources`` for quantities taken or estimated from a reference device."""
 TENSOR, VECTOR, EXPONENTIALS, ON_CHIP = "tensor unit", "vector unit", "exponentials", "on-chip memory"
 DRAM, LINKS, CLOCKS, LAUNCHES, POWER = "DRAM", "links", "cycles", "launches and waits", "power limit"
 CHIP = (TENSOR, VECTOR, EXPONENTIALS, ON_CHIP, CLOCKS)
@@ -59,7 +59,7 @@ SCALES = {
 
 @cache
 def scale_of(field: str) -> Scale:
-    """The first of ``SCALES`` that matches ``field``."""
+    """The scale of ``field``: the first entry of ``SCALES`` that matches."""
     return next(scale for pattern, scale in SCALES.items() if fnmatchcase(field, pattern))
 
 
@@ -74,44 +74,44 @@ def quantity(device: Device, field: str) -> Quantity | None:
 
 def number(device: Device, field: str) -> float | None:
     """The number of the quantity at ``field``."""
-    known = quantity(device, field)
-    return None if known is None else float(known.number)
+    found_quantity = quantity(device, field)
+    return None if found_quantity is None else float(found_quantity.number)
 
 
 def with_quantity(device: Device, field: str, value: Quantity | None, reference: Device) -> Device:
-    """``device`` with ``value`` at ``field``, which may name a whole part to leave out; a part it lacks is made like the reference's."""
+    """``device`` with ``value`` at ``field``; None removes the field or part. A part that ``device`` lacks is made like the reference's."""
     made: Device = _with(device, field.split("."), value, reference)
     return made
 
 
 def changed(device: Device, change: Callable[[str, Quantity], Quantity]) -> Device:
-    """``device`` with each quantity as ``change`` makes it of its field and itself."""
+    """``device`` with each quantity replaced by ``change(field, quantity)``."""
     made: Device = _changed(device, "", change)
     return made
 
 
 def faster(device: Device, factors: Mapping[str, float]) -> Device:
-    """``device`` with the resources in ``factors`` so many times as fast; operations per clock are those of the new rates and clocks."""
+    """``device`` with each resource in ``factors`` faster by its factor; operations per clock follow from the new rates and clocks."""
     clock = factors.get(CLOCKS, 1.0)
 
-    def change(field: str, known: Quantity) -> Quantity:
+    def change(field: str, value: Quantity) -> Quantity:
         resource = scale_of(field).resource
         factor = factors.get(resource, 1.0)
-        per_clk: Any = known.per_clk and known.per_clk * (factor / clock)
-        return replace(known, number=known.number / factor if resource == LAUNCHES else known.number * factor, per_clk=per_clk)
+        per_clk: Any = value.per_clk and value.per_clk * (factor / clock)
+        return replace(value, number=value.number / factor if resource == LAUNCHES else value.number * factor, per_clk=per_clk)
 
     return changed(device, change)
 
 
 def scaled(value: float, device: Device, reference: Device, *names: str) -> float:
-    """``value`` of ``reference`` in the ratio of the numbers of ``device`` at these fields to its own; what either lacks is alike."""
+    """``value`` times the ratio of ``device`` to ``reference`` in each field of ``names``; a field that either lacks counts as 1."""
     pairs = [(number(device, field), number(reference, field)) for field in names]
-    known = [(own, its) for own, its in pairs if own is not None and its is not None]
-    return value * prod(own for own, _ in known) / prod(its for _, its in known)
+    both_known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+    return value * prod(ours for ours, _ in both_known) / prod(theirs for _, theirs in both_known)
 
 
 def ratio(device: Device, reference: Device, *names: str) -> float:
-    """Product of the ratios of the numbers at these fields to those of ``reference``."""
+    """Product of the ratios of ``device`` to ``reference`` in the fields ``names``."""
     return prod(scaled(1.0, device, reference, field) for field in names)
 
 
@@ -154,7 +154,7 @@ def _changed(part: Any, field: str, change: Callable[[str, Quantity], Quantity])
 # What a profile lacks, estimated from a reference device: no count, bound or roof sees it
 
 ALIKE = 2.0  # tuned
-"""How far clocks may be apart from the reference's: a peak that says more comes of another rate per clock than the reference's."""
+"""Largest ratio of a clock to the reference's. A peak that implies more has another number of operations per clock."""
 FACTS = {
     "multiprocessors": "multiprocessors",
     **{f"clocks.{name}": "clock" for name in ("tensor", "vector", "max")},
@@ -166,18 +166,20 @@ FACTS = {
     **{f"limits.{limit.name}": "limits of a multiprocessor" for limit in fields(Limits)},
     "launch_overhead.stream": "launch overhead",
 }
-"""Fields that a profile may lack, and what each is called, in the order of their estimates: later ones use earlier ones."""
+"""Names of the fields that a profile may lack, in the order of their estimates: later ones use earlier ones."""
 
 
 def completed(device: Device, reference: Device) -> tuple[Device, list[str]]:
-    """``device`` with estimates of what its profile lacks, quantities whose source names ``reference``; and their fields."""
-    whole, estimated = device, []
+    """``device`` with estimates for fields that its profile lacks, whose source names ``reference``; and the list of these fields."""
+    completed_device, estimated = device, []
     for field in FACTS:
-        value = _estimate(whole, reference, field) if quantity(whole, field) is None else None
+        value = _estimate(completed_device, reference, field) if quantity(completed_device, field) is None else None
         if value is not None:
-            whole = with_quantity(whole, field, _estimated(value, scale_of(field).unit), reference)
+            completed_device = with_quantity(completed_device, field, _estimated(value, scale_of(field).unit), reference)
             estimated.append(field)
-    return (replace(whole, sources={**device.sources, REFERENCE: f"estimated from {reference.id}"}) if estimated else device), estimated
+    return (
+        replace(completed_device, sources={**device.sources, REFERENCE: f"estimated from {reference.id}"}) if estimated else device
+    ), estimated
 
 
 def _estimated(value: float, unit: str) -> Quantity:
@@ -187,24 +189,24 @@ def _estimated(value: float, unit: str) -> Quantity:
 
 
 def _estimate(device: Device, reference: Device, field: str) -> float | None:
-    """The number of ``device`` at ``field``: the reference's in the ratio of what it goes with; no rate where cycles are unknown."""
+    """Estimated number at ``field``: the reference's, scaled by the fields it is proportional to; None for a rate if cycles are unknown."""
     if field == "multiprocessors":
         return _multiprocessors(device, reference)
     if field in _CLOCKS.values():
         return _clock(device, reference, field)
-    its, scale = number(reference, field), scale_of(field)
+    reference_number, scale = number(reference, field), scale_of(field)
     unknown = scale.goes_with == CYCLES and None in [number(either, part) for either in (device, reference) for part in CYCLES]
-    if its is None or unknown:
+    if reference_number is None or unknown:
         return None
     over, under = (reference, device) if scale.resource == LAUNCHES else (device, reference)
-    return scaled(its, over, under, *scale.goes_with)
+    return scaled(reference_number, over, under, *scale.goes_with)
 
 
 _CLOCKS = {"tensor": "clocks.tensor", "vector": "clocks.vector"}
 
 
 def _per_clock(device: Device, reference: Device, unit: str) -> tuple[float, float] | None:
-    """A peak of ``device``, and the operations per multiprocessor and clock behind it; the reference's where its own are not known."""
+    """A peak of ``device``, and its operations per multiprocessor and clock; the reference's if the device's own are unknown."""
     peaks = {name: peak for name, peak in device.peaks_of(unit).items() if name != "fp64"}
     for rates in (peaks, reference.peaks_of(unit)):
         for name, peak in peaks.items():
@@ -215,13 +217,13 @@ def _per_clock(device: Device, reference: Device, unit: str) -> tuple[float, flo
 
 
 def _clock(device: Device, reference: Device, field: str) -> float | None:
-    """The clock behind a peak, if it is like the reference's; else the device's other clock in the proportion of the reference's."""
+    """The clock that a peak implies if it is near the reference's; else the device's other clock, scaled as on the reference."""
     unit, other = ("tensor", "clocks.vector") if field == "clocks.tensor" else ("vector", "clocks.tensor")
-    rate, sms, its = _per_clock(device, reference, unit), number(device, "multiprocessors"), number(reference, field)
+    rate, sms, reference_clock = _per_clock(device, reference, unit), number(device, "multiprocessors"), number(reference, field)
     behind = rate[0] / (rate[1] * sms) if rate and sms else None
-    if behind is not None and (its is None or its / ALIKE <= behind <= its * ALIKE):
+    if behind is not None and (reference_clock is None or reference_clock / ALIKE <= behind <= reference_clock * ALIKE):
         return behind
-    return None if its is None else scaled(its, device, reference, other)
+    return None if reference_clock is None else scaled(reference_clock, device, reference, other)
 
 
 def _multiprocessors(device: Device, reference: Device) -> float | None:

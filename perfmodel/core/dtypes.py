@@ -30,7 +30,7 @@ class Dtype:
 
     @property
     def result_size(self) -> int:
-        """Bytes of an element of a product: 16 bits where no product is stored in the format of its operands."""
+        """Bytes of an element of a product: 2 for operand formats in which no product is stored."""
         return self.size if self.name in DTYPES else max(self.size, ACTIVATION_SIZE)
 
 
@@ -43,29 +43,29 @@ _ALL = (
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
 WIDER = {**DTYPES, "fp64": Dtype("fp64", 8, TENSOR)}
-"""Formats of chains of linear layers, which NumPy computes in fp64 unless told otherwise."""
+"""Formats for chains of linear layers: ``DTYPES`` and fp64, NumPy's default."""
 
 SCALED_BLOCKS = {"mxfp4": 32, "nvfp4": 16}
 """Elements of a row or column that share one scale of 8 bits. Source: OCP Microscaling Formats 1.0; NVIDIA, Introducing NVFP4, 2025, whose
 second scale, 32 bits for a whole tensor, is left out."""
 _FP4 = {name: Dtype(name, 1, TENSOR, 4 / 8 + 1 / block) for name, block in SCALED_BLOCKS.items()}
 _NARROWER = {"int8": Dtype("int8", 1, TENSOR), **_FP4}
-"""Formats of the operands of a matrix product alone."""
+"""Formats that only operands of a matrix product have."""
 PRODUCTS = {**DTYPES, **_NARROWER}
 """Formats in which matrix products run."""
 _STORED = {**_NARROWER, "fp4": Dtype("fp4", 1, TENSOR)}
-"""Formats that only weights are stored in, and that products with them run in where a device has a peak for that."""
+"""Formats of stored weights. Products run in them on devices that have a peak for it."""
 PEAK_OF = {"mxfp4": "fp4", "nvfp4": "fp4"}
-"""Formats whose products run at a peak that profiles have under another name: OCP MXFP4 and NVFP4 have one peak."""
+"""Name under which profiles state the peak of a format: OCP MXFP4 and NVFP4 share one."""
 NEEDS = {
     "mxfp4": "MXFP4 is multiplied by NVIDIA GPUs from Blackwell on and by AMD GPUs from CDNA 4 on, such as b200 and mi355x",
     "nvfp4": "NVFP4 is multiplied by NVIDIA GPUs from Blackwell on, such as b200",
 }
-"""What multiplies a format that few devices do, in words."""
+"""Sentence that says which devices multiply in a format, for formats that few do."""
 
 
 def dtype_of_products(name: str) -> Dtype:
-    """The format called ``name``, of those in which products may run."""
+    """The format called ``name``, one of ``PRODUCTS``."""
     return _STORED.get(name) or DTYPES[name]
 
 
@@ -80,12 +80,12 @@ ALIASES = {
     **dict.fromkeys(("i8",), "int8"),
     **dict.fromkeys(("i4",), "int4"),
 }
-"""Other names of formats, as frameworks and people write them; the one table of them."""
+"""Other names of formats, as frameworks and people write them."""
 _PACKAGE = re.compile(r"^(?:torch|jnp|np|tl)\.")
 
 
 def canonical(name: str) -> str:
-    """The name that is used here for a format; a word that is none as it is.
+    """The name that this package uses for a format; other words stay as they are.
 
     >>> [canonical(name) for name in ("FP16", "half", "torch.bfloat16", "Float32", "fp61", "mixed")]
     ['fp16', 'fp16', 'bf16', 'fp32', 'fp61', 'mixed']
@@ -95,7 +95,7 @@ def canonical(name: str) -> str:
 
 
 ACTIVATION_SIZE = 2
-"""Bytes of an activation between kernels, where products run in 8 bits: they are quantized on the way."""
+"""Bytes of an activation between kernels where products run in 8 bits: it is quantized just before the product."""
 
 STATISTIC_SIZE = 4
 """Bytes of a softmax statistic (l, m, logsumexp, D): fp32 in every published kernel."""

@@ -47,7 +47,7 @@ LONGEST_LIST = 700
 
 
 def cut(text: str, most: int = LONGEST_ECHO) -> str:
-    """``text`` as a message repeats it: what is longer loses its middle.
+    """``text`` cut in its middle to at most ``most`` characters, for a message.
 
     >>> cut("h200"), cut("x" * 1000, 20)
     ('h200', 'xxxxxxxxxx...xxxxxxx')
@@ -89,20 +89,20 @@ def visible(text: str) -> str:
     return _STEERING.sub(_escape, _SPACE.sub(" ", text))
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found.group())
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def visible_lines(text: str) -> str:
-    """``visible`` for a text of several lines."""
+    """``text`` of several lines, each steering character as its escape."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def visible_json(text: str) -> str:
-    r"""JSON ``text`` with the same characters written as JSON's own escapes: it means what it meant.
+    r"""JSON ``text`` with steering characters as JSON escapes, so that its meaning does not change.
 
     >>> visible_json('{"a": "\x9b"}')
     '{"a": "\\u009b"}'
     """
-    return "\n".join(_STEERING.sub(lambda found: f"\\u{ord(found.group()):04x}", line) for line in text.split("\n"))
+    return "\n".join(_STEERING.sub(lambda match: f"\\u{ord(match.group()):04x}", line) for line in text.split("\n"))

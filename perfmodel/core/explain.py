@@ -38,9 +38,9 @@ def explain_kernels(trace: Trace, kernels: Sequence[Kernel], device: Device, dty
 
 def with_symbols(trace: Trace, workload: _Workload, symbols: Mapping[str, tuple[str, str]]) -> _Workload:
     """``workload`` with its fields as inputs of ``trace``. ``symbols``: field -> (symbol, meaning)."""
-    given = {name: getattr(workload, name) for name in symbols}
+    values = {name: getattr(workload, name) for name in symbols}
     traced: dict[str, Any] = {
-        name: trace.symbol(symbols[name][0], value, symbols[name][1], "given") for name, value in given.items() if value is not None
+        name: trace.symbol(symbols[name][0], value, symbols[name][1], "given") for name, value in values.items() if value is not None
     }
     return replace(workload, **traced)
 

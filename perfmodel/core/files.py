@@ -24,7 +24,7 @@ _Model = TypeVar("_Model")
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
 LARGEST_NUMBER = 1e60
-"""Of a file: far above any count, and products of several are numbers still."""
+"""Largest number that a file may hold: far above any count, and products of several still fit a float."""
 _TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 _BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBERS = {
@@ -33,13 +33,13 @@ _NUMBERS = {
         r"(?:[-+]?(?:[0-9]+(?:_[0-9]+)*\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
     ),
 }
-"""What a number looks like. YAML 1.1 would also read 1:30 as 90, in base 60, 020 as 16 and 5__1 as 51: here they are text."""
+"""Patterns of numbers. YAML 1.1 would also read 1:30 as 90 (base 60), 020 as 16 and 5__1 as 51; here these are text."""
 
 
 def _resolvers() -> dict[str, list[tuple[str, Any]]]:
     """YAML resolvers by first character, with this module's patterns for numbers."""
     usual = _BaseLoader.yaml_implicit_resolvers
-    return {first: [(tag, _NUMBERS.get(tag, how)) for tag, how in known] for first, known in usual.items()}
+    return {first: [(tag, _NUMBERS.get(tag, how)) for tag, how in resolvers] for first, resolvers in usual.items()}
 
 
 _Loader: Any = type("Loader", (_BaseLoader,), {"yaml_implicit_resolvers": _resolvers()})
@@ -49,7 +49,7 @@ _Loader: Any = type("Loader", (_BaseLoader,), {"yaml_implicit_resolvers": _resol
 
 
 def text_of_yaml(value: Any) -> str:
-    """``value`` as YAML, small mappings and lists on a line each.
+    """``value`` as YAML, each small mapping or list on one line.
 
     >>> text_of_yaml({"study": {"values": [1, 2]}})
     'study:\\n  values: [1, 2]\\n'
@@ -58,7 +58,7 @@ def text_of_yaml(value: Any) -> str:
 
 
 def read_yaml(path: Path) -> tuple[Any, dict[tuple[str | int, ...], int]]:
-    """The document in ``path`` and the line on which each of its values stands, by the path to it."""
+    """The document in ``path``, and the line number of each value by its place in the document."""
     text = _read_text(path)
     if _nesting(text) > 4 * MAX_DEPTH:  # the C parser recurses: refuse before it overflows the stack
         raise DataError(f"{path}: nested deeper than {MAX_DEPTH} levels")
@@ -131,8 +131,8 @@ def validated_section(path: Path, section: tuple[str, ...], validate: Callable[[
     for key in section:
         raw = raw.get(key) if isinstance(raw, dict) else None
     if not isinstance(raw, dict):
-        what = f"no mapping {'.'.join(section)!r} in it" if section else "empty or not a mapping of keys to values"
-        raise DataError(f"{path}: {what}")
+        problem = f"no mapping {'.'.join(section)!r} in it" if section else "empty or not a mapping of keys to values"
+        raise DataError(f"{path}: {problem}")
     try:
         return validate(raw)
     except ValidationError as error:
@@ -187,14 +187,14 @@ def parse_json(text: str, **options: Any) -> Any:
 
 
 def sound(value: Any) -> Any:
-    """``value``; ValueError for a number that is too large to be computed with."""
+    """``value`` unchanged; ValueError if it is a number too large to compute with."""
     if type(value) in (int, float) and LARGEST_NUMBER < abs(value) < float("inf"):
         raise ValueError(f"a number is above {LARGEST_NUMBER:.0e}")
     return value
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = {key: sound(value) for key, value in pairs}
-    if len(found) < len(pairs):
+    sound_values = {key: sound(value) for key, value in pairs}
+    if len(sound_values) < len(pairs):
         raise ValueError(f"key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} appears twice")
-    return found
+    return sound_values

@@ -23,7 +23,7 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, PerfmodelError, SyntaxEr
 
 
 class FormulaError(DataError):
-    """A function of the file that cannot be read or worked out; names its place."""
+    """A formula cannot be read or evaluated; the message names its place in the file."""
 
 
 _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -45,12 +45,12 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
 
 @cache
 def read(text: str) -> ast.expr:
-    """``text`` as a tree; SyntaxError if it is no expression."""
+    """The syntax tree of ``text``; SyntaxError if it is no expression."""
     return ast.parse(text.strip(), mode="eval").body
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Names in ``text``, each once, always in the same order."""
+    """Names in ``text``, without repetition and in a fixed order."""
     return tuple(dict.fromkeys(node.id for node in ast.walk(read(text)) if isinstance(node, ast.Name)))
 
 
@@ -101,7 +101,7 @@ def _or(a: Any, b: Any) -> Any:
 
 
 def _collected(tree: ast.expr, of: Callable[[ast.expr], Any]) -> Any:
-    """The value of a tuple, list, dict, slice or f-string; ``of`` evaluates one part."""
+    """The value of a tuple, list, dict, slice or f-string, whose parts ``of`` evaluates."""
     match tree:
         case ast.Tuple(elts=parts):
             return tuple(map(of, parts))
@@ -125,8 +125,8 @@ def _refuse(tree: ast.AST) -> NoReturn:
 
 def _attribute(owner: Any, name: str, tree: ast.expr) -> Any:
     """``owner.name``, but no module inside a module, and no method of a text: ``str.format`` could read any attribute."""
-    found = getattr(owner, name)
-    return _refuse(tree) if isinstance(owner, str) or ismodule(found) else found
+    attribute = getattr(owner, name)
+    return _refuse(tree) if isinstance(owner, str) or ismodule(attribute) else attribute
 
 
 def _iterations(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -138,14 +138,14 @@ def _iterations(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Ite
     variables = first.target.elts if isinstance(first.target, ast.Tuple) else [first.target]
     for item in value(first.iter, names):
         items = item if isinstance(first.target, ast.Tuple) else [item]
-        bound = {**names, **{ast.unparse(variable): one for variable, one in zip(variables, items, strict=True)}}
+        bound = {**names, **{ast.unparse(variable): element for variable, element in zip(variables, items, strict=True)}}
         if all(value(test, bound) for test in first.ifs):
             yield from _iterations(inner, bound)
 
 
 @contextmanager
 def _at(where: str) -> Iterator[None]:
-    """Turns an error in the block into a FormulaError that names ``where``; one that names an inner function passes through."""
+    """Context that turns errors into a FormulaError which names ``where``; a FormulaError of an inner function passes unchanged."""
     try:
         yield
     except FormulaError:
@@ -167,9 +167,9 @@ def function(signature: str, body: str, names: Mapping[str, Any], where: str) ->
         assert isinstance(parsed, ast.FunctionDef)
         bind = _signature(parsed.args, names)
 
-    def called(*given: Any, **options: Any) -> Any:
+    def called(*arguments: Any, **options: Any) -> Any:
         with _at(where):
-            bound = bind.bind(*given, **options)
+            bound = bind.bind(*arguments, **options)
             bound.apply_defaults()
             return value(tree, {**names, **bound.arguments})
 
@@ -177,7 +177,9 @@ def function(signature: str, body: str, names: Mapping[str, Any], where: str) ->
     return called
 
 
-def _signature(given: ast.arguments, names: Mapping[str, Any]) -> Signature:
-    defaults = [Parameter.empty] * (len(given.args) - len(given.defaults)) + [value(default, names) for default in given.defaults]
-    parameters = zip(given.args, defaults, strict=True)
-    return Signature([Parameter(one.arg, Parameter.POSITIONAL_OR_KEYWORD, default=default) for one, default in parameters])
+def _signature(arguments: ast.arguments, names: Mapping[str, Any]) -> Signature:
+    defaults = [Parameter.empty] * (len(arguments.args) - len(arguments.defaults)) + [
+        value(default, names) for default in arguments.defaults
+    ]
+    parameters = zip(arguments.args, defaults, strict=True)
+    return Signature([Parameter(parameter.arg, Parameter.POSITIONAL_OR_KEYWORD, default=default) for parameter, default in parameters])

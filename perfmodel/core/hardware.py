@@ -21,9 +21,7 @@ FloatDtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
 @dataclass(frozen=True)
 class Clocks(ProfilePart):
-    """Clocks of the datasheet's tensor and vector peaks, and the highest that the driver lets the part run at: GeForce cards boost
-    beyond what is advertised.
-    """
+    """Clocks of the datasheet's tensor and vector peaks; ``max``: the highest that the driver allows, to which GeForce cards boost."""
 
     tensor: Frequency | None = None
     vector: Frequency | None = None
@@ -33,9 +31,9 @@ class Clocks(ProfilePart):
 
 @dataclass(frozen=True)
 class MemoryLevel(ProfilePart):
-    """One level; ``capacity`` and ``per_block`` per instance of the scope, bandwidths summed over the device.
+    """A memory level: ``capacity`` and ``per_block`` are per instance of its scope, bandwidths are summed over the device.
 
-    ``max_bandwidth``: at the highest memory clock, where the datasheet says less.
+    ``max_bandwidth``: at the highest memory clock, if that is above the datasheet's bandwidth.
     """
 
     level: LevelName
@@ -50,8 +48,8 @@ class MemoryLevel(ProfilePart):
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
         """Bandwidth in B/s: nominal where known, else measured, else None."""
-        known = self.bandwidth or self.measured_bandwidth
-        return None if known is None else known.number
+        bandwidth = self.bandwidth or self.measured_bandwidth
+        return None if bandwidth is None else bandwidth.number
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,9 @@ class Limits(ProfilePart):
 class Interconnect(ProfilePart):
     """Links to other devices; bandwidth per direction, summed over the links.
 
-    ``joined``: devices that they join; ``host``: those of one host; ``network``: what joins such domains, per device and direction.
-    ``mesh``: each link ends at one peer, with no switch between: a group of few devices has as few of the links. ``pcie``: the slot of
-    the host, whose root and bridges all devices share.
+    ``joined``: number of devices that the links join; ``host``: number of devices in one host; ``network``: bandwidth per device and
+    direction between such domains. ``mesh``: each link ends at one peer without a switch, so a small group can use only some of the links.
+    ``pcie``: the links are PCIe slots, and all devices share the host's root.
     """
 
     name: str
@@ -107,7 +105,7 @@ class LaunchOverhead(ProfilePart):
 class Microbenchmark(ProfilePart):
     """Result of a probe on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes.
 
-    ``shape``: m, n and k of a matrix product. Published figures that say nothing of their noise have spread 0 and one run.
+    ``shape``: m, n and k of a matrix product. Published figures without a statement of noise have spread 0 and one run.
     """
 
     name: str
@@ -122,13 +120,12 @@ class Microbenchmark(ProfilePart):
 
 @dataclass(frozen=True)
 class Calibration(ProfilePart):
-    """A time model fitted to one implementation, with what it missed.
+    """A time model fitted to one implementation, with its errors.
 
-    ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the ``points``
-    fitted, each predicted by a fit without it, or of points kept for that; ``borrowed_low``, ``borrowed_high``: the same for devices
-    that the parameters were not fitted to, ``probed_low``, ``probed_high`` for those of them whose microbenchmarks are known;
-    ``warm_low``, ``warm_high``: of warm runs, where they are known apart from others.
-    ``held_out``: points that no fit saw, with their median and 90 % quantile of |predicted / measured - 1|.
+    ``parameters`` of ``model`` by name. ``low`` and ``high``: the 10 % and 90 % quantiles of measured / predicted, each of the ``points``
+    predicted by a fit without it or kept out of the fit. The same quantiles under other conditions: ``borrowed_*`` on devices that no point
+    comes from, ``probed_*`` on those of them with known microbenchmarks, ``warm_*`` in warm runs. ``held_out``: points that no fit saw,
+    with median and 90 % quantile of |predicted / measured - 1|.
     """
 
     implementation: str
@@ -157,12 +154,13 @@ class Calibration(ProfilePart):
 
 @dataclass(frozen=True)
 class PowerFit(ProfilePart):
-    """Power model of a device, as ``perfmodel/core/power.py`` reckons it, fitted to measured watts and clocks.
+    """Power model of a device, evaluated by ``perfmodel/core/power.py`` and fitted to measured watts and clocks.
 
-    ``static_w``: whatever runs. ``picojoules``: of an operation, by unit and format (``tensor.bf16``, ``vector``, ``sfu``), and of a byte
-    from the L2 (``l2``) and from DRAM (``dram``), at the highest clock. ``busy_w``: of all multiprocessors at work, by kind of kernel.
-    ``clock_exponent``: joules of an operation fall as the clock to this power. ``burst_over_limit``: what a moment draws at most, over
-    the limit. Errors: quantiles of |predicted / measured - 1| of watts, each point predicted by a fit without it.
+    ``static_w``: watts that are drawn whatever runs. ``picojoules``: energy of an operation by unit and format (``tensor.bf16``,
+    ``vector``, ``sfu``) and of a byte from the L2 (``l2``) and from DRAM (``dram``), at the highest clock. ``busy_w``: watts of all
+    multiprocessors at work, by kind of kernel. ``clock_exponent``: the energy of an operation falls as the clock to this power.
+    ``burst_over_limit``: highest momentary power over the limit. Errors: quantiles of |predicted / measured - 1| of watts, each point
+    predicted by a fit without it.
     """
 
     kind: Literal["fitted"]
@@ -183,8 +181,8 @@ class PowerFit(ProfilePart):
 class Device(ProfilePart):
     """A device profile. ``memory`` is ordered from the SRAM outwards.
 
-    ``chip``: its die. Devices with one chip have the same rates per clock and multiprocessor, so that what was measured on one is lent
-    to the others. ``matrix_edge``: rows and columns of a systolic matrix unit, which multiplies whole squares.
+    ``chip``: its die. Devices with one chip have the same rates per clock and multiprocessor, so measurements of one serve the others.
+    ``matrix_edge``: rows and columns of a systolic matrix unit, which multiplies whole squares.
     """
 
     schema_version: Literal[1]
@@ -215,7 +213,7 @@ class Device(ProfilePart):
 
     @property
     def over_pcie(self) -> bool:
-        """Whether such devices reach each other over the host's PCIe alone."""
+        """Whether devices of this kind are joined only by the host's PCIe."""
         return self.interconnect is not None and self.interconnect.pcie
 
     @property
@@ -264,7 +262,7 @@ class Device(ProfilePart):
         return {name: peak for name, peak in peaks.items()}  # noqa: C416 - the keys widen to str
 
     def products_of(self, unit: str) -> dict[str, Quantity]:
-        """Dense peaks of matrix products of that unit, by number format: beside ``peaks_of``, of integers and of ``PEAK_OF``."""
+        """Dense peaks of matrix products on ``unit`` by number format: ``peaks_of``, integers, and formats in ``PEAK_OF``."""
         peaks = self.peaks_of(unit)
         integers: dict[str, Quantity] = (
             {"int8": self.peaks.tensor_int["int8"]} if unit == "tensor" and "int8" in self.peaks.tensor_int else {}
@@ -284,21 +282,21 @@ class Device(ProfilePart):
         raise UnavailableError(f"{self.id} has no {dtype} peak", "; ".join([f"its profile has {has}", *filter(None, [NEEDS.get(dtype)])]))
 
     def matmul_peak(self, dtype: str, unit: str) -> Quantity:
-        """Dense peak for ``dtype`` of ``unit``, or of the other unit if only that has one."""
+        """Dense peak for ``dtype`` on ``unit``, or on the other unit if only that has one."""
         return self.products_of(self.matmul_unit(dtype, unit))[dtype]
 
     def stated_clock(self, dtype: str, unit: str) -> Quantity | None:
-        """The clock at which the datasheet quotes that peak: FP64 of the tensor unit at the vector unit's."""
+        """The clock at which the datasheet quotes that peak; FP64 of the tensor unit is quoted at the vector unit's clock."""
         return self.clocks.tensor if unit == "tensor" and dtype != "fp64" else self.clocks.vector
 
     def clock_ratio(self, dtype: str, unit: str) -> float:
-        """The clock of that peak over the vector unit's, at which the profile states exponentials and on-chip bandwidths."""
+        """The clock of that peak over the vector unit's clock, for which the profile states exponentials and on-chip bandwidths."""
         stated, vector = self.stated_clock(dtype, unit), self.clocks.vector
         return 1.0 if stated is None or vector is None else stated.number / vector.number
 
     @property
     def best_dram_rate(self) -> float | None:
-        """B/s at the highest memory clock."""
+        """DRAM bandwidth in B/s at the highest memory clock."""
         usual, highest = self.dram.bandwidth_bytes_per_s, self.dram.max_bandwidth
         return usual if usual is None or highest is None else max(usual, highest.number)
 
@@ -330,7 +328,7 @@ _PARTS = {
 
 
 def trusted(raw: dict[str, Any]) -> Device:
-    """The device that ``raw`` describes, without checks, ten times as fast: for the shipped profiles, which the tests have validated."""
+    """The device that ``raw`` describes, built without checks: ten times as fast, for the shipped profiles, which tests validate."""
     device: Device = _built(Device, raw)
     return device
 
@@ -353,7 +351,7 @@ def _value(key: str, raw: Any) -> Any:
 
 
 def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
-    """Quantities in ``record``, a part of a profile, each with its path, such as ``memory.1.capacity``."""
+    """Every quantity in ``record``, a part of a profile, with its path, such as ``memory.1.capacity``."""
     if isinstance(record, Quantity):
         return [(place, record)]
     parts: Iterable[tuple[Any, Any]] = ()
@@ -367,7 +365,7 @@ def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
 
 
 def named_quantities(device: Device) -> list[tuple[str, Quantity]]:
-    """Quantities of ``device`` by field, memory by the name of its level: ``memory.dram.capacity``."""
+    """Quantities of ``device`` by field; memory goes by the name of its level, as in ``memory.dram.capacity``."""
     levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
     named = []
     for place, quantity in quantities(device):

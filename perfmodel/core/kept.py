@@ -1,4 +1,4 @@
-"""Results kept by the identity, or by a key, of what they are of."""
+"""Memoization of functions by the identity of their arguments, or by a key."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, ParamSpec, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 MOST_KEPT = 8192
-"""Results per function; more than the records of all devices together."""
+"""Results kept per function: more than the records of all devices together."""
 
 
 def cached_by_identity(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """``function`` with a memo by the identity of its arguments: looking one up costs no hash of a workload or a device.
+    """``function`` memoized by the identity of its arguments, so that no workload or device is hashed.
 
-    For functions of nothing else; errors are not kept. The memo holds the arguments, so that no identity comes twice. TypeError for an
-    argument given by name: one question would have two keys, or two questions one.
+    The result must depend on these arguments alone. Errors are not kept. The memo holds the arguments, so that no identity is reused.
+    Keyword arguments raise TypeError, because they are not part of the key.
     """
     results: dict[tuple[int, ...], tuple[tuple[Any, ...], Result]] = {}
 
@@ -36,10 +36,10 @@ def cached_by_identity(function: Callable[Arguments, Result]) -> Callable[Argume
     return cached
 
 
-def cached_by(key: Callable[..., Hashable]) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """A memo by ``key`` of the arguments: all of them that the result depends on. A result whose key is None is not kept."""
+def cached_by(key: Callable[Arguments, Hashable]) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """A decorator that memoizes by ``key`` of the arguments, on which the result must depend alone. With key None nothing is kept."""
 
-    def kept(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    def memoized(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         results: dict[Hashable, Result] = {}
 
         @wraps(function)
@@ -56,4 +56,4 @@ def cached_by(key: Callable[..., Hashable]) -> Callable[[Callable[Arguments, Res
 
         return cached
 
-    return kept
+    return memoized

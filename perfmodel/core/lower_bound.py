@@ -30,7 +30,7 @@ from perfmodel.core.hardware import Device
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Needs of every schedule: ``work_s`` seconds of arithmetic, ``link_s`` of links, and DRAM bytes by (kind of access, tensor).
+    """What every schedule needs: ``work_s`` seconds of arithmetic, ``link_s`` of links, and DRAM bytes by (kind of access, tensor).
 
     ``written``: every tensor that the workload writes, which a later kernel need not read from DRAM. ``bandwidth`` of DRAM in B/s.
     ``held``: capacity of the caches in bytes; if None (unknown), the warm bounds count no DRAM traffic.
@@ -44,7 +44,9 @@ class Needs:
     held: Number | None = None
 
     def __add__(self, later: Needs) -> Needs:
-        """Needs of both in turn: a tensor that both read, or write, counts once; what ``later`` reads of this one's writes does not."""
+        """Needs of both, one after the other. A tensor that both read or both write counts once; ``later`` need not read what this
+        writes.
+        """
         tensors = dict(self.tensors)
         for (kind, tensor), size in later.tensors.items():
             if kind == READ and tensor in self.written:
@@ -68,7 +70,7 @@ class Needs:
         )
 
     def times(self, count: Number) -> Needs:
-        """Needs of this workload ``count`` times, each time on other tensors."""
+        """Needs of ``count`` copies of this workload, each on its own tensors."""
         tensors = {key: count * size for key, size in self.tensors.items()}
         return replace(self, work_s=count * self.work_s, link_s=count * self.link_s, tensors=tensors)
 

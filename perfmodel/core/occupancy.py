@@ -1,8 +1,8 @@
-"""Occupancy: how many blocks of a kernel a multiprocessor holds at once, and which resource stops more.
+"""Occupancy: how many blocks of a kernel a multiprocessor holds at once, and which resource limits them.
 
-Blocks per multiprocessor are the least of four limits. On NVIDIA devices of compute capability 5.0 and later, registers are
-given to whole warps in units of 256, from one of four sub-partitions; shared memory in units of 256 B, from 8.0 on 128 B
-with 1 KiB per block kept by CUDA. Other devices publish no such units: there a limit is the plain quotient.
+Blocks per multiprocessor are the least of four limits. On NVIDIA devices of compute capability 5.0 and later, registers are given to whole
+warps in units of 256, from one of four sub-partitions; shared memory in units of 256 B, from 8.0 on 128 B with 1 KiB per block kept by
+CUDA. Other devices publish no such units: there a limit is the plain quotient.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ThreadBlock:
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """Capacity of one multiprocessor; None where the profile has no value. ``count`` of them make the device.
+    """Capacity of one multiprocessor, of which the device has ``count``; None where the profile has no value.
 
     ``registers`` in all, ``sram_bytes``, ``threads`` and ``blocks`` at once; units in which registers and SRAM are given out.
     """
@@ -114,8 +114,10 @@ def block_limits(block: ThreadBlock, sm: Multiprocessor) -> dict[str, Number]:
     if sm.registers is not None and block.registers:
         unit = sm.register_unit
         per_warp = label("registers per warp", "as given out", ceil_div(block.registers * sm.warp, unit) * unit)
-        held = label("warps by registers", "warps per multiprocessor", sm.registers // sm.partitions // per_warp * sm.partitions)
-        limits["registers"] = label("blocks by registers", "blocks per multiprocessor", held // warps)
+        warps_by_registers = label(
+            "warps by registers", "warps per multiprocessor", sm.registers // sm.partitions // per_warp * sm.partitions
+        )
+        limits["registers"] = label("blocks by registers", "blocks per multiprocessor", warps_by_registers // warps)
     if sm.sram_bytes is not None:
         used = block.sram_bytes + sm.sram_reserve
         allocated = label("SRAM per block", "B, as given out", ceil_div(used, sm.sram_unit) * sm.sram_unit)
@@ -129,7 +131,7 @@ def block_limits(block: ThreadBlock, sm: Multiprocessor) -> dict[str, Number]:
 
 
 def least(limits: dict[str, Number]) -> Number:
-    """Blocks that every limit allows; at least one limit is known."""
+    """Blocks that every one of ``limits`` allows; at least one limit must be known."""
     return reduce(minimum, limits.values())
 
 
@@ -154,7 +156,7 @@ def occupancy(block: ThreadBlock, sm: Multiprocessor) -> Occupancy:
 
 
 def most_threads(sm: Multiprocessor, per_block: Number | None) -> Number | None:
-    """Threads that a whole device holds at once: multiprocessors x threads per multiprocessor, or what its blocks can hold.
+    """Threads that the whole device holds at once: multiprocessors times threads of each, or times the threads that its blocks can have.
 
     Not multiprocessors x blocks x threads per block: no multiprocessor holds its most blocks at their largest.
 
@@ -163,12 +165,12 @@ def most_threads(sm: Multiprocessor, per_block: Number | None) -> Number | None:
     """
     if sm.count is None or sm.threads is None:
         return None
-    held = sm.threads if sm.blocks is None or per_block is None else minimum(sm.threads, sm.blocks * per_block)
-    return label("most threads", "threads that the device holds at once", sm.count * held)
+    threads = sm.threads if sm.blocks is None or per_block is None else minimum(sm.threads, sm.blocks * per_block)
+    return label("most threads", "threads that the device holds at once", sm.count * threads)
 
 
 def mark(trace: Trace, source: str) -> None:
-    """Give every step of ``trace`` that has no source yet this one."""
+    """Set ``source`` on every step of ``trace`` that has none."""
     for name, step in trace.steps.items():
         if not step.source:
             trace.steps[name] = replace(step, source=source)

@@ -1,4 +1,4 @@
-"""Folders in which each file is one algorithm, command or format; modules that can be called; docstrings that are shown."""
+"""Plugins: folders in which each file is one algorithm, command or format. Also modules that can be called, and docstrings at run time."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def folders_written(packages: Sequence[str]) -> tuple[int, ...]:
     return tuple(os.stat(folder).st_mtime_ns for package in packages for folder in import_module(package).__path__)
 
 
-def plugins(packages: Sequence[str], one: str, several: str, wanted: str = "") -> Iterator[tuple[str, Any]]:
-    """Names of what the modules in ``packages`` define, and the things; modules that speak of ``wanted`` are loaded first.
+def plugins(packages: Sequence[str], single: str, several: str, wanted: str = "") -> Iterator[tuple[str, Any]]:
+    """Pairs of name and plugin from the modules in ``packages``; modules that contain ``wanted`` are loaded first.
 
-    A module defines one thing as ``one``, whose name is its ``name`` or else the module's, or several by name in a dict ``several``.
+    A module defines one plugin as its attribute ``single``, with its ``name`` or else the module's; or a dict ``several`` by name.
     """
     for module in map(import_module, _modules(packages, wanted)):
         if hasattr(module, several):
             yield from getattr(module, several).items()
         else:
-            thing = getattr(module, one)
-            yield getattr(thing, "name", module.__name__.rpartition(".")[2]), thing
+            plugin = getattr(module, single)
+            yield getattr(plugin, "name", module.__name__.rpartition(".")[2]), plugin
 
 
 def _modules(packages: Sequence[str], wanted: str) -> list[str]:
-    """Full names of modules; first the one called ``wanted``, then those with that word in quotes."""
+    """Full names of the modules: first the one called ``wanted``, then those that contain it in quotes."""
     folders = [(package, folder) for package in packages for folder in import_module(package).__path__]
     files = [(f"{package}.{name}", Path(folder, f"{name}.py")) for package, folder in folders for name in module_names([folder])]
     if wanted:
@@ -50,9 +50,9 @@ def _modules(packages: Sequence[str], wanted: str) -> list[str]:
 
 
 def make_callable(module: str) -> None:
-    """Let a call of ``module`` be one of the function of its name in the Python interface, which is loaded then.
+    """Make ``module`` callable: a call runs the function of its name in the Python interface, which is loaded at that time.
 
-    A module that is imported takes its name in the package above it, where a function of the same name would stand.
+    An imported module hides a function of the same name in the package above it.
     """
 
     class Callable(ModuleType):
@@ -76,7 +76,7 @@ def _function(module: str) -> Any:
 
 
 def docstring(documented: Any) -> str:
-    """The docstring of a module, class or function, without its indentation; from the source where it was stripped."""
+    """The docstring of a module, class or function without indentation, read from the source if ``python -OO`` stripped it."""
     import inspect
 
     text = inspect.getdoc(documented)

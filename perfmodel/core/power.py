@@ -23,24 +23,24 @@ from perfmodel.core.hardware import Device, PowerFit
 OVERLAP = 2.0  # known
 """Norm that joins the time of DRAM and of the multiprocessors, the Euclidean one: 1 would add them up, infinity hide the shorter one."""
 LOWEST = 0.1  # known
-"""Of the highest clock: no GPU at work runs below it, whatever the limit."""
+"""Lowest clock over the highest one: no GPU at work runs slower, whatever the limit."""
 SETTLES_S = 0.02  # tuned
-"""How long a call may draw more than the limit before the clock falls: the share of a call that runs for T at the clock that the limit
-leaves is T / (T + this). Prefills of 13 to 390 ms on an H200, timed after a pause, take 5 to 0 % less than run for seconds."""
+"""Seconds that a call may draw more than the limit before the clock falls: of a call of T seconds, the share T / (T + SETTLES_S) runs at
+the clock that the limit leaves. Prefills of 13 to 390 ms on an H200 take 5 to 0 % less after a pause than when run for seconds."""
 ROUNDS = 8  # known
-"""Of the clock of a call alone and that of the limit, each of which follows from the other: the last changes neither by 1e-5."""
+"""Iterations for the clock of a call alone and the clock under the limit, which depend on each other: the last changes neither by 1e-5."""
 HALVINGS = 40  # known
-"""Of a bisection: 2^-40 of the span is below any digit shown."""
+"""Steps of a bisection: 2^-40 of the span is below any digit shown."""
 BURST, SUSTAINED = "burst", "sustained"
 CLOCKS = (BURST, SUSTAINED)
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Power that one kernel, or several alike in turn, ask for: joules and watts at the highest clock.
+    """Energy and power of one kernel, or of several equal ones in turn, at the highest clock.
 
-    ``seconds``: alone after a pause, of which DRAM by itself takes ``memory_s``. ``switched_j``: of operations and of bytes from the L2;
-    ``memory_j``: of DRAM bytes. ``busy_w``: of multiprocessors at work, whatever they do.
+    ``seconds``: time alone after a pause; ``memory_s``: time of its DRAM traffic by itself. ``switched_j``: joules of operations and of L2
+    bytes; ``memory_j``: joules of DRAM bytes. ``busy_w``: watts of multiprocessors at work, whatever they do.
     """
 
     seconds: float
@@ -50,7 +50,7 @@ class Demand:
     busy_w: float
 
     def core_s(self) -> float:
-        """Seconds that the multiprocessors take: the rest of the norm."""
+        """Seconds that the multiprocessors take by themselves, so that the norm with ``memory_s`` gives ``seconds``."""
         memory = min(self.memory_s, self.seconds)
         return float((self.seconds**OVERLAP - memory**OVERLAP) ** (1 / OVERLAP))
 
@@ -61,9 +61,9 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Kernels at a clock: seconds, of ``each`` and together, joules, and the mean clock over the highest one.
+    """A run of kernels: seconds of ``each``, joules in all, and the mean clock over the highest one.
 
-    ``waits_s``: in which the device waits for the host between them, at static power.
+    ``waits_s``: seconds in which the device waits for the host, at static power.
     """
 
     each: tuple[float, ...]
@@ -101,10 +101,10 @@ def energy(seconds: Number, switched_j: Number, memory_j: Number, busy_w: Number
 
 
 def flops_per_joule(fit: PowerFit, name: str, peak: float, bandwidth: float, intensity: Number) -> Number:
-    """FLOP per joule at best, of ``intensity`` FLOP per DRAM byte: the arch line of the roofline of energy, at the highest clock.
+    """Most FLOP per joule at ``intensity`` FLOP per DRAM byte and the highest clock: the arch line of the roofline of energy.
 
-    ``name``: of the operation, in ``picojoules``; ``peak`` in FLOP/s, ``bandwidth`` in B/s. A FLOP takes the longer of 1 / peak and
-    its bytes' time, static power meanwhile, and the joules of itself and of its bytes.
+    ``name``: the operation in ``picojoules``; ``peak`` in FLOP/s, ``bandwidth`` in B/s. A FLOP takes the longer of 1 / peak and the time of
+    its bytes. It costs static power during that time, its own joules, and those of its bytes.
     """
     seconds = max(1 / peak, 1 / (intensity * bandwidth))
     return 1 / (fit.static_w * seconds + 1e-12 * (fit.picojoules[name] + fit.picojoules["dram"] / intensity))
@@ -112,9 +112,9 @@ def flops_per_joule(fit: PowerFit, name: str, peak: float, bandwidth: float, int
 
 @dataclass(frozen=True, slots=True)
 class PowerState:
-    """A call as it runs, for seconds (``sustained``) and ``alone`` after a pause; ``clock``: which of them its headline time is of.
+    """A call run ``alone`` after a pause, and repeated for seconds (``sustained``); ``clock`` says which of them is the headline.
 
-    ``alone_s``: what the call takes alone under the device's own limit. ``highest_hz``: the clock that shares are of.
+    ``alone_s``: seconds alone under the device's own limit. ``highest_hz``: the highest clock, to which other clocks are relative.
     """
 
     clock: str
@@ -126,7 +126,7 @@ class PowerState:
 
     @property
     def shown(self) -> Running:
-        """The run that headlines."""
+        """The run of the headline."""
         return self.alone if self.clock == BURST else self.sustained
 
     @property
@@ -161,7 +161,7 @@ def limit_of(device: Device) -> float | None:
 
 
 class Power:
-    """The fitted power of a device, under ``limit_w`` or its own limit; kernels in turn take at least ``host_s``, which launches them.
+    """The power model of a device under ``limit_w`` or its own limit. ``host_s``: seconds that the host needs to launch all kernels.
 
     UnavailableError where the profile has no power model.
     """
@@ -176,33 +176,33 @@ class Power:
         self.limit_w, self.host_s = device_w if limit_w is None else limit_w, host_s
 
     def state(self, demands: Sequence[Demand], clock: str) -> PowerState:
-        """``demands`` in turn, alone and for seconds, as a state; UnavailableError without a clock in the profile, or within the limit."""
+        """Runs of ``demands`` in turn, alone and for seconds. UnavailableError if the profile has no clock, or no clock keeps the limit."""
         highest = self.device.clocks.max
         if highest is None:
             raise UnavailableError(f"{self.device.id} has no power model without its highest clock")
-        alone, sustained = (self.run(demands, one) for one in CLOCKS)
-        return PowerState(clock, self.limit_w, sum(one.seconds for one in demands), alone, sustained, float(highest.number))
+        alone, sustained = (self.run(demands, name) for name in CLOCKS)
+        return PowerState(clock, self.limit_w, sum(demand.seconds for demand in demands), alone, sustained, float(highest.number))
 
     def burst_clock(self, demand: Demand) -> float:
-        """The clock of a kernel alone after a pause: a moment may draw ``burst_over_limit`` times the device's own limit, no more."""
-        seconds, found = demand.seconds, self._joules
-        return self._highest(lambda f: found(demand, seconds, f) / seconds, self.fit.burst_over_limit * self.own_w)
+        """The clock of a kernel alone after a pause, at which it draws at most ``burst_over_limit`` times the device's own limit."""
+        seconds, joules = demand.seconds, self._joules
+        return self._highest(lambda f: joules(demand, seconds, f) / seconds, self.fit.burst_over_limit * self.own_w)
 
     def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
-        """Run of ``demands`` in turn: each alone, or all for seconds at one clock. UnavailableError where no clock keeps the limit."""
+        """A run of ``demands`` in turn, after a pause or for seconds at one clock. UnavailableError if no clock keeps the limit."""
         taken, bursts = Power(self.device)._taken(demands), [self.burst_clock(demand) for demand in demands]
         if self.limit_w < self.own_w:  # the limit that these times were taken under
-            most = self.fit.burst_over_limit * self.limit_w
-            bursts = [self._common([demand], [f], [top], most, LOWEST) for demand, f, top in zip(demands, taken, bursts, strict=True)]
+            burst_w = self.fit.burst_over_limit * self.limit_w
+            bursts = [self._common([demand], [f], [top], burst_w, LOWEST) for demand, f, top in zip(demands, taken, bursts, strict=True)]
         elif clock == BURST:
             return self._sum(demands, taken, taken)
         lasting = self._settled(demands, taken, bursts, self.limit_w)
         return self._sum(demands, taken, lasting if clock == SUSTAINED else _between(demands, bursts, lasting))
 
     def _taken(self, demands: Sequence[Demand]) -> list[float]:
-        """The clocks that the times of ``demands`` were taken at, under the device's own limit and without waits.
+        """The clocks at which the times of ``demands`` are stated: under the device's own limit and without waits.
 
-        That is the burst's clock, and after ``SETTLES_S`` the one that the limit leaves.
+        At first that is the burst clock, after ``SETTLES_S`` the clock that the limit leaves.
         """
         bursts = [self.burst_clock(demand) for demand in demands]
         taken = bursts
@@ -211,19 +211,19 @@ class Power:
         return taken
 
     def _settled(self, demands: Sequence[Demand], taken: Sequence[float], tops: Sequence[float], most: float) -> list[float]:
-        """The clocks of ``demands`` in turn for seconds."""
+        """The clocks of ``demands`` run in turn for seconds, on average within ``most`` watts."""
         highest = self._common(demands, taken, tops, most)
         return [min(highest, top) for top in tops]
 
     def _common(
         self, demands: Sequence[Demand], taken: Sequence[float], tops: Sequence[float], most: float, otherwise: float | None = None
     ) -> float:
-        """The highest clock at which ``demands`` in turn, none above its own of ``tops``, draw at most so many watts on average."""
+        """The highest common clock at which ``demands`` draw at most ``most`` watts on average; ``tops`` caps the clock of each."""
         highest = self._highest(lambda f: self._sum(demands, taken, [min(f, top) for top in tops]).watts, most, otherwise)
         return min(highest, max(tops))
 
     def _sum(self, demands: Sequence[Demand], taken: Sequence[float], clocks: Sequence[float]) -> Running:
-        """Run with each demand at its clock; the seconds of a demand are those at its clock of ``taken``."""
+        """The run with each demand at its clock of ``clocks``; its own seconds are stated at its clock of ``taken``."""
         runs = list(zip(demands, taken, clocks, strict=True))
         seconds = [demand.seconds if f == taken_at else demand.seconds_at(taken_at / f) for demand, taken_at, f in runs]
         waits = max(self.host_s - sum(seconds), 0.0)
@@ -231,18 +231,18 @@ class Power:
         clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / sum(seconds)
         return Running(tuple(seconds), joules, clock, waits)
 
-    def _joules(self, one: Demand, seconds: float, f: float) -> float:
-        return float(energy(seconds, one.switched_j, one.memory_j, one.busy_w, f, self.fit.static_w, self.fit.clock_exponent))
+    def _joules(self, demand: Demand, seconds: float, f: float) -> float:
+        return float(energy(seconds, demand.switched_j, demand.memory_j, demand.busy_w, f, self.fit.static_w, self.fit.clock_exponent))
 
     def _highest(self, watts: Callable[[float], float], most: float, otherwise: float | None = None) -> float:
-        """The highest clock at which ``watts``, which grow with it, stay within ``most``; ``otherwise`` where none does, if given."""
+        """The highest clock at which ``watts(clock)`` is at most ``most``. If none is: ``otherwise``, or UnavailableError without that."""
         if watts(1.0) <= most:
             return 1.0
         if watts(LOWEST) > most:
             if otherwise is not None:
                 return otherwise
-            least = f"{watts(LOWEST):.0f} W even at the lowest clock"
-            raise UnavailableError(f"{self.device.id} cannot stay within {self.limit_w:g} W: it draws {least}", "give a higher limit")
+            draw = f"{watts(LOWEST):.0f} W even at the lowest clock"
+            raise UnavailableError(f"{self.device.id} cannot stay within {self.limit_w:g} W: it draws {draw}", "give a higher limit")
         low, high = LOWEST, 1.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
@@ -251,14 +251,14 @@ class Power:
 
 
 def _between(demands: Sequence[Demand], bursts: Sequence[float], settled: Sequence[float]) -> list[float]:
-    """The mean clocks of ``demands`` in turn after a pause: those of ``bursts`` at first, then those of ``settled``."""
-    whole = sum(one.seconds for one in demands)
-    late = whole / (whole + SETTLES_S)
+    """Mean clock of each demand in a run after a pause, which begins at the clocks ``bursts`` and goes over to ``settled``."""
+    alone_s = sum(demand.seconds for demand in demands)
+    late = alone_s / (alone_s + SETTLES_S)
     return [burst if f == burst else 1 / ((1 - late) / burst + late / f) for burst, f in zip(bursts, settled, strict=True)]
 
 
 def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:
-    """Joules at the highest clock of ``counts``, by the names of ``picojoules``; UnavailableError for one that was not fitted."""
+    """Joules of ``counts`` (name in ``picojoules``, number) at the highest clock; UnavailableError for a name that was not fitted."""
     total = 0.0
     for name, count in counts:
         if count and name not in fit.picojoules:
@@ -269,14 +269,14 @@ def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PowerOptions:
-    """Options of power: the limit as typed, and the clock of the headline time; None: the device's own, and the usual one."""
+    """Options of power: the limit as typed (None: the device's own), and the clock of the headline (None: the usual one)."""
 
     limit: str | None = None
     clock: str | None = None
 
     @property
     def given(self) -> bool:
-        """Whether either was asked for, so that a device without a power model is an error."""
+        """Whether either option was given; then a device without a power model is an error."""
         return self.limit is not None or self.clock is not None
 
     def check(self, device: Device) -> PowerOptions:
@@ -286,7 +286,7 @@ class PowerOptions:
         return self
 
     def on(self, device: Device, host_s: float = 0.0) -> Power:
-        """The power of ``device`` under the limit, where kernels in turn take at least ``host_s``.
+        """The power model of ``device`` under the limit. ``host_s``: seconds that the host needs to launch all kernels.
 
         UsageError names a wrong option, UnavailableError a device without a model.
         """

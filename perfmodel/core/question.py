@@ -17,11 +17,11 @@ from perfmodel.core.units import parse_number
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 SHORT_NAMES = {"a100": DEFAULT_DEVICE, "mi300": "amd-mi300x", "mi325": "amd-mi325x", "mi355": "amd-mi355x"}
-"""Names that users type for one device, though others have the word or none has: a note says which is meant."""
+"""Short names of devices that match several ids or none; a note tells the user which device is meant."""
 
 
 def short_name(text: str) -> str | None:
-    """Id of the device that ``text`` is a short name of, however it is written; None if it is none.
+    """Id of the device with the short name ``text``, in any spelling; None if there is none.
 
     >>> short_name("A100"), short_name("a100-sxm-40gb")
     ('nvidia-a100-sxm-80gb', None)
@@ -82,23 +82,23 @@ def argument(metavar: str, help: str, default: Any = MISSING, reader: Condition 
 def as_in(
     question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None, group: str | None = None
 ) -> Any:
-    """The option ``name`` of another question. With ``before``: that text, then ``help`` or the option's own help; its default is None."""
+    """A copy of the option ``name`` of another question. ``before`` begins its help, ``help`` or its own, and makes None the default."""
     field_ = next(field_ for field_ in fields(question) if field_.name == name)
-    asked: Option = field_.metadata["option"]
-    text = asked.help
+    original: Option = field_.metadata["option"]
+    text = original.help
     if before:
         text = before + (help or (text[0].lower() if text[1].islower() else text[0]) + text[1:])
     return field(
         default=None if before else field_.default,
-        metadata={"option": asked._replace(help=text, reader=reader, group=asked.group if group is None else group)},
+        metadata={"option": original._replace(help=text, reader=reader, group=original.group if group is None else group)},
     )
 
 
 class _WrittenNames:
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
-        """Python names of fields that files call otherwise, by name in files: ``pass`` is a keyword of Python."""
-        options = [one for one in fields(owner) if "option" in one.metadata and not one.metadata["option"].argument]
-        named = {as_typed(one).removeprefix("--").replace("-", "_"): one.name for one in options}
+        """Field names by their name in files, where the two differ, as with ``pass``, a keyword of Python."""
+        options = [field_ for field_ in fields(owner) if "option" in field_.metadata and not field_.metadata["option"].argument]
+        named = {as_typed(option_field).removeprefix("--").replace("-", "_"): option_field.name for option_field in options}
         return {written: name for written, name in named.items() if written not in named.values()}
 
 
@@ -110,10 +110,10 @@ class Question:
     OPTION_NAMES = _WrittenNames()
 
     def __post_init__(self) -> None:
-        """Gives formats the names that are used here, however they were written."""
-        for one in fields(self):
-            if is_format(one.name) and isinstance(value := getattr(self, one.name), str):
-                object.__setattr__(self, one.name, canonical(value))
+        """Replaces other names of number formats by their canonical ones."""
+        for field_ in fields(self):
+            if is_format(field_.name) and isinstance(value := getattr(self, field_.name), str):
+                object.__setattr__(self, field_.name, canonical(value))
 
     def given(self) -> dict[str, Any]:
         """Values that differ from their defaults, by field.
@@ -122,28 +122,28 @@ class Question:
         >>> SoftmaxQuestion(rows=4, store=True).given()
         {'rows': 4}
         """
-        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        values = {field_.name: (getattr(self, field_.name), field_.default) for field_ in fields(self)}
         return {name: value for name, (value, default) in values.items() if value not in (None, (), [], default)}
 
     def updated(self, options: Mapping[str, Any]) -> Self:
-        """A copy with ``options`` put in; names that the question lacks, and values that are None, are ignored."""
-        known = {one.name for one in fields(self)}
-        return replace(self, **{name: value for name, value in options.items() if name in known and value not in (None, [])})
+        """A copy with ``options`` filled in; unknown names and empty values are ignored."""
+        names = {field_.name for field_ in fields(self)}
+        return replace(self, **{name: value for name, value in options.items() if name in names and value not in (None, [])})
 
     def require(self, example: str, *names: str) -> list[Any]:
-        """Values of the fields ``names``; UsageError with an ``example`` for the first that is None."""
-        for one in fields(self):
-            if one.name in names and getattr(self, one.name) is None:
-                raise UsageError(f"{as_typed(one)} is missing", f"such as: perfmodel {example}")
+        """Values of the fields ``names``; UsageError that shows ``example`` if one is None."""
+        for field_ in fields(self):
+            if field_.name in names and getattr(self, field_.name) is None:
+                raise UsageError(f"{as_typed(field_)} is missing", f"such as: perfmodel {example}")
         return [getattr(self, name) for name in names]
 
     def check_read(self) -> None:
         """UsageError for an option that was given but does not apply."""
         given = self.given()
-        for one in fields(self):
-            reader = one.metadata["option"].reader
-            if reader is not None and one.name in given:
-                reader.check(as_typed(one, given[one.name]), self)
+        for field_ in fields(self):
+            reader = field_.metadata["option"].reader
+            if reader is not None and field_.name in given:
+                reader.check(as_typed(field_, given[field_.name]), self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,74 +170,74 @@ def is_format(name: str) -> bool:
 
 
 def typed(question: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """``raw`` from a file or a text with numbers and formats as people write them read by the fields of ``question``.
+    """``raw``, from a file or a text, with numbers and formats converted to the types of the fields of ``question``.
 
-    What cannot be read stays as it is, for the error of whoever checks it.
+    Values that cannot be read stay as they are; a later check reports them.
 
     >>> from perfmodel.kernels.question import MatmulQuestion
     >>> typed(MatmulQuestion, {"m": "8k", "batch": "2", "dtype": "FP16"})
     {'m': 8000, 'batch': 2, 'dtype': 'fp16'}
     """
-    kinds = {one.name: str(one.type).removeprefix("list[") for one in fields(question)}
+    kinds = {field_.name: str(field_.type).removeprefix("list[") for field_ in fields(question)}
     return {name: _read(name, kinds.get(name, ""), value) for name, value in raw.items()}
 
 
 def _read(name: str, kind: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [_read(name, kind, one) for one in value]
+        return [_read(name, kind, item) for item in value]
     if isinstance(value, str) and kind.startswith(("int", "float")):
         with suppress(DataError):
             return parse_number(value)
     return canonical(value) if isinstance(value, str) and is_format(name) else value
 
 
-def as_typed(one: Any, value: Any = True) -> str:
-    """The option of a field as a user writes it. For a pair of switches: the one that means ``value``."""
-    asked: Option = one.metadata["option"]
-    if asked.argument:
-        return str(asked.metavar)
-    on, _, off = max(asked.names or (f"--{one.name.replace('_', '-')}",), key=len).partition("/")
+def as_typed(field_: Any, value: Any = True) -> str:
+    """The option of ``field_`` as a user types it; of a pair of switches, the one for ``value``."""
+    option_: Option = field_.metadata["option"]
+    if option_.argument:
+        return str(option_.metavar)
+    on, _, off = max(option_.names or (f"--{field_.name.replace('_', '-')}",), key=len).partition("/")
     return off if value is False and off else on
 
 
 def renamed(question: type[Question]) -> dict[str, str]:
-    """Options of ``question`` by their names of one version before."""
+    """Today's option names of ``question`` by the names of the version before."""
     names: dict[str, str] = {}
     for field_ in fields(question):
-        asked: Option = field_.metadata["option"]
-        for old in asked.old:
-            names |= dict(zip(old.split("/"), max(asked.names, key=len).split("/"), strict=False))
+        option_: Option = field_.metadata["option"]
+        for old in option_.old:
+            names |= dict(zip(old.split("/"), max(option_.names, key=len).split("/"), strict=False))
     return names
 
 
-def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any], asked: str) -> list[Any]:
-    """``questions`` filled with ``options`` from Python; each option goes to every question that has it. ``asked``: the function called.
+def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any], caller: str) -> list[Any]:
+    """``questions`` filled with ``options`` from Python; each option goes to every question that has it. ``caller``: the function's name.
 
-    An option may also have the name that is typed. UsageError for an unknown option, a value of the wrong type, or a missing option.
+    Options may also go by their command-line name. UsageError for an unknown option, a value of the wrong type, or a missing option.
     """
     written = {name: python_name for question in questions for name, python_name in question.OPTION_NAMES.items()}
-    fitting = {one.name for question in questions for one in fields(question)}
+    fitting = {field_.name for question in questions for field_ in fields(question)}
     options = {name if name in fitting else written.get(name, name): value for name, value in options.items()}
-    names = dict.fromkeys(one.name for question in questions for one in fields(question))
+    names = dict.fromkeys(field_.name for question in questions for field_ in fields(question))
     for name in options:
         if name not in names:
-            raise UsageError(f"{asked} has no option {name!r}", suggest(name, list(names)))
-    return [_filled(question, options, asked) for question in questions]
+            raise UsageError(f"{caller} has no option {name!r}", suggest(name, list(names)))
+    return [_filled(question, options, caller) for question in questions]
 
 
-def _filled(question: type[Question], options: Mapping[str, Any], asked: str) -> Question:
-    given = {}
+def _filled(question: type[Question], options: Mapping[str, Any], caller: str) -> Question:
+    values = {}
     for field_ in fields(question):
         value = converted(field_.name, str(field_.type), options.get(field_.name))
         if value not in (None, []):
-            given[field_.name] = value
+            values[field_.name] = value
         elif field_.default is MISSING:
-            raise UsageError(f"{asked} needs {field_.name}", field_.metadata["option"].help)
-    return question(**given)
+            raise UsageError(f"{caller} needs {field_.name}", field_.metadata["option"].help)
+    return question(**values)
 
 
 def converted(name: str, kind: str, value: Any) -> Any:
-    """``value`` as the type that a field is annotated with (``kind``, in Python's notation); UsageError if it does not fit."""
+    """``value`` converted to ``kind``, the annotation of a field; UsageError if it does not fit."""
     if value is None:
         return None
     if kind.startswith("bool"):
@@ -250,7 +250,7 @@ def converted(name: str, kind: str, value: Any) -> Any:
     if kind.startswith("float"):
         return check_type(name, value, number, "a number")
     if "list" in kind and isinstance(value, (list, tuple)):
-        return check_type(name, list(value), all(isinstance(one, str) for one in value), "a text or several")
+        return check_type(name, list(value), all(isinstance(item, str) for item in value), "a text or several")
     if kind.startswith("list") and isinstance(value, str):
         return [value]
     return check_type(name, value, isinstance(value, str), "a text")
@@ -263,8 +263,8 @@ def _number(name: str, text: str) -> int | float:
         raise UsageError(f"{name} is {text!r:.40}", error.fix) from None
 
 
-def check_type(name: str, value: Any, holds: bool, kind: str) -> Any:
-    """``value`` if ``holds``; else UsageError that asks for a value of ``kind``."""
-    if not holds:
+def check_type(name: str, value: Any, valid: bool, kind: str) -> Any:
+    """``value`` if ``valid``; else a UsageError that asks for ``kind``."""
+    if not valid:
         raise UsageError(f"{name} is {value!r:.40}", f"give {kind}")
     return value

@@ -2,9 +2,9 @@
 
 Lower bound: what no schedule of the workload beats, see ``perfmodel/core/lower_bound.py``.
 
-Roof: per kernel the largest of executed work and traffic over the rate of their unit or level, at the datasheet's clock, of GeForce and
-RTX cards at the higher one that they run at (``boost``); kernels
-run one after another, each over the whole workload. A schedule by parts has a roof of its own, never under the lower bound.
+Roof: for each kernel the largest of executed work over the rate of its unit, and traffic over the bandwidth of its level. Rates are those
+at the datasheet's clock; GeForce and RTX cards run faster (``boost``). Kernels run one after another, each over the whole workload. A
+schedule by parts has a roof of its own, never under the lower bound.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Counts and times of one kernel or, added up, of many: seconds (``_s``), bytes, FLOP; reads, writes and fills in elements.
+    """Counts and times of one kernel, or their sum over several: seconds (``_s``), bytes, FLOP; reads, writes and fills in elements.
 
-    ``terms``: seconds by resource of the roof; a resource whose rate the profile lacks is in ``unknown`` instead. ``multicast``: bytes of
-    ``sram`` reads that the L2 does not read again, as one read serves several SMs.
+    ``terms``: seconds of the roof by resource; resources whose rate the profile lacks are in ``unknown``. ``multicast``: bytes read into
+    ``sram`` without an L2 read of their own, because one read serves several SMs.
     """
 
     flops: Number = 0
@@ -94,7 +94,7 @@ class Estimate:
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
-    """Sum over kernels, given in the order in which they run: later reads of what earlier ones write do not count in the bound."""
+    """Sum over kernels in the order in which they run. The bound leaves out reads of what earlier kernels wrote."""
     return sum(estimates, Estimate())
 
 
@@ -102,9 +102,8 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 class Rates:
     """Rates of a device per second for one dtype; None where the profile does not say.
 
-    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the ``vector`` unit in fp32, or in fp64;
-    exponentials of ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for
-    the bound.
+    ``dram`` and ``l2`` in B/s; ``matmul`` in FLOP/s on the dtype's unit; ``vector`` in FLOP/s, fp32 or fp64; ``sfu`` in exponentials. All
+    but DRAM are at the clock of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` serve the bound.
     """
 
     dram: Number
@@ -117,14 +116,13 @@ class Rates:
 
 
 BOOST, BOOST_FROM = 1.08, 1.17  # tuned
-"""Clock at work over the advertised one, of cards whose highest clock is above that by the second factor: GeForce and RTX.
+"""Clock at work over the advertised one, for cards whose highest clock exceeds that by at least ``BOOST_FROM``: GeForce and RTX.
 
-Chosen on matmuls of an RTX 3090. Datacenter cards list at most 1.16 times the clock of their peaks.
-"""
+Chosen on matmuls of an RTX 3090. Datacenter cards list at most 1.16 times the clock of their peaks."""
 
 
 def boost(device: Device) -> float:
-    """Clock at which kernels run over that of the datasheet's peaks: 1 where these are of a clock that the card holds."""
+    """Clock at which kernels run over that of the datasheet's peaks; 1 if the card holds the datasheet's clock."""
     advertised, highest = device.clocks.tensor, device.clocks.max
     return BOOST if advertised and highest and highest.number > BOOST_FROM * advertised.number else 1.0
 
@@ -135,8 +133,8 @@ TIMED_PRODUCT = "matmul {}"
 
 @cached_by_identity
 def clock_at_work(device: Device) -> float:
-    """Clock of the roofs over that of the datasheet's peaks: ``boost``, or what the fastest product that was timed takes at least."""
-    peaks, timed = {**device.peaks_of("vector"), **device.peaks_of("tensor")}, {one.name: one.value for one in device.microbenchmarks}
+    """Clock of the roofs over that of the datasheet's peaks: ``boost``, or more if a timed product was faster than that allows."""
+    peaks, timed = {**device.peaks_of("vector"), **device.peaks_of("tensor")}, {probe.name: probe.value for probe in device.microbenchmarks}
     names = {name: TIMED_PRODUCT.format(name) for name in peaks}
     return max([boost(device), *(parse_any(timed[called]) / peaks[name].number for name, called in names.items() if called in timed)])
 
@@ -185,7 +183,7 @@ def _rates_of(device: Device, dtype: Dtype) -> Rates:
 
 
 def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, peak: Quantity, rate: Number) -> Number:
-    """The matmul rate at the highest clock, as per-clock rate x multiprocessors x clock where the profile knows them."""
+    """The matmul rate at the highest clock as a formula: operations per clock x multiprocessors x clock, if the profile has them."""
     name, meaning = f"P_{dtype.name}_max", "FLOP/s at the highest clock"
     clock, count = device.clocks.max, device.multiprocessors
     if peak.per_clk is None or clock is None or count is None or peak.per_clk * count.number * clock.number != rate:
@@ -197,19 +195,19 @@ def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, peak: Quantity,
 
 
 def multiplies_by_vectors(dtype: Dtype, device: Device) -> bool:
-    """Whether products in ``dtype`` are instructions of the vector unit, which may have a rate of their own: AVX-512 BF16."""
+    """Whether products in ``dtype`` run on the vector unit, with a rate of their own such as that of AVX-512 BF16."""
     return dtype.matmul_unit == "vector" == device.matmul_unit(dtype.name, dtype.matmul_unit)
 
 
 def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix: str = "") -> Estimate:
     """Counts, lower bound and roof of ``kernel`` on ``device``, at the device's own rates unless given.
 
-    ``prefix`` goes before the names of an explanation. UnavailableError if the device has no peak for the kernel's dtype.
+    ``prefix`` begins the names in an explanation. UnavailableError if the device has no peak for the kernel's dtype.
     """
     rates = rates or rates_of(device, kernel.dtype)
 
-    def name(what: str, meaning: str, value: Number) -> Number:
-        return label(prefix + what, meaning, value)
+    def name(symbol: str, meaning: str, value: Number) -> Number:
+        return label(prefix + symbol, meaning, value)
 
     elements, sizes = (dict[str, Number].fromkeys((READ, WRITE, ZERO_FILL, GROUP_SUM), 0) for _ in range(2))
     for access in kernel.accesses:
@@ -244,8 +242,8 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
     needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
     if is_traced(needs.work_s, *needs.tensors.values(), needs.bandwidth):
         needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
-        least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
-        shown = replace(needs, tensors={(READ, ""): least})
+        compulsory = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
+        shown = replace(needs, tensors={(READ, ""): compulsory})
         name("lower bound", "s, at the highest clock", shown.cold_s)
         name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", shown.warm_s)
     return Estimate(

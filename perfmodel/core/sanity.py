@@ -1,7 +1,7 @@
-"""What every device profile must satisfy: its schema, with ``validated``; beyond it, ``check`` says where a profile contradicts itself.
+"""What every device profile must satisfy: ``validated`` applies the schema, ``check`` lists where a profile contradicts itself.
 
-Each rule is a function from a device to a list of messages; a message names the field, the value found and the value expected.
-A rule that needs a value the profile does not have says nothing.
+Each rule is a function from a device to a list of messages; a message names the field, the value found and the value expected. A rule that
+needs a value the profile does not have says nothing.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _rule(find: Callable[[Device], Iterator[str]]) -> Callable[[Device], list[st
 
 @_rule
 def peaks_match_clocks(device: Device) -> Iterator[str]:
-    """Multiprocessors x per_clk x clock is the peak."""
+    """Each peak is multiprocessors x per_clk x clock."""
     for field, peak, clock in _clocked_peaks(device):
         if peak.per_clk is None or clock is None or device.multiprocessors is None:
             continue
@@ -139,9 +139,9 @@ def peaks_match_clocks(device: Device) -> Iterator[str]:
 
 @_rule
 def bandwidth_falls_with_distance(device: Device) -> Iterator[str]:
-    """A level further out is slower; nominal bandwidths, measured where no nominal is known."""
-    known = [(level.level, level.bandwidth_bytes_per_s) for level in device.memory]
-    rates = [(name, rate) for name, rate in known if rate is not None]
+    """Each memory level is slower than the one inside it, by nominal bandwidth or else measured."""
+    bandwidths = [(level.level, level.bandwidth_bytes_per_s) for level in device.memory]
+    rates = [(name, rate) for name, rate in bandwidths if rate is not None]
     for (near, nearer), (far, rate) in pairwise(rates):
         if rate >= nearer:
             yield f"memory.{far}.bandwidth: {format_si(rate, 'B/s')}, expected less than the {format_si(nearer, 'B/s')} of {near}"
@@ -153,30 +153,30 @@ def measured_stays_below_nominal(device: Device) -> Iterator[str]:
     for level in device.memory:
         nominal, measured = level.bandwidth, level.measured_bandwidth
         if nominal and measured and measured.number > nominal.number:
-            found, most = format_si(measured.number, "B/s"), format_si(nominal.number, "B/s")
-            yield f"memory.{level.level}.measured_bandwidth: {found}, expected at most the nominal {most}"
+            measured_text, nominal_text = format_si(measured.number, "B/s"), format_si(nominal.number, "B/s")
+            yield f"memory.{level.level}.measured_bandwidth: {measured_text}, expected at most the nominal {nominal_text}"
 
 
 @_rule
 def microbenchmarks_stay_below_peaks(device: Device) -> Iterator[str]:
-    """No probe of DRAM exceeds its bandwidth, none of a matrix product the peak of its format, both at the highest clock."""
+    """No microbenchmark of DRAM exceeds its bandwidth, and none of a product the peak of its format, at the highest clocks."""
     for index, probe in enumerate(device.microbenchmarks):
-        kind, _, what = probe.name.partition(" ")
-        most = device.best_dram_rate if kind == "DRAM" else _most_matmul(device, what) if kind == "matmul" else None
-        if most is not None and parse_any(probe.value) > most:
-            limit = format_si(most, "B/s" if kind == "DRAM" else "FLOP/s")
+        kind, _, name = probe.name.partition(" ")
+        highest = device.best_dram_rate if kind == "DRAM" else _most_matmul(device, name) if kind == "matmul" else None
+        if highest is not None and parse_any(probe.value) > highest:
+            limit = format_si(highest, "B/s" if kind == "DRAM" else "FLOP/s")
             yield f"microbenchmarks.{index}: {probe.name} {probe.value}, expected at most {limit}"
 
 
 def _most_matmul(device: Device, dtype: str) -> float:
     """FLOP/s of products at the highest clock; 0 where the device has no unit for ``dtype``."""
-    known = device.peaks_of("tensor").keys() | device.peaks_of("vector").keys()
-    return device.best_matmul_rate(dtype) if dtype in known else 0.0
+    formats = device.peaks_of("tensor").keys() | device.peaks_of("vector").keys()
+    return device.best_matmul_rate(dtype) if dtype in formats else 0.0
 
 
 @_rule
 def ridge_points_are_plausible(device: Device) -> Iterator[str]:
-    """Peak over DRAM bandwidth of each matmul peak lies in RIDGE_RANGE; outside it a prefix is wrong."""
+    """Each matmul peak over the DRAM bandwidth lies in RIDGE_RANGE; outside it a unit prefix is wrong."""
     bandwidth, (low, high) = device.dram.bandwidth_bytes_per_s, RIDGE_RANGE
     for unit in ("tensor", "vector"):
         for dtype, peak in device.peaks_of(unit).items():
@@ -200,8 +200,8 @@ def fp16_peak_is_dense(device: Device) -> Iterator[str]:
             yield f"peaks.tensor.{dtype}.per_clk: {peak.per_clk}, expected {expected} dense on {device.compute_capability}"
         count, clock = device.multiprocessors, device.clocks.tensor
         computed = expected if count is None or clock is None else peak.number / (count.number * clock.number)
-        least = 0 if peak.per_clk is None else 1 - RATIO_TOLERANCE
-        if not least <= computed / expected <= 1 + RATIO_TOLERANCE:
+        lowest = 0 if peak.per_clk is None else 1 - RATIO_TOLERANCE
+        if not lowest <= computed / expected <= 1 + RATIO_TOLERANCE:
             yield (
                 f"peaks.tensor.{dtype}: {format_si(peak.number, 'FLOP/s')} is {computed:.0f} per clock, "
                 f"expected {expected} dense on {device.compute_capability}; twice that is 2:4 sparse"
@@ -217,18 +217,18 @@ def narrow_peaks_are_dense(device: Device) -> Iterator[str]:
     limits = GEFORCE_TIMES_FP16 if _is_geforce(device) else ULTRA_TIMES_FP16 if device.compute_capability == "10.3" else MOST_TIMES_FP16
     for field, peak, _ in _clocked_peaks(device):
         part, _, dtype = field.rpartition(".")
-        times, most = peak.number / fp16.number, limits.get(dtype)
-        if part.startswith("peaks.tensor") and most is not None and times > most * (1 + RATIO_TOLERANCE):
-            yield f"{field}: {format_si(peak.number, 'OP/s')} is {times:.3g} x fp16, expected at most {most:g} x dense"
+        times, highest = peak.number / fp16.number, limits.get(dtype)
+        if part.startswith("peaks.tensor") and highest is not None and times > highest * (1 + RATIO_TOLERANCE):
+            yield f"{field}: {format_si(peak.number, 'OP/s')} is {times:.3g} x fp16, expected at most {highest:g} x dense"
 
 
 @_rule
 def block_fits_its_level(device: Device) -> Iterator[str]:
-    """What one block can hold is within the level's capacity."""
+    """No block can hold more than the capacity of its level."""
     for level in device.memory:
-        block, whole = level.per_block, level.capacity
-        if block and whole and block.number > whole.number:
-            yield f"memory.{level.level}.per_block: {block.number} B, expected at most the capacity, {whole.number} B"
+        block, capacity = level.per_block, level.capacity
+        if block and capacity and block.number > capacity.number:
+            yield f"memory.{level.level}.per_block: {block.number} B, expected at most the capacity, {capacity.number} B"
 
 
 @_rule
@@ -238,8 +238,8 @@ def max_clock_is_highest(device: Device) -> Iterator[str]:
     for name in ("tensor", "vector", "base"):
         clock = getattr(device.clocks, name)
         if clock is not None and highest is not None and clock.number > highest.number:
-            most = format_si(highest.number, "Hz")
-            yield f"clocks.{name}: {format_si(clock.number, 'Hz')}, expected at most clocks.max, {most}"
+            highest_text = format_si(highest.number, "Hz")
+            yield f"clocks.{name}: {format_si(clock.number, 'Hz')}, expected at most clocks.max, {highest_text}"
 
 
 def _clocked_peaks(device: Device) -> Iterator[tuple[str, Quantity, Quantity | None]]:

@@ -39,7 +39,7 @@ class Trace:
         return Traced(value, name, show(value), _ATOM, self)
 
     def define(self, name: str, meaning: str, result: Any, source: str = "") -> Any:
-        """Note that ``name`` is ``result``; what is returned stands for it by name."""
+        """Record that ``name`` is ``result``; the returned number stands for it by name."""
         if not isinstance(result, Traced):
             return result
         step = self.steps.get(name)
@@ -55,7 +55,7 @@ def show(value: Any) -> str:
 
 
 def label(name: str, meaning: str, value: Any, like: Any = None, source: str = "") -> Any:
-    """``value``, known as ``name`` from here on if it is traced; ``like`` lends its trace to a plain ``value``."""
+    """``value``, called ``name`` from here on if it is traced. A plain ``value`` joins the trace of ``like``."""
     if isinstance(value, Traced):
         return value.trace.define(name, meaning, value, source)
     if isinstance(like, Traced):

@@ -22,7 +22,7 @@ _BYTES = re.compile(r"(?:[kKMGTP]i?)?B|[kmgtp]?i?b|[KMGTP]?I?B")
 BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
 MAX_LENGTH = 200
 LARGEST = 10**30
-"""Numbers above this, or nonzero ones below its inverse, are mistakes: they stay within what a float holds when multiplied."""
+"""Numbers above this, or nonzero ones below its inverse, are refused as mistakes; products of the others fit a float."""
 _QUANTITY = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
 
 
@@ -97,7 +97,7 @@ def parse_any(text: str) -> int | float:
 
 
 def _as_written(unit: str) -> str:
-    """A unit of bytes in the usual letters, of one in capitals or in small letters: ``KB`` and ``kb`` are ``kB``."""
+    """A unit of bytes with the usual capitals: ``KB`` and ``kb`` become ``kB``."""
     if _BYTES.fullmatch(unit) is None:
         return unit
     binary, prefix = "i" * ("i" in unit.lower()), unit[0].upper() if unit.lower() not in ("b", "ib") else ""
@@ -187,8 +187,8 @@ class ProfilePart:
 class Quantity(ProfilePart):
     """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak.
 
-    ``measured_on``: the device with the same chip that lends it, at this device's clock. ``kind``: estimated only where a prediction
-    completes a profile from a reference device, never in a file.
+    ``measured_on``: the device with the same chip on which it was measured; it is scaled to this device's clock. ``kind`` is ``estimated``
+    only where a prediction completes a profile from a reference device, never in a file.
     """
 
     value: str | int

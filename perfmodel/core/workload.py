@@ -1,4 +1,4 @@
-"""What is computed: the shapes and options of a workload, checked once, used everywhere."""
+"""Workloads: the shapes and options of what is computed, checked once, used everywhere."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LARGEST_SIZE = 10**15
 class BlockCounts:
     """Counts of one walk over its nonzero, visible blocks.
 
-    ``streamed_rows``: query rows summed over the blocks. ``distinct_rows``: rows in at least one of them; ``seeing_rows``:
-    those that see a key there. ``scores``: entries, partial blocks at their real size; ``visible_scores``: unmasked ones.
+    ``streamed_rows``: query rows summed over the blocks. ``distinct_rows``: rows in at least one block; ``seeing_rows``: those of them that
+    see a key there. ``scores``: entries of the blocks, partial blocks at their real size; ``visible_scores``: unmasked entries.
     """
 
     streamed_rows: Number
@@ -164,15 +164,15 @@ class Stream:
 
 
 LOOKUPS = frozenset({"gather", "scatter", "embedding-backward"})
-"""Kinds of passes that read places of a table by index: the same ones again, as far as anyone knows."""
+"""Kinds of passes that read a table by index. Which entries they read is unknown, so no read is compulsory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A kernel of one ``kind`` that works on ``elements`` and moves bytes once: operators of programs beside products and attention.
+    """A kernel of one ``kind`` that works on ``elements`` and moves its bytes once: any operator but products and attention.
 
-    ``divisions``: per element, by which it finds its operands where these are broadcast or have gaps.
-    ``rows``: that blocks take one each, so that few of them leave multiprocessors idle; 0 where blocks divide all evenly.
+    ``divisions``: integer divisions per element that locate operands which are broadcast or have gaps. ``rows``: rows of which a block
+    takes one each, so that few rows leave multiprocessors idle; 0 if blocks share the elements evenly.
     """
 
     kind: str

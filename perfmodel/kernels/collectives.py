@@ -1,7 +1,7 @@
-"""Collectives between GPUs: bytes per link, the time that no algorithm beats, and rings and trees by alpha and beta.
+"""Collectives between GPUs: bytes, the time that no algorithm beats, and rings and trees by latency (alpha) and bandwidth (beta).
 
-``bytes`` is the full buffer: what one GPU holds before an all-reduce or an all-to-all, or after an all-gather.
-Source: Patarasuk & Yuan 2009 (ring); Thakur, Rabenseifner & Gropp 2005 (tree, all-to-all); volumes as in nccl-tests.
+``bytes`` is the full buffer: what one GPU holds before an all-reduce or an all-to-all, or after an all-gather. Source: Patarasuk & Yuan
+2009 (ring); Thakur, Rabenseifner & Gropp 2005 (tree, all-to-all); volumes as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Collective:
 
 
 def least_bytes(w: Collective) -> Number:
-    """Bytes that some GPU has to receive, or send, whatever the algorithm and even if switches add.
+    """Bytes that at least one GPU has to receive or send with any algorithm, even if switches add up buffers.
 
-    After an all-reduce a GPU knows the sum of all others' buffers, which is a whole buffer of news. Of the others' results it needs
-    the (n - 1) / n that it does not hold.
+    After an all-reduce a GPU knows the sum of all others' buffers, which is a whole buffer of news. Of the others' results it needs the (n
+    - 1) / n that it does not hold.
 
     >>> least_bytes(Collective("all_reduce", 8, 800, Dtype("bf16", 2, "tensor")))
     800
@@ -84,7 +84,7 @@ def tree_s(w: Collective, bandwidth: Number, alpha_s: float = ALPHA_S) -> Number
 
 
 def link_bandwidth(device: Device, world: int | None = None) -> float:
-    """B/s per direction, in a mesh those between ``world`` devices; UnavailableError without one in the profile."""
+    """Bandwidth of a GPU in B/s per direction, in a mesh over links between ``world`` devices. UnavailableError if the profile has none."""
     if device.interconnect is None:
         fix = "add its interconnect to the profile, or take one GPU"
         raise UnavailableError(f"{device.id} has no interconnect in its profile", fix)
@@ -95,7 +95,7 @@ def link_bandwidth(device: Device, world: int | None = None) -> float:
 
 
 def is_mesh(device: Device) -> bool:
-    """Whether each of its links ends at one peer."""
+    """Whether each link of the device ends at one peer."""
     return device.interconnect is not None and device.interconnect.mesh
 
 
@@ -105,18 +105,18 @@ MOST_OF_A_HOST = 8  # known
 
 def host_gpus(device: Device) -> int:
     """GPUs of one host."""
-    known = None if device.interconnect is None else device.interconnect.host
-    return MOST_OF_A_HOST if known is None else int(known.number)
+    gpus = None if device.interconnect is None else device.interconnect.host
+    return MOST_OF_A_HOST if gpus is None else int(gpus.number)
 
 
 def joined_gpus(device: Device) -> int:
-    """GPUs that the device's links join, and only a network beyond."""
-    known = None if device.interconnect is None else device.interconnect.joined
-    return MOST_OF_A_HOST if known is None else int(known.number)
+    """Number of GPUs that the device's links join; beyond them there is only a network."""
+    gpus = None if device.interconnect is None else device.interconnect.joined
+    return MOST_OF_A_HOST if gpus is None else int(gpus.number)
 
 
 def network_bandwidth(device: Device) -> float:
-    """B/s per GPU and direction between such domains; UnavailableError without one in the profile."""
+    """Network bandwidth in B/s per GPU and direction; UnavailableError if the profile has none."""
     if device.interconnect is None or device.interconnect.network is None:
         raise UnavailableError(f"{device.id} has no network in its profile", "add it to its interconnect, or take fewer GPUs")
     return float(device.interconnect.network.number)

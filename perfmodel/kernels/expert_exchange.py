@@ -19,7 +19,9 @@ SCALED_BY = 128  # known
 
 @dataclass(frozen=True, slots=True)
 class ExpertExchange(Collective):
-    """``tokens`` of each GPU, ``token_bytes`` each, to ``per_token`` of ``experts`` that are spread over all. ``bytes``: to GPUs."""
+    """``tokens`` of each GPU, of ``token_bytes``, sent to ``per_token`` of ``experts`` on all GPUs. ``bytes``: sent with one copy per
+    GPU.
+    """
 
     tokens: Number
     token_bytes: Number
@@ -33,11 +35,11 @@ class ExpertExchange(Collective):
 
     @property
     def sent(self) -> Number:
-        """Bytes that a GPU sends with a copy for each expert, those that stay among them."""
+        """Bytes that a GPU sends with one copy per expert, including copies that stay on it."""
         return self.tokens * self.per_token * self.token_bytes
 
     def to_groups(self, groups: int) -> Number:
-        """Bytes that a GPU sends with a copy for each of ``groups`` equal groups of GPUs that hold one of a token's experts."""
+        """Bytes that a GPU sends with one copy per group of GPUs that holds one of a token's experts, out of ``groups`` equal groups."""
         return self.tokens * distinct_holders(self.experts, self.per_token, groups) * self.token_bytes
 
 
@@ -52,7 +54,7 @@ def distinct_holders(experts: int, per_token: int, holders: int) -> float:
 
 
 def token_bytes(op: str, hidden: Number, dtype: Dtype) -> Number:
-    """Bytes of one token: with scales if it is sent in 8 bits; results come back in 16.
+    """Bytes of one token on its way: with scales if it is dispatched in 8 bits; results come back in 16 bits.
 
     >>> token_bytes("dispatch", 7168, DTYPES["fp8"]), token_bytes("combine", 7168, DTYPES["fp8"])
     (7392, 14336)
@@ -61,7 +63,7 @@ def token_bytes(op: str, hidden: Number, dtype: Dtype) -> Number:
 
 
 def expert_exchange(op: str, world: int, tokens: Number, hidden: Number, experts: int, per_token: int, dtype: Dtype) -> ExpertExchange:
-    """The exchange ``op``: dispatch, in ``dtype``, or combine, in bf16, whatever the dispatch was in."""
-    each = token_bytes(op, hidden, dtype)
-    least = tokens * distinct_holders(experts, per_token, world) * each
-    return ExpertExchange(op, world, least, DTYPES["bf16"] if op == COMBINE else dtype, tokens, each, experts, per_token)
+    """The exchange ``op``: a dispatch in ``dtype``, or a combine, which is always in bf16."""
+    bytes_per_token = token_bytes(op, hidden, dtype)
+    sent_bytes = tokens * distinct_holders(experts, per_token, world) * bytes_per_token
+    return ExpertExchange(op, world, sent_bytes, DTYPES["bf16"] if op == COMBINE else dtype, tokens, bytes_per_token, experts, per_token)

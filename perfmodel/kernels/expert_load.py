@@ -1,8 +1,8 @@
-"""How unevenly a router deals out tokens: the chance of each expert, and the experts of the GPU that gets most.
+"""How unevenly a router distributes tokens: the chance of each expert, and the experts of the fullest GPU.
 
-Experts' loads follow a power law, as in ai-dynamo/aiconfigurator, collector/helper.py (``power_law_logits_v3``): drawn with density
-x^-a between 1 and 0.8 of the tokens (0.01 and 2 where there are fewer picks than experts), then brought to the number of picks. Here the
-loads are the quantiles of that law in place of a draw. Experts lie on GPUs in any order.
+Experts' loads follow a power law, as in ai-dynamo/aiconfigurator, collector/helper.py (``power_law_logits_v3``): drawn with density x^-a
+between 1 and 0.8 of the tokens (0.01 and 2 where there are fewer picks than experts), then brought to the number of picks. Here the loads
+are the quantiles of that law in place of a draw. Experts lie on GPUs in any order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def quantile(u: float, exponent: float, low: float, high: float) -> float:
 
 @lru_cache(maxsize=2048)
 def picks(experts: int, per_token: int, tokens: int, exponent: float) -> tuple[float, ...]:
-    """Chance that a token picks each expert, the likeliest first: ``per_token`` in all, none above 1. Exponent 0: all alike.
+    """Chance that a token picks each expert, the likeliest first, at most 1; the sum is ``per_token``. Exponent 0 makes all equal.
 
     >>> [round(one, 3) for one in picks(4, 2, 100, 0.0)], [round(one, 3) for one in picks(4, 2, 100, 1.2)]
     ([0.5, 0.5, 0.5, 0.5], [1.0, 0.664, 0.236, 0.1])
@@ -45,7 +45,7 @@ def picks(experts: int, per_token: int, tokens: int, exponent: float) -> tuple[f
 
 @lru_cache(maxsize=8)
 def orders(experts: int) -> list[tuple[int, ...]]:
-    """``ORDERS`` of so many experts, drawn at random, the same each time."""
+    """``ORDERS`` random orders of ``experts`` experts, the same in each run."""
     from random import Random
 
     r, places, drawn = Random(experts), list(range(experts)), list[tuple[int, ...]]()
@@ -57,24 +57,24 @@ def orders(experts: int) -> list[tuple[int, ...]]:
 
 @lru_cache(maxsize=2048)
 def fullest(experts: int, per_token: int, tokens: int, groups: int, exponent: float) -> tuple[float, ...]:
-    """Chances of the experts on the GPU, of ``groups``, that gets most, as expected over all orders of the experts.
+    """Chances of the experts on the fullest of ``groups`` GPUs, averaged over orders of the experts.
 
     >>> round(sum(fullest(8, 2, 100, 1, 1.2)), 9), [round(one, 2) for one in fullest(8, 2, 100, 8, 1.2)]
     (2.0, [0.97])
     """
-    chances, held = list(picks(experts, per_token, tokens, exponent)), -(-experts // groups)
-    if groups == 1 or held == 1 or exponent == 0:
-        return tuple(chances[:held])
-    added = [0.0] * held
+    chances, per_group = list(picks(experts, per_token, tokens, exponent)), -(-experts // groups)
+    if groups == 1 or per_group == 1 or exponent == 0:
+        return tuple(chances[:per_group])
+    added = [0.0] * per_group
     for order in orders(experts):
         mixed = [chances[place] for place in order]
-        most = max((mixed[start : start + held] for start in range(0, experts, held)), key=sum)
-        added = [total + one for total, one in zip(added, sorted(most, reverse=True), strict=False)]
+        fullest_group = max((mixed[start : start + per_group] for start in range(0, experts, per_group)), key=sum)
+        added = [total + chance for total, chance in zip(added, sorted(fullest_group, reverse=True), strict=False)]
     return tuple(total / ORDERS for total in added)
 
 
 def touched(chances: tuple[float, ...], tokens: int) -> float:
-    """Experts with these chances that at least one of ``tokens`` picks, on average: the sum of 1 - (1 - p)^T.
+    """Expected number of experts that at least one of ``tokens`` picks: the sum of 1 - (1 - p)^T over ``chances``.
 
     >>> touched((0.5, 0.5), 1), touched((1.0, 0.5), 2)
     (1.0, 1.75)

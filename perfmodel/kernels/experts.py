@@ -1,4 +1,4 @@
-"""The routed experts of a layer as one workload: a gated MLP per expert, for the tokens that a router has sent to it."""
+"""The routed experts of a layer as one workload: each expert is a gated MLP over the tokens that the router sends to it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from perfmodel.core.errors import UsageError
 
 UP, ACTIVATE, DOWN, SUM = "up", "activate", "down", "sum"
 PARTS = (UP, ACTIVATE, DOWN, SUM)
-"""Tokens sorted by expert, and gate and up; the activation function; down; the weighted sum of each token's experts."""
+"""Parts of the workload: sorting tokens by expert with the gate and up products; activation; down product; weighted sum per token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
     """``tokens`` of ``hidden`` features, each sent to ``experts_per_token`` of ``experts`` gated MLPs of ``width``.
 
-    ``touched``: experts that get a token, all about as many. ``dtype``: of the weights and the products. ``pairs``: of token and
-    expert, by default all. ``parts``: what is run of it. ``stored``: bytes of a weight with its share of scales, where weights are stored
-    narrower than they are multiplied; 0: as ``dtype``. ``loads``: tokens of each expert, if they are not spread evenly.
+    ``touched``: experts that get tokens, evenly unless ``loads`` gives the tokens of each. ``dtype``: format of weights and products.
+    ``pairs``: number of pairs of token and expert, by default all. ``parts``: the parts that run. ``stored``: bytes of a weight with its
+    share of scales, if weights are stored narrower than they are multiplied; 0: as ``dtype``.
     """
 
     tokens: Number
@@ -52,7 +52,7 @@ class Experts:
         return 3 * self.touched * self.hidden * self.width * self.element_bytes
 
     def kernels(self, tile: Tile) -> list[Kernel]:
-        """The single kernel that would do: hidden states in and out and the weights of the touched experts, all moved once."""
+        """A single kernel that moves the hidden states in and out and the weights of the touched experts once."""
         accesses = (
             once("hidden states", READ, self.tokens * self.hidden, ACTIVATION_SIZE),
             once("weights", READ, self.weight_bytes, 1),
@@ -65,16 +65,18 @@ class Experts:
         """This workload, if every value has a meaning; else UsageError names it."""
         for name in ("tokens", "hidden", "width", "experts", "experts_per_token", "touched"):
             positive_int(name.replace("_", "-"), getattr(self, name))
-        most = min(self.experts, self.rows)
+        most_touched = min(self.experts, self.rows)
         if self.experts_per_token > self.experts:
             raise UsageError(f"--experts-per-token {self.experts_per_token} is more than {self.experts} experts", "give at most all")
-        if not self.experts_per_token <= self.touched <= most:
-            raise UsageError(f"--touched {self.touched}: from {self.experts_per_token} to {most} experts get a token", "give one between")
+        if not self.experts_per_token <= self.touched <= most_touched:
+            raise UsageError(
+                f"--touched {self.touched}: from {self.experts_per_token} to {most_touched} experts get a token", "give one between"
+            )
         return self
 
 
 def flops(w: Experts) -> Number:
-    """2 FLOP per weight of an expert for each of its tokens.
+    """FLOP: 2 per weight of an expert for each of its tokens.
 
     >>> flops(Experts(4, 8, 16, 4, 2, 4))
     6144
@@ -83,7 +85,7 @@ def flops(w: Experts) -> Number:
 
 
 def tiles(w: Experts, height: int) -> Number:
-    """Tiles of ``height`` rows over all experts, whose last ones are not full; an expert that is touched has one at least.
+    """Tiles of ``height`` rows over all experts. Each touched expert has at least one, and its last tile may be partial.
 
     >>> tiles(Experts(4, 8, 16, 8, 2, 3), 2), tiles(Experts(10, 8, 16, 3, 1, 3, loads=(8, 1, 1)), 4)
     (6, 4)
@@ -94,7 +96,7 @@ def tiles(w: Experts, height: int) -> Number:
 
 
 def rows_per_expert(w: Experts) -> int:
-    """Rows of the fullest touched expert if they are spread evenly.
+    """Rows of the fullest touched expert under an even spread.
 
     >>> rows_per_expert(Experts(4, 8, 16, 8, 2, 3))
     3

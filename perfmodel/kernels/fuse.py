@@ -45,7 +45,7 @@ class FusedChain:
 
     @property
     def ops(self) -> Number:
-        """Operations, and kernels if each has its own.
+        """Number of operations, which is the number of kernels if none are fused.
 
         >>> FusedChain(1024, (1, 1, 2), 10).ops
         30
@@ -71,7 +71,7 @@ class Launches:
 
 
 def _kernel(w: FusedChain, name: str, operands: int, first: bool, last: bool, ops: Number = 1) -> Kernel:
-    """A kernel of the chain: ``first`` reads the input from memory, ``last`` writes the output there; the rest is handed on."""
+    """A kernel of the chain; ``first`` reads the input from memory, ``last`` writes the output there. Other tensors are handed on."""
     size, accesses = w.dtype.size, []
     if first:
         accesses.append(once("input", READ, w.elements, size))
@@ -133,18 +133,18 @@ class ChainResult:
 
     @property
     def launch_bound(self) -> int | None:
-        """Kernels that take no longer than their launch."""
+        """Number of kernels that take no longer than their launch."""
         if self.launch_s is None:
             return None
         return int(sum(part.count for part, cost in self.parts if cost.roofline_s <= self.launch_s))
 
 
 VARIANTS = (("unfused", unfused, "stream"), ("cuda-graph", unfused, "graph"), ("fused", fused, "stream"))
-"""Name, kernels, and which launch overhead counts."""
+"""Ways to run the chain: name, kernels, and the launch overhead that counts."""
 
 
 def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
-    """The chain unfused, as a graph, and fused. UnavailableError if the device has no peak for the dtype."""
+    """Results of the chain unfused, as a CUDA graph, and fused. UnavailableError if the device has no peak for the dtype."""
     results = []
     for name, listed, kind in VARIANTS:
         parts = [(launches, estimate(launches.kernel, device)) for launches in listed(w)]
@@ -173,12 +173,12 @@ def lower_bound(parts: list[tuple[Launches, Estimate]]) -> Number:
 
 def moved(parts: list[tuple[Launches, Estimate]], level: str) -> Traffic:
     """Bytes of all launches at ``level``, sram or dram."""
-    each = [(launches.count, getattr(cost, level)) for launches, cost in parts]
-    return sum((Traffic(count * one.read, count * one.write) for count, one in each), Traffic())
+    counted = [(launches.count, getattr(cost, level)) for launches, cost in parts]
+    return sum((Traffic(count * traffic.read, count * traffic.write) for count, traffic in counted), Traffic())
 
 
 def with_launches(parts: list[tuple[Launches, Estimate]], launch_s: Number) -> Number:
-    """Seconds if each kernel takes the longer of its launch and its roof, and none starts before the one before has ended."""
+    """Seconds of kernels that run one after another, each for the longer of its launch and its roof."""
     return sum(launches.count * maximum(launch_s, cost.roofline_s) for launches, cost in parts)
 
 
@@ -214,7 +214,7 @@ def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaS
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Times that someone printed, in seconds for ``calls`` calls; the device is not known.
+    """Published times in seconds for ``calls`` calls; the device is unknown.
 
     ``graph_s``: compiled, with CUDA graphs. ``fused_s``: compiled into one kernel, without them.
     """

@@ -55,7 +55,7 @@ class LatentDecode:
         return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
 
     def kernels(self, tile: Tile) -> list[Kernel]:
-        """Q and the cache read once, O written once, in the fastest arithmetic that is allowed; ``tile`` does not matter."""
+        """One kernel that reads Q and the cache once and writes O once, in ``compute_dtype``; ``tile`` is not used."""
         queries = self.batch * self.n * self.heads
         accesses = (
             once("Q", READ, queries * self.token_size, self.dtype.size),
@@ -73,7 +73,7 @@ class LatentDecode:
 
 
 def flops(w: LatentDecode) -> Number:
-    """Visible FLOP: a query sees the keys up to its own.
+    """FLOP on visible scores: a query sees the keys up to its own.
 
     >>> flops(LatentDecode(1, 128, 4096)) == 2 * 128 * 4096 * (576 + 512)
     True
@@ -94,7 +94,9 @@ class NarrowCacheAttention(Attention):
         return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
 
     def kernels(self, tile: Tile) -> list[Kernel]:
-        """The one kernel, which reads each K and V at their width."""
+        """One kernel, which reads K and V at their stored width."""
         [plain] = forward(self, tile)
-        accesses = tuple(in_bits(one, one.tensor, self.kv_bits) if one.tensor in ("K", "V") else one for one in plain.accesses)
+        accesses = tuple(
+            in_bits(access, access.tensor, self.kv_bits) if access.tensor in ("K", "V") else access for access in plain.accesses
+        )
         return [replace(plain, dtype=self.compute_dtype, accesses=accesses)]

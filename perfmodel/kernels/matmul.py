@@ -42,19 +42,18 @@ BOUND_SOURCE = (
 SCALE_SIZE = 4
 """Bytes of a scale of a block: fp32."""
 SCALE_BLOCKS = {"aiter-blockscale": 128}
-"""Edge of the blocks that share a scale, where operands in fp8 have one per block, by implementation.
+"""Edge of the blocks that share a scale, for implementations whose fp8 operands have a scale per block.
 
-Source: DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3: 1 x 128 of activations, 128 x 128 of weights.
-"""
+Source: DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3: 1 x 128 of activations, 128 x 128 of weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
     """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks.
 
-    ``scale_block``: an fp32 scale for that many elements of a row of A, and for a square of that edge of B; 0: none. ``stored``: bytes of
-    an element of B with its share of scales, where it is stored narrower than it is multiplied; 0: as ``dtype``. ``aligned``: elements
-    that the rows of A, B and C in memory are multiples of, where that is known of transposed operands; 0: of n and k.
+    ``scale_block``: elements of a row of A that share an fp32 scale, and edge of the squares of B that do; 0: no scales. ``stored``: bytes
+    of an element of B with its share of scales, if B is stored narrower than it is multiplied; 0: as ``dtype``. ``aligned``: number of
+    elements of which row lengths in memory are multiples, if known for transposed operands; 0: take n and k.
     """
 
     m: Number
@@ -123,12 +122,12 @@ class Matmul:
 
 
 def scale_block(implementation: str, dtype: str) -> int:
-    """Edge of the blocks of ``dtype`` that share a scale where ``implementation`` runs; 0 where none do."""
+    """Edge of the blocks that share a scale with ``implementation`` in ``dtype``; 0 if it has no such blocks."""
     return SCALE_BLOCKS.get(implementation, 0) if dtype == "fp8" else 0
 
 
 def scales(m: Number, n: Number, k: Number, batch: Number, block: int) -> tuple[Access, ...]:
-    """Reads of the scales of A [m, k] by 1 x ``block`` and of B [k, n] by its squares, each once; none without blocks.
+    """Reads of scales, each once: of A [m, k] per 1 x ``block``, of B [k, n] per square. Empty for ``block`` 0.
 
     >>> [access.bytes for access in scales(16, 256, 512, 1, 128)]
     [256, 32]
@@ -141,7 +140,7 @@ def scales(m: Number, n: Number, k: Number, batch: Number, block: int) -> tuple[
 
 
 def flops(w: Matmul) -> Number:
-    """FLOP, a multiply-add counts 2.
+    """FLOP; a multiply-add counts 2.
 
     >>> flops(Matmul(8192, 128, 8192))
     17179869184
@@ -159,7 +158,7 @@ def minimum_elements(w: Matmul) -> Number:
 
 
 def in_bytes(w: Matmul, elements: Number) -> Number:
-    """Bytes of ``elements`` of A, B and C, all of C among them, and of the scales.
+    """Bytes of ``elements`` of A, B and C, which include all of C, and of the scales.
 
     >>> from perfmodel.core.dtypes import PRODUCTS
     >>> in_bytes(Matmul(32, 64, 128, dtype=PRODUCTS["mxfp4"]), 32 * 128 + 128 * 64 + 32 * 64)
@@ -205,7 +204,7 @@ def extra_memory_bytes(w: Matmul) -> Number:
 
 
 def tile_reuse(w: Matmul, tile: Tile) -> Number:
-    """Factor by which loads are fewer than without tiles, where each multiply-add loads its two operands: T for T x T tiles.
+    """Factor by which tiles reduce loads, compared with two loads per multiply-add: T for T x T tiles.
 
     >>> tile_reuse(Matmul(64, 64, 64), Tile(2, 2))
     2.0
@@ -228,7 +227,7 @@ def wave_count(blocks: Number, slots: Number) -> Number:
 
 
 def wave_quantization(blocks: Number, slots: Number) -> Number:
-    """Share of the waves' slots that work.
+    """Share of the slots of all waves that have a block.
 
     >>> wave_quantization(120, 108)
     0.5555555555555556
@@ -253,9 +252,9 @@ def io_lower_bound(w: Matmul, on_chip: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class MatmulResult:
-    """One matmul on one device. ``slots`` blocks run at once; None, like ``occupancy``, where the profile has no limits.
+    """One matmul on one device. ``slots``: blocks that run at once. It and ``occupancy`` are None if the profile has no limits.
 
-    ``tile_asked``: rows and columns that were asked for.
+    ``tile_asked``: the rows and columns that the user gave.
     """
 
     workload: Matmul
@@ -285,12 +284,12 @@ def library_tile(device: Device, dtype: Dtype) -> Tile:
 
 
 def default_tile(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Tile:
-    """The tile with the edges given; without them the library's, or the largest that fits the SRAM."""
+    """The tile with the edges given; without them the library's tile, or the largest that fits the SRAM."""
     return choose_tile(w.dtype, on_chip(device), (w.m, w.n), library_tile(device, w.dtype), br, bc)
 
 
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None, tile: Tile | None = None) -> MatmulResult:
-    """``w`` with the edges of a tile given, in ``tile``, or in the default one.
+    """The result of ``w`` in ``tile``, or in the default tile with the edges given.
 
     UsageError if the edges given do not fit, UnavailableError without SRAM or peak.
     """

@@ -1,4 +1,4 @@
-"""Each number of a matrix product as its formula."""
+"""Explanation of a matrix product: each number with its formula."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def explain(result: MatmulResult) -> list[FormulaStep]:
 
 
 def _explain_slots(trace: Trace, tile: Tile, result: MatmulResult) -> Number | None:
-    """Occupancy of the tile, named; None where the profile has no limits."""
+    """Slots by the occupancy of the tile, as steps of ``trace``; None if the profile has no limits."""
     if result.occupancy is None:
         return None
     device = result.device

@@ -88,7 +88,7 @@ def _moved(w: Mlp, reads: tuple[str, ...], write: str, handed: tuple[str, ...]) 
 
 
 def _product(w: Mlp, formula: str, *handed: str) -> Kernel:
-    """The matmul of ``formula``, such as dW1 = x^T dz1; ``handed``: tensors that kernels pass on."""
+    """The matmul of ``formula``, such as dW1 = x^T dz1. ``handed``: tensors that one kernel hands to the next."""
     write, reads = formula.replace("^T", "").split(" = ")
     flop = layer_flops(w.batch, *((w.d_in, w.d_hidden) if "W1" in formula else (w.d_hidden, w.d_out)))
     work = matmul_work(w.dtype, flop)
@@ -137,7 +137,7 @@ class Cached:
 
 
 def cached(w: Mlp) -> Cached:
-    """What the backward pass needs of the forward pass.
+    """Bytes that the backward pass needs from the forward pass.
 
     >>> cached(Mlp(32, 1024, 4096, 1024))
     Cached(x=65536, a1=262144, sign_bits=16384)
@@ -180,9 +180,9 @@ def explain(w: Mlp, device: Device, direction: str) -> list[FormulaStep]:
     w = with_symbols(trace, w, _SYMBOLS)
     listed = explain_kernels(trace, KERNELS[direction](w), device, w.dtype)
     trace.define("memory", "bytes", memory_bytes(listed), "every tensor of the pass allocated at once")
-    kept = cached(w)
-    trace.define("cached x", "B, for dW1", kept.x)
-    trace.define("cached a1", "B, for dW2 and the ReLU", kept.a1)
-    trace.define("cached", "B, from forward to backward", kept.total)
-    trace.define("sign bits", "B, one bit per element of a1", kept.sign_bits)
+    saved = cached(w)
+    trace.define("cached x", "B, for dW1", saved.x)
+    trace.define("cached a1", "B, for dW2 and the ReLU", saved.a1)
+    trace.define("cached", "B, from forward to backward", saved.total)
+    trace.define("sign bits", "B, one bit per element of a1", saved.sign_bits)
     return sourced(trace, SOURCE)

@@ -1,4 +1,4 @@
-"""What a thread block fills of a device, and what a warp's load moves: the 32-byte sectors that a strided access touches."""
+"""Occupancy of a device by a thread block, and the 32-byte sectors that a strided load of a warp touches."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def sector_efficiency(stride: Number, element_bytes: Number, warp: Number = 32) 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Occupancy of a device by a block. ``access`` is None where none was asked about."""
+    """Occupancy of a device by a block. ``access``: a load of a warp, None if the question has none."""
 
     device: Device
     block: ThreadBlock
@@ -101,19 +101,21 @@ def evaluate(block: ThreadBlock, device: Device, access: StridedLoad | None = No
 
 
 def _check(block: ThreadBlock, access: StridedLoad | None, device: Device) -> None:
-    """UsageError for a block or an access that cannot be on ``device``, UnavailableError where sectors are not known."""
+    """UsageError for a block or an access that ``device`` cannot run, UnavailableError if its sectors are unknown."""
     positive_int("threads", block.threads)
     if block.registers is not None:
         positive_int("registers", block.registers)
     sram, limits = device.level("sram"), device.limits
-    for option, value, most in (
+    for option, value, highest in (
         ("threads", block.threads, limits.max_threads_per_block),
         ("registers", block.registers, limits.max_registers_per_thread),
         ("sram", block.sram_bytes, sram.per_block if sram else None),
     ):
-        if value is not None and most is not None and value > most.number:
+        if value is not None and highest is not None and value > highest.number:
             unit = " B" if option == "sram" else ""
-            raise UsageError(f"--{option} is {value}{unit}, more than a block on {device.id} can have", f"give at most {most.number}{unit}")
+            raise UsageError(
+                f"--{option} is {value}{unit}, more than a block on {device.id} can have", f"give at most {highest.number}{unit}"
+            )
     if access is None:
         return
     positive_int("stride", access.stride, 0)
@@ -127,13 +129,13 @@ def _check(block: ThreadBlock, access: StridedLoad | None, device: Device) -> No
 
 
 def _no_room(block: ThreadBlock, sm: Multiprocessor, filled: Occupancy) -> UsageError:
-    """A launch that fails: a block needs more than a whole multiprocessor has."""
+    """Error of a launch that fails because a block needs more than a whole multiprocessor has."""
     words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
     fix = "give fewer --threads or a smaller --sram"
     if "registers" in filled.limited_by and sm.registers is not None:
         per_warp = sm.registers // sm.partitions // -(-warps_per_block(block, sm) // sm.partitions)
-        most = per_warp // sm.register_unit * sm.register_unit // sm.warp
-        fix = f"give at most --registers {most} with {block.threads} threads"
+        fitting = per_warp // sm.register_unit * sm.register_unit // sm.warp
+        fix = f"give at most --registers {fitting} with {block.threads} threads"
     return UsageError(f"one block does not fit a multiprocessor: too few {words}", fix)
 
 

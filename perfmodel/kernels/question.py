@@ -1,4 +1,4 @@
-"""Questions about single kernels as a user puts them, and the workloads that they mean; attention has its own in ``attention/``."""
+"""Questions about single kernels: their options and the workloads that these mean. The question about attention is in ``attention/``."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ class RecomputeResult:
     @property
     def best(self) -> Level:
         """The level with the shortest known time among those that the tensor fits; else DRAM."""
-        known = [level for level in self.levels[1:] if level.fits and level.store_s is not None]
-        return min([self.levels[0], *known], key=lambda level: level.store_s or 0.0)
+        candidates = [level for level in self.levels[1:] if level.fits and level.store_s is not None]
+        return min([self.levels[0], *candidates], key=lambda level: level.store_s or 0.0)
 
     @property
     def recomputes(self) -> bool:
@@ -103,7 +103,7 @@ class RecomputeResult:
 
 
 def evaluate(w: Recompute, device: Device) -> RecomputeResult:
-    """Seconds of both ways on ``device``. UnavailableError if it has no peak for the dtype or no DRAM bandwidth."""
+    """Seconds to store and to recompute on ``device``. UnavailableError if it has no peak for the dtype or no DRAM bandwidth."""
     rates, levels = rates_of(device, w.dtype), []
     for level, bandwidth in ((device.dram, rates.dram), (device.level("l2"), rates.l2)):
         if level is not None:

@@ -145,16 +145,16 @@ def choose_tile(
 def _misfit(tile: Tile, size: int, chip: OnChip, square: int | None) -> UsageError:
     sram, registers = held_bytes(tile, size, chip)
     short = {"SRAM per block": (sram, chip.sram), "registers per multiprocessor": (registers, chip.registers)}
-    what, (needed, has) = next((name, pair) for name, pair in short.items() if pair[0] > pair[1])
-    message = f"a {tile.br} x {tile.bc} tile needs {needed:,} B of {what}, {needed - has:,} B more than the {has:,} B there are"
+    resource, (needed, has) = next((name, pair) for name, pair in short.items() if pair[0] > pair[1])
+    message = f"a {tile.br} x {tile.bc} tile needs {needed:,} B of {resource}, {needed - has:,} B more than the {has:,} B there are"
     fix = "give a device (or --sram) with more SRAM per block" if square is None else f"--tile-m {square} --tile-n {square} fits"
     return UsageError(message, fix)
 
 
 def tile_block(tile: Tile, size: Number, device: Device) -> ThreadBlock:
     """The thread block of ``tile``: its slices in SRAM, and the most registers a thread can have, which large sums take."""
-    most, held = device.limits.max_registers_per_thread, device.limits.registers_per_multiprocessor
-    registers = None if most is None else int(most.number)
-    if registers is not None and held is not None:
-        registers = min(registers, int(held.number) // tile.threads // 8 * 8)  # nvcc allots them in eights
+    per_thread, per_multiprocessor = device.limits.max_registers_per_thread, device.limits.registers_per_multiprocessor
+    registers = None if per_thread is None else int(per_thread.number)
+    if registers is not None and per_multiprocessor is not None:
+        registers = min(registers, int(per_multiprocessor.number) // tile.threads // 8 * 8)  # nvcc allots them in eights
     return ThreadBlock(tile.threads, registers, slices_bytes(tile, size))

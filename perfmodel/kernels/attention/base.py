@@ -1,4 +1,4 @@
-"""What an attention algorithm is, and what the fused ones share."""
+"""The contract of an attention algorithm, and functions that the fused ones share."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Algorithm:
 
 
 SOFTMAX_VECTOR = 4
-"""Vector FLOP per score of a softmax: max, subtract (or scale and subtract), sum, divide or rescale; and of its backward."""
+"""Vector FLOP per score of a softmax (max, scale and subtract, sum, divide or rescale), and of its backward pass."""
 MASK_VECTOR = 1
 SCALE_VECTOR = 1
 DROPOUT_VECTOR = 2
-"""Compare and scale; drawing the random number is not counted."""
+"""Vector FLOP per score of dropout: compare and scale. Drawing the random number is not counted."""
 FUSED_VECTOR = f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
-"""What vector operations count in a fused kernel, in words."""
+"""Sentence that says which vector operations a fused kernel counts."""
 
 
 def fused_vector_work(w: Attention) -> int:

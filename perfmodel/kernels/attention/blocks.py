@@ -80,7 +80,7 @@ def without(members: Moments) -> Moments:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Sums over computed blocks: query ``rows``; ``seeing``, rows that see a key of their block; ``scores``; ``visible`` ones."""
+    """Sums over computed blocks: query ``rows``, rows ``seeing`` a key of their block, ``scores``, and ``visible`` scores."""
 
     rows: int = 0
     seeing: int = 0
@@ -96,7 +96,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class BlockGrid:
-    """Blocks of one walk and what a mask leaves of them."""
+    """The blocks of one walk, of which a causal mask hides some."""
 
     rows: int
     keys: int
@@ -116,10 +116,10 @@ class BlockGrid:
         return int(ceil_div(self.keys, self.bc))
 
     def _beyond(self, row: int, key: int) -> int:
-        """Visible scores above ``row`` and from ``key`` on, were there keys without end."""
+        """Visible scores in the rows before ``row`` and from ``key`` on, if the keys had no end."""
         queries, rest = divmod(row, self.group)
-        whole = every(max(queries + self.reach - key, 0) + 1)[1] - every(max(self.reach - key, 0) + 1)[1]
-        return self.group * whole + rest * max(queries + self.reach + 1 - key, 0)
+        whole_queries = every(max(queries + self.reach - key, 0) + 1)[1] - every(max(self.reach - key, 0) + 1)[1]
+        return self.group * whole_queries + rest * max(queries + self.reach + 1 - key, 0)
 
     def block(self, i: int, j: int) -> Tally:
         """One block; nothing if it is outside the grid or hidden.

@@ -1,7 +1,7 @@
-"""Where a tiled algorithm stops paying: the N, d and M at which it moves as much as standard attention, or takes as long; SRAM sizes.
+"""Borders in N, d and M beyond which a tiled algorithm moves or takes no less than standard attention; and a sweep over SRAM sizes.
 
-Found by bisection on the exact counts, so partial tiles, statistics and linear terms are in; partial tiles also make wins and
-losses alternate near a border, of which one is reported. The law of the leading terms is given beside where there is one.
+Borders are found by bisection on the exact counts, with partial tiles, statistics and linear terms. Near a border, partial tiles make wins
+and losses alternate; one of the turns is reported. Some algorithms also have a law of the leading terms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.walk import row_tiles
 
 LARGEST = {"n": 1 << 40, "d": 1 << 20, "sram_bytes": 1 << 40}
-"""Where the search gives up: beyond any sequence, head or on-chip memory."""
+"""Largest value searched, beyond any sequence, head or on-chip memory."""
 
 MEASURES: dict[str, Callable[[AttentionResult], float]] = {
     "accesses": lambda result: result.total.access_bytes,
@@ -32,8 +32,8 @@ MEASURES: dict[str, Callable[[AttentionResult], float]] = {
 class Crossover:
     """Limits within which ``algorithm`` beats standard attention by ``measure``, each with the other sizes held.
 
-    ``first_n``: smallest sequence length; ``last_d``: largest head dim; ``first_sram_bytes``: smallest M; None where no
-    border was found (``wins_here`` then tells on which side everything lies). ``law``: what the leading terms alone say of d.
+    ``first_n``: smallest sequence length; ``last_d``: largest head dim; ``first_sram_bytes``: smallest M. They are None if no border was
+    found; ``wins_here`` then says which side all values are on. ``law``: the condition on d by the leading terms alone.
     """
 
     algorithm: Algorithm
@@ -47,7 +47,7 @@ class Crossover:
 
 
 def crossover(algorithm: Algorithm, w: Attention, device: Device, sram_bytes: int, measure: str) -> Crossover:
-    """Borders of ``algorithm`` around the workload ``w``, forward pass; accesses in bytes or time at the roof."""
+    """Borders of ``algorithm`` around the forward pass of ``w``, by ``measure``: bytes of accesses or time at the roof."""
     amount, standard = MEASURES[measure], find("standard")
 
     def wins(n: int, d: int, m: int) -> bool:
@@ -77,7 +77,7 @@ def crossover(algorithm: Algorithm, w: Attention, device: Device, sram_bytes: in
 
 
 def crossovers(comparison: Comparison) -> list[Crossover]:
-    """Every tiled algorithm of ``comparison`` by every measure; UsageError if there is none."""
+    """Borders of every tiled algorithm of ``comparison`` by every measure; UsageError if it has none."""
     tiled = comparison.tiled_in_sram()
     if comparison.tile_given:
         raise UsageError("--crossover lets each algorithm choose its tile", "leave out --block-q and --block-kv")
@@ -88,12 +88,12 @@ def crossovers(comparison: Comparison) -> list[Crossover]:
 
 
 def _first(holds: Callable[[int], bool], largest: int) -> int | None:
-    """An x at which ``holds`` turns true for good or for a while (partial tiles); None if it is false at ``largest``."""
+    """An x at which ``holds`` turns true, perhaps not for good (partial tiles); None if it is false at ``largest``."""
     return _border(holds, 0, largest) if holds(largest) else None
 
 
 def _last(holds: Callable[[int], bool], largest: int) -> int | None:
-    """An x after which ``holds`` turns false for good or for a while (partial tiles); None if false at 1 or true throughout."""
+    """An x after which ``holds`` turns false, perhaps not for good; None if it is false at 1 or true at ``largest``."""
     return None if not holds(1) or holds(largest) else _border(lambda x: not holds(x), 1, largest) - 1
 
 
@@ -122,28 +122,28 @@ class SramPoint:
 
 
 def sram_sweep(comparison: Comparison) -> list[SramPoint]:
-    """Every tiled algorithm of ``comparison``, forward, at the SRAM sizes that it names."""
+    """The forward pass of every tiled algorithm of ``comparison`` at each of its SRAM sizes."""
     return [SramPoint(a, m, _best(a, comparison, m)) for a in comparison.tiled_in_sram() for m in comparison.sram_sizes]
 
 
 def _best(algorithm: Algorithm, comparison: Comparison, sram_bytes: int) -> AttentionResult | None:
-    """The result with the fewest accesses over the tiles that fill the SRAM or, with fp32 scores and sums, the registers."""
+    """The result with the fewest accesses among tiles that fill the SRAM, or the registers with fp32 scores and sums."""
     w, device = comparison.workload, comparison.device
     registers = device.limits.registers_per_multiprocessor
     tiling = algorithm.tiling
     assert tiling is not None
 
     def fits(tile: Tile) -> bool:
-        held = tile.br * (tile.bc + w.dv)
+        accumulators = tile.br * (tile.bc + w.dv)
         in_sram = tiling.sram_elements(w, tile, FORWARD) * w.dtype.size <= sram_bytes
-        return bool(in_sram and (registers is None or held <= registers.number))
+        return bool(in_sram and (registers is None or accumulators <= registers.number))
 
     results = [evaluate(algorithm, w, device, FORWARD, sram_bytes, tile.br, tile.bc) for tile in _filling_tiles(fits)]
     return min(results, key=lambda result: result.total.access_bytes, default=None)
 
 
 def _filling_tiles(fits: Callable[[Tile], bool]) -> Iterator[Tile]:
-    """For one edge at 1, 2, 4, ... 64 granules, the largest other edge that fits."""
+    """Tiles with one edge of 1, 2, 4, ... 64 granules and the largest other edge that ``fits`` allows."""
     for edge in (GRANULE << power for power in range(7)):
         for flip in (False, True):
 

@@ -1,4 +1,4 @@
-"""Run algorithms over a workload on a device: tiles chosen, kernels listed, each estimated; IO lower bounds; numbers explained.
+"""Algorithms evaluated on a workload and a device: tile, kernels, the estimate of each, IO lower bounds, and explanations.
 
 The IO bounds are those of exact attention in the two-level model: SRAM of M elements, everything else memory.
 """
@@ -44,12 +44,12 @@ class AttentionResult:
 
     @property
     def parts(self) -> tuple[AttentionResult, ...]:
-        """The passes of a sum; a single pass itself."""
+        """The two passes of a sum, or the result itself."""
         return self.passes or (self,)
 
 
 def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device) -> int | None:
-    """M of the device in bytes; None where it has none and no algorithm needs one."""
+    """M of the device in bytes; None if the profile lacks it and no algorithm needs it."""
     tiled = any(algorithm.tiling and algorithm.tiling.in_sram for algorithm in algorithms)
     sram = device.level("sram")
     return device.sram_per_block if tiled or (sram and sram.per_block) else None
@@ -70,7 +70,7 @@ def evaluate(
 
 
 def evaluate_tile(algorithm: Algorithm, w: Attention, device: Device, direction: str, tile: Tile) -> AttentionResult:
-    """One pass of ``algorithm`` with ``tile``, complete."""
+    """One pass of ``algorithm`` with a ``tile`` that is complete."""
     listed = (algorithm.forward if direction == FORWARD else algorithm.backward)(w, tile)
     kernels = [(kernel, estimate(kernel, device)) for kernel in listed]
     size, extra = memory(listed, w)
@@ -79,7 +79,7 @@ def evaluate_tile(algorithm: Algorithm, w: Attention, device: Device, direction:
 
 
 def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
-    """Bytes of all tensors of ``kernels``, inputs and outputs at their full size, and the part beyond those."""
+    """Bytes of all tensors of ``kernels``, with inputs and outputs at their full size; and the part beyond inputs and outputs."""
     rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
     full = {"Q": rows * w.d, "O": rows * w.dv, "K": keys * w.d, "V": keys * w.dv}
     full |= {f"d{name}": elements for name, elements in full.items()} | {"mask": w.n * w.kv_len}
@@ -91,7 +91,7 @@ def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
 
 
 def both(forward: AttentionResult, backward: AttentionResult) -> AttentionResult:
-    """Forward and backward pass as one."""
+    """The sum of the forward and the backward pass."""
     return AttentionResult(
         forward.algorithm,
         BOTH,
@@ -114,7 +114,7 @@ def compare(
     br: int | None = None,
     bc: int | None = None,
 ) -> list[AttentionResult]:
-    """Every algorithm over every pass; after a forward and a backward result comes their sum."""
+    """Results of every algorithm for every pass, followed by the sum where both passes were asked for."""
     results: list[AttentionResult] = []
     for algorithm in algorithms:
         passes = [evaluate(algorithm, w, device, direction, sram_bytes, br, bc) for direction in directions]
@@ -207,7 +207,7 @@ def explain(result: AttentionResult, w: Attention, device: Device, sram_bytes: i
 
 
 def _traced_tile(trace: Trace, tile: Tile | None, w: Attention, m: Number | None) -> Tile:
-    """The tile as symbols; B_c and B_r as their formulas where M set them."""
+    """The tile as symbols of ``trace``; B_c and B_r get formulas if M set them."""
     if tile is None:
         return Tile(1, 1)
     by_sram = None if m is None else paper_tile_edges(w, m)

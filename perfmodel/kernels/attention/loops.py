@@ -1,7 +1,7 @@
-"""Loops of an algorithm as they run: what the ``walk`` of each is written with.
+"""Parts of the walks of algorithms: their loops, step by step, as they run.
 
-A walk yields every load and store of the published listing, in its order, for shapes small enough to step through. Tests hold the
-closed forms of the algorithm against it, so it may use none of them.
+A walk yields every load and store of the published listing, in its order, for shapes small enough to step through. Tests hold the closed
+forms of the algorithm against it, so it may use none of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Head:
         return range(self.w.row_group * self.w.n)
 
     def sees(self, rows: Sequence[int], keys: Sequence[int]) -> bool:
-        """Whether the mask leaves any of these scores."""
+        """Whether any of these scores is visible."""
         return any(visible(self.w, row // self.w.row_group, key) for row, key in product(rows, keys))
 
 
@@ -80,7 +80,7 @@ def tensors(w: Attention, walks: Sequence[Head], rows: Sequence[int], keys: Sequ
 
 
 def everything(w: Attention) -> dict[str, tuple[Sequence[Hashable], int]]:
-    """All of every tensor, over batch and heads."""
+    """All rows of every tensor, over batch and heads."""
     return tensors(w, heads(w), range(w.row_group * w.n), range(w.kv_len))
 
 
@@ -102,7 +102,7 @@ def zeros(at: Tensors, *names: str) -> Iterator[Move]:
 def keys_outermost(
     w: Attention, tile: Tile, step: str, stored: str, computes: Callable[[Head, range, range], bool] = Head.sees
 ) -> Iterator[Move]:
-    """K_j, V_j stay, the query tiles that see them stream past, each with ``step``; then ``stored``. ``computes``: whether a pair runs."""
+    """Moves of loops over key tiles: each query tile that ``computes`` with one makes ``step``; then ``stored`` is stored."""
     for head in heads(w):
         for keys in cut(w.kv_len, tile.bc):
             yield from moves(tensors(w, [head], (), keys), "K & V ->")
@@ -113,7 +113,7 @@ def keys_outermost(
 
 
 def group_sum(w: Attention) -> Iterator[Move]:
-    """dK and dV of the query heads of a group, each stored apart: read, added up and stored."""
+    """Moves that add up dK and dV, stored for each query head, over the heads of a group."""
     for name, width in (("dK", w.d), ("dV", w.dv)):
         if w.row_group < w.group:
             for heads_stored in (w.heads, w.kv_heads):

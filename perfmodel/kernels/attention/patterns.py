@@ -44,7 +44,7 @@ class Density:
         return f"density {self.numerator / self.denominator:g}"
 
     def obstacle(self, w: Attention) -> str | None:
-        """None, as any mask scales along."""
+        """None: a density scales with any mask."""
         return None
 
     def counts(self, w: Attention, br: Number, bc: Number) -> BlockCounts:
@@ -90,7 +90,7 @@ def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attentio
         numbers = checked(*sizes)
     else:
         numbers = (deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts))))
-    return BlockCounts(*(heads * each for each in numbers))
+    return BlockCounts(*(heads * number for number in numbers))
 
 
 def _column(count: Callable[..., tuple[int, ...]], index: int, *sizes: Number) -> Number:

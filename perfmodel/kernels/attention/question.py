@@ -1,4 +1,4 @@
-"""The options of a question about attention, all optional, and how they become a workload and an answer."""
+"""The question about attention: its options, and how they become a workload and a comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.kernels.attention.request import Comparison
 
 RARER = "Rarer options"
-"""Their heading in ``--help``."""
+"""Heading in ``--help`` of options that few need."""
 DEFAULT_ALGORITHMS = ("standard", "flash")
 PASSES = {"forward": ["forward"], "backward": ["backward"], "both": ["forward", "backward"]}
 
@@ -54,11 +54,11 @@ class AttentionQuestion(Question):
     hardware: str | None = as_in(Common, "hardware")
 
     def passes(self) -> list[str]:
-        """The single passes that are asked for; none where there is no such pass."""
+        """The single passes asked for; empty for an unknown pass."""
         return PASSES.get("forward" if self.direction is None else self.direction, [])
 
     def of(self, algorithm: Algorithm, compared: Iterable[Algorithm]) -> AttentionQuestion:
-        """This question of one of the ``compared`` algorithms: without options that only others of them read."""
+        """This question for one of the ``compared`` algorithms, without options that only the others read."""
         from perfmodel.kernels.attention.request import READ_BY, is_read
 
         passes, others = self.passes(), list(compared)
@@ -79,14 +79,14 @@ class AttentionQuestion(Question):
         if self.packed is not None and self.kv_heads in (None, heads):
             written = "--packed" if self.packed else "--unpacked"
             raise UsageError(f"{written} is for query heads that share K and V", "give fewer --kv-heads than --heads, or leave it out")
-        given = {one.name: value for one in fields(Attention) if (value := getattr(self, one.name, None)) is not None}
+        given = {field.name: value for field in fields(Attention) if (value := getattr(self, field.name, None)) is not None}
         shape = {"n": n, "kv_len": n, "d": d, "dv": d, "kv_heads": heads, "packed": n == 1, **given}
         dtype, pattern = dtype_named("fp16" if self.dtype is None else self.dtype), block_pattern(self.sparsity, self.pattern)
         causal = bool(self.causal) or self.window is not None
         return Attention(**{**shape, "dtype": dtype, "causal": causal, "sparsity": pattern, "dropout": self.dropout or 0.0}).check()
 
     def compare(self, device: Device) -> Comparison:
-        """Evaluate every algorithm that was asked for on ``device``."""
+        """The comparison of all algorithms asked for, evaluated on ``device``."""
         from perfmodel.core.checks import dtype_on
         from perfmodel.kernels.attention.evaluate import compare, sram_bytes_for
         from perfmodel.kernels.attention.request import Comparison

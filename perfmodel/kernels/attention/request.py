@@ -38,17 +38,17 @@ class Comparison:
         return self.block_q is not None or self.block_kv is not None
 
     def passes(self) -> list[str]:
-        """The single passes that were asked for."""
+        """The single passes asked for."""
         return [FORWARD, BACKWARD] if self.direction == BOTH else [self.direction]
 
     def shown(self) -> list[AttentionResult]:
-        """Results of the pass that was asked for: the sum where it was both."""
+        """Results of the pass asked for, or the sums if both were."""
         return [result for result in self.results if result.direction == self.direction]
 
     def standard(self, direction: str) -> AttentionResult | None:
         """The result of standard attention for one pass, None if it was not asked for."""
-        found = (result for result in self.results if result.algorithm.name == "standard" and result.direction == direction)
-        return next(found, None)
+        matching = (result for result in self.results if result.algorithm.name == "standard" and result.direction == direction)
+        return next(matching, None)
 
     def tiled_in_sram(self) -> list[Algorithm]:
         """The algorithms with a forward result whose tiles live in SRAM."""
@@ -57,7 +57,7 @@ class Comparison:
 
 
 Rule = tuple[str, str, Callable[[Algorithm, str], bool]]
-"""What reads an option, in words; what to add; whether an algorithm does in a pass."""
+"""Phrase that says what reads an option, the fix, and a test whether an algorithm reads it in a pass."""
 
 
 def _only(name: str) -> Rule:
@@ -90,7 +90,7 @@ READ_BY: dict[str, Rule] = {
     "sparsity": _only("block-sparse"),
     "pattern": _only("block-sparse"),
 }
-"""Options that are absent here are read by every algorithm in every pass."""
+"""Rules by option. An option without a rule is read by every algorithm in every pass."""
 
 
 def is_read(option: str, algorithms: Sequence[Algorithm], passes: Sequence[str]) -> bool:

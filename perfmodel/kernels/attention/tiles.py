@@ -1,4 +1,4 @@
-"""Which tile: the one given, the published kernel's, or the largest that fits."""
+"""The tile of an algorithm: the one given, the published kernel's, or the largest that fits."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.base import Algorithm, Tiling
 
 LARGEST_EDGE = 128
-"""Edge of the largest square tile proposed where no published kernel sets one: FlashAttention-2's largest."""
+"""Edge of the largest square tile proposed if no published kernel sets one; the largest edge of FlashAttention-2."""
 
 _FA2 = "FlashAttention-2's"
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A tile of FlashAttention-2's launch templates and when it is chosen; None means whichever."""
+    """A tile of FlashAttention-2's launch templates and the conditions for its choice; None means any."""
 
     direction: str
     head_dim: int
@@ -94,8 +94,8 @@ def fitting_tile(
 ) -> Tile:
     """The tile of ``algorithm`` for one pass, before its ``complete``: ``br`` and ``bc`` where given, its default otherwise.
 
-    Of lengths it depends on query rows up to LARGEST_EDGE alone: see ``tallest``. UsageError if it does not fit ``sram_bytes``, with how
-    much is missing and a tile that would fit.
+    Lengths matter only through the query rows up to LARGEST_EDGE (``tallest``). If the tile does not fit ``sram_bytes``, the UsageError
+    says how much is missing and which tile would fit.
     """
     tiling = algorithm.tiling
     if tiling is None:
@@ -121,11 +121,11 @@ def _misfit(
     algorithm: Algorithm, tiling: Tiling, w: Attention, direction: str, sram_bytes: int, tile: Tile, fitting: Tile | None
 ) -> UsageError:
     needed = tiling.sram_elements(w, tile, direction) * w.dtype.size
-    what = f"{algorithm.name} {direction}: a {tile.br} x {tile.bc} tile"
+    tile_text = f"{algorithm.name} {direction}: a {tile.br} x {tile.bc} tile"
     if fitting is None:
-        what = f"{algorithm.name} {direction}: --d {w.d} is larger than any tile: even {tile.br} x {tile.bc}"
+        tile_text = f"{algorithm.name} {direction}: --d {w.d} is larger than any tile: even {tile.br} x {tile.bc}"
     missing = f"{needed - sram_bytes:,} B more than the {sram_bytes:,} B of a block"
-    message = f"{what} keeps {tiling.resident[direction]} in SRAM, {needed:,} B, {missing}"
+    message = f"{tile_text} keeps {tiling.resident[direction]} in SRAM, {needed:,} B, {missing}"
     if fitting is None:
         return UsageError(message, "give a smaller --d or a device (or --sram) with more SRAM per block")
     return UsageError(message, f"--block-q {fitting.br} --block-kv {fitting.bc} fits (SRAM: {format_binary(sram_bytes)})")

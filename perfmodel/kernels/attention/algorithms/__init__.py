@@ -18,8 +18,8 @@ _ORDER = ("standard", "flash1", "flash2")
 
 def names() -> list[str]:
     """Canonical names, the reference algorithm first."""
-    found = [name.replace("_", "-") for name in module_names(__path__)]
-    return sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    algorithm_names = [name.replace("_", "-") for name in module_names(__path__)]
+    return sorted(algorithm_names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
 
 
 def find(name: str) -> Algorithm:

@@ -22,7 +22,7 @@ from perfmodel.kernels.attention.walk import visited_tiles
 
 
 def several_passes(w: Attention, tile: Tile, passes: int, vector: int, exponentials: int) -> Kernel:
-    """One fused kernel of ``passes`` over the keys, with so many operations and exponentials per score in all of them together."""
+    """One fused kernel of ``passes`` over the keys. ``vector`` operations and ``exponentials`` are per score, summed over the passes."""
     [kernel], scores = single_pass(w, tile), w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
 
     def again(access: Access) -> Access:
@@ -37,7 +37,7 @@ def several_passes(w: Attention, tile: Tile, passes: int, vector: int, exponenti
 
 
 def query_tiles(passes: int, w: Attention, tile: Tile) -> Iterator[Move]:
-    """Query tiles, past which the keys stream once per pass, and V in the last."""
+    """Moves of every query tile: the keys stream past it once per pass, V in the last pass only."""
     for head in heads(w):
         for rows in cut(len(head.rows), tile.br):
             yield from moves(tensors(w, [head], rows, ()), "Q ->")
@@ -49,7 +49,7 @@ def query_tiles(passes: int, w: Attention, tile: Tile) -> Iterator[Move]:
 
 
 def algorithm(softmax: str, count: str, passes: int, vector: int, exponentials: int) -> Algorithm:
-    """The algorithm of ``passes`` (``count`` in words) of that ``softmax``, with so many operations and exponentials per score."""
+    """The algorithm of ``passes`` (``count`` in words) with that ``softmax``; ``vector`` operations and ``exponentials`` are per score."""
 
     def forward(w: Attention, tile: Tile) -> list[Kernel]:
         """One fused kernel: 2 n d + (p + 1) n d T_r + n elements in p passes for a square problem without mask.

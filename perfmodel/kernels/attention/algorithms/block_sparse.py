@@ -25,7 +25,7 @@ NO_PATTERN = "which blocks are nonzero? give --sparsity, such as 0.25, or --patt
 
 
 def by_blocks(w: Attention) -> bool:
-    """Whether the tiles are the blocks of a pattern: then another tile computes other scores. A density fits any tile."""
+    """Whether the tiles are the blocks of a pattern, so that another tile would compute other scores. A density fits any tile."""
     return not isinstance(w.sparsity, Density)
 
 
@@ -90,7 +90,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def _nonzero(w: Attention, i: int, j: int, columns: int) -> bool:
-    """Whether the pattern has block (i, j), by its definition; of a density, which does not say, every one."""
+    """Whether the pattern has block (i, j). A density does not say which blocks it has: every one counts."""
     match w.sparsity:
         case Blocks(pairs=pairs):
             return (i, j) in pairs

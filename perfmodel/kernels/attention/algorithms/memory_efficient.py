@@ -55,7 +55,7 @@ RECOMPUTE_VECTOR = 1  # subtract the logsumexp
 GRADIENT_VECTOR = 2  # subtract D, multiply
 ROW_SUM_VECTOR = 2  # D = rowsum(dO * O): multiply, add
 SERIAL = Launch(1, 1, 0, Tile(1, 1).threads, lockstep=True, serial=True)
-"""One scan after another through each buffer."""
+"""Launch in which the scans of a buffer run one after another."""
 PARTIAL_SIZE = 4
 """Bytes of a partial O element: fp32."""
 
@@ -74,9 +74,9 @@ def _key_chunks(w: Attention, tile: Tile) -> Number:
 
 
 def _looped(tensor: str, kind: str, elements: Number, size: int, footprint: Number, compulsory: Number | None = None) -> Access:
-    """A tensor or buffer that every chunk passes through again. DRAM sees it again as far as the L2 has lost it.
+    """Accesses to a tensor or buffer that every chunk uses again; it passes through DRAM again as far as the L2 has lost it.
 
-    ``compulsory`` is None for what an earlier kernel of the pair has just touched: with small chunks the L2 would have it.
+    ``compulsory`` is None if an earlier kernel of the pair has just touched it, as the L2 holds small chunks.
     """
     needed = 0 if compulsory is None else compulsory
     return Access(tensor, kind, elements, size, footprint, needed, handoff=compulsory is None, reread=True)
@@ -103,12 +103,12 @@ def _keys(w: Attention, tile: Tile, tensor: str, width: Number, *, first: bool =
 def _partials(w: Attention, tile: Tile, tensor: str, kind: str, width: Number, *, saved: bool = False) -> Access:
     """One row of fp32 per query row and key chunk; alive for one query chunk, or ``saved`` for the backward pass."""
     rows = w.query_heads * (w.n if saved else minimum(tile.br, w.n))
-    each = _key_chunks(w, tile) * width
-    return _looped(tensor, kind, each * query_rows(w), PARTIAL_SIZE, each * rows)
+    per_query_row = _key_chunks(w, tile) * width
+    return _looped(tensor, kind, per_query_row * query_rows(w), PARTIAL_SIZE, per_query_row * rows)
 
 
 def _added_up(w: Attention, tile: Tile, tensor: str, width: Number) -> tuple[Access, ...]:
-    """dK or dV: zero at first, read and written once per query chunk, summed over a group at the end."""
+    """Accesses to dK or dV: filled with zeros, read and written once per query chunk, summed over a group at the end."""
     per_walk, size = w.row_heads * w.kv_len * width, w.dtype.size
     passes, stored = _query_chunks(w, tile) * per_walk, key_rows_stored(w) * width
     return (
@@ -120,12 +120,12 @@ def _added_up(w: Attention, tile: Tile, tensor: str, width: Number) -> tuple[Acc
 
 
 def _masks(w: Attention, tile: Tile) -> dict[str, Access]:
-    """A chunk of the mask is read by all heads before the next one."""
+    """Kernels that apply masks; all heads read a chunk of the mask before the next one."""
     return unfused_masks(w, w.query_heads * _query_chunks(w, tile) * _key_chunks(w, tile))
 
 
 def _dropout(w: Attention, tile: Tile) -> tuple[str, list[Kernel]]:
-    """The probabilities that meet V, and the kernel that makes them."""
+    """Name of the probabilities that multiply V, and the dropout kernel that makes them if there is one."""
     if not w.dropout:
         return "P", []
     accesses = _scores(w, tile, "P", READ), _scores(w, tile, "dropped P", WRITE)

@@ -26,11 +26,11 @@ from perfmodel.kernels.attention.walk import key_tiles, row_tiles
 
 MAX_SPLITS = 128
 FULL_ENOUGH = 0.8
-"""Share of the slots that blocks of unsplit keys must fill for splits not to pay."""
+"""Share of the slots that blocks of unsplit keys must fill; below it, splits pay."""
 NEARLY_BEST = 0.85
 """The heuristic takes the fewest splits that reach this share of the best wave efficiency."""
 CASES = 4096
-"""Cases evaluated in one array, each with a column of MAX_SPLITS numbers."""
+"""Cases evaluated in one array, in which each has a column of MAX_SPLITS numbers."""
 BLOCKS_PER_MULTIPROCESSOR = 2
 COMBINE_VECTOR = 2  # per partial element: multiply by its weight, add
 PARTIAL_SIZE = 4
@@ -51,7 +51,7 @@ def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) 
 
 
 def effective_splits(key_tiles: Number, splits: Number) -> Number:
-    """Splits that hold a tile, if each takes ceil(T_c / s) of them.
+    """Number of splits that hold a tile if each takes ceil(T_c / s) tiles.
 
     >>> effective_splits(64, 11), effective_splits(64, 12), effective_splits(3, 128)
     (11, 11, 3)
@@ -80,7 +80,7 @@ def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
 
 
 def _efficiency(blocks: Number, slots: Number) -> Number:
-    """Share of the waves' slots that work."""
+    """Share of the slots of all waves that have a block."""
     return blocks / slots / ceil_div(blocks, slots)
 
 
@@ -138,8 +138,8 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     s = label("s", "splits launched", effective_splits(key_tiles(w, tile.bc), tile.splits))
     several = tile.splits != 1  # a deferred number is taken for more
     cut = label("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
-    each = label("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
-    parts = each * query_rows(w)
+    per_row = label("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
+    parts = per_row * query_rows(w)
     split = forward_kernel(w, tile, "split", s)
     stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)
     split = replace(split, accesses=(*split.accesses, *stored))
