@@ -54,7 +54,7 @@ def test_a_router_is_as_uneven_as_usual_while_serving():
     for name, given, kept in (("qwen3-235b-a22b", None, TYPICAL_IMBALANCE), ("qwen3-235b-a22b", 0.0, 0.0), ("llama-3.1-8b", None, 0.0)):
         model = find_model(name)
         step = ModelPass("decode", 1, 1, 1, BF16, split=Split(tp=4), imbalance=given)
-        assert step_times(model, device, engine, step, fallbacks).like.imbalance == kept
+        assert step_times(model, device, engine, step, fallbacks).base_pass.imbalance == kept
 
 
 @pytest.mark.parametrize("tokens", [8, 16, 64])

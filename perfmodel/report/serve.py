@@ -53,7 +53,7 @@ def report(found: ServingAnswer, pictures: bool = False) -> Report:
 
 
 def _inputs(found: ServingAnswer) -> dict[str, Any]:
-    load, split, batching, like = found.load, found.split, found.engine.batching, found.times.like
+    load, split, batching, like = found.load, found.split, found.engine.batching, found.times.base_pass
     return {
         "model": found.memory.model.name,
         "engine": found.engine.id,
@@ -72,7 +72,7 @@ def _inputs(found: ServingAnswer) -> dict[str, Any]:
 def _weights(found: ServingAnswer) -> str:
     """The format of the weights as a file names it, in a word; empty where they are all stored in one of ``weight_bits``."""
     quantized = found.memory.model.quantized
-    if quantized is None or not found.times.like.weights_from_file:
+    if quantized is None or not found.times.base_pass.weights_from_file:
         return ""
     return quantized.main.name if " " in quantized.words and quantized.main is not None else quantized.words
 
@@ -176,7 +176,7 @@ def _title(found: ServingAnswer) -> str:
     users = counted(load.concurrency or 0, "user") if load.rate is None else f"{load.rate:g} requests/s"
     cut = split_words(found.split)
     if (p := found.pools) is not None:
-        first = split_words(p.prefill.like.split) or "1 GPU"
+        first = split_words(p.prefill.base_pass.split) or "1 GPU"
         cut = f"{p.prefill_workers} x ({first}) to {p.workers} x ({cut or '1 GPU'})"
     if found.times.host is not None:
         on_gpu, rest = len(found.times.model.layers), len(found.times.host.layers.layers)

@@ -118,7 +118,7 @@ def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fal
         one = options.in_formats(formats)
         model, stored = served_as(find_model(options.name), one.weights_dtype)
         options.check_lengths(model)
-        models[formats], like = model, one.like(model, device, Split(), stored)
+        models[formats], like = model, one.base_pass(model, device, Split(), stored)
         found[formats] = search(model, device, gpus, load, known, like, targets, fallbacks, options.disaggregated, options.concurrency)
     return Searched(options, models, device, known, merged(found))
 

@@ -1,4 +1,4 @@
-"""What an engine on some GPUs delivers to its users: the question of ``perfmodel serve`` and its answer."""
+"""The answer of ``perfmodel serve``: what an engine on given GPUs delivers to its users."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from perfmodel.transformer.step_power import under_power
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
 HOST, PROMPTS, POWER = "the engine's host", "prefill of other requests", "the power limit"
 ON_HOST = "layers on the host"
-"""Names of what the time between two tokens goes to."""
+"""Names of the shares of the time between two tokens."""
 LATENT = 0.5
-"""A kernel whose fullest resource needs less of its time than this share waits."""
+"""A kernel is limited by latency if its fullest resource needs less than this share of its time."""
 HOUR, MILLION = 3600.0, 1e6
 MOST_GPUS = 64
-"""Most GPUs that a message proposes."""
+"""Most GPUs that an error message proposes."""
 
 
 @dataclass(frozen=True)
 class ServingAnswer:
-    """``metrics`` of ``load`` on ``times``, the steps of an engine. ``most_running``: sequences that it holds to their last token.
+    """``metrics`` of ``load`` on an engine whose steps take ``times``. ``most_running``: sequences that it can hold until their last token.
 
-    With ``pools``, times, memory and sequences are those of one worker that decodes; metrics and GPUs are of all.
+    With ``pools``, times, memory and sequences are those of one decode worker; metrics and GPUs are of all workers.
     """
 
     times: KernelTimes
@@ -63,8 +63,8 @@ class ServingAnswer:
 
     @property
     def split(self) -> Split:
-        """The layout of a replica, or of a worker that decodes."""
-        return self.times.like.split
+        """The layout of a replica, or of a decode worker."""
+        return self.times.base_pass.split
 
     @property
     def gpus(self) -> int:
@@ -73,7 +73,7 @@ class ServingAnswer:
 
     @property
     def workers(self) -> int:
-        """Workers that decode."""
+        """Number of decode workers."""
         return 1 if self.pools is None else self.pools.workers
 
     @property
@@ -93,7 +93,7 @@ class ServingAnswer:
 
     @property
     def tokens_per_s_user(self) -> float | None:
-        """Tokens a second that a user sees after the first token; None where it is the only one."""
+        """Tokens/s that a user sees after the first token; None if there is only one token."""
         return 1 / self.metrics.mean_tpot_s if self.metrics.mean_tpot_s else None
 
     @cached_property
@@ -110,14 +110,14 @@ class ServingAnswer:
 
     @cached_property
     def prompt_step(self) -> Iteration:
-        """A prompt in each group of a worker that runs prompts alone; else one, or as much of it as a step takes."""
+        """The step of one prompt, or of as much of it as fits in a step; in pools, of one prompt in each group of a prefill worker."""
         chunk = min(self.load.new_tokens, self.engine.batching.token_budget)
-        groups = 1 if self.pools is None else self.pools.prefill.like.split.dp
+        groups = 1 if self.pools is None else self.pools.prefill.base_pass.split.dp
         return Iteration(groups * chunk, self.load.prefix + chunk, groups)
 
     @cached_property
     def decode_pass(self) -> PassEstimate:
-        """Rows of the mean decode step; of a prompt's step where nothing decodes. As they run for seconds, where power is known."""
+        """Rows of the mean decode step, or of a prompt's step if nothing decodes; at the sustained clock if power is known."""
         return under_power(self._decode_alone, self.times.power)
 
     @cached_property
@@ -126,7 +126,7 @@ class ServingAnswer:
 
     @cached_property
     def prompt_pass(self) -> PassEstimate:
-        """Rows of a prompt's step, as they run for seconds."""
+        """Rows of a prompt's step, at the sustained clock if power is known."""
         times = self.times if self.pools is None else self.pools.prefill
         return under_power(times.passed(self.prompt_step), times.power)
 
@@ -137,13 +137,13 @@ class ServingAnswer:
 
     @property
     def tpot(self) -> Times | None:
-        """Mean seconds per output token after the first; None where there is one alone, or the second comes with it."""
+        """Mean seconds per output token after the first with the ends of their interval; None if no token comes later."""
         return self._ends("tpot", self.metrics.mean_tpot_s, self.decode_step) if self.metrics.mean_tpot_s else None
 
     def _ends(self, name: str, value: float, step: Iteration) -> Times:
-        """``value`` with its interval: as wide as runs of the engine have shown, or as the kernels of ``step`` where those are guesses.
+        """``value`` with its interval: as wide as measured runs of the engine show, or wider if kernels of ``step`` are guesses.
 
-        Where no run of this kind of model was fitted, the seconds of a request may be none at all.
+        If no run of this kind of model was fitted, the lower end leaves out the engine's seconds per request.
         """
         shown = self.engine.widths.get(self.kind, {}).get(name)
         if self.pools is not None and (apart := self.engine.widths.get("apart", {}).get(name)):
@@ -157,17 +157,17 @@ class ServingAnswer:
 
     @property
     def kind(self) -> str:
-        """``dense``, or ``experts`` of a model with experts: engines have seconds and widths for each."""
+        """The kind of model, ``dense`` or ``experts``, for which engines have their own overhead and interval widths."""
         return "experts" if self.memory.model.is_moe else "dense"
 
     @property
     def fitted(self) -> bool:
-        """Whether the engine's seconds were fitted to runs of this kind of model, or are not fitted at all."""
+        """Whether the engine's overhead applies to this kind of model."""
         return self.kind in self.engine.overhead.kinds
 
     @cached_property
     def at_least(self) -> bool:
-        """Whether the roof stands for a good part of a decode step, of which no time is predicted: the times are then the least."""
+        """Whether a good part of a decode step has only a roof, no prediction, so that the times are lower limits."""
         return not mostly_predicted(self._decode_alone)
 
     @property
@@ -177,7 +177,7 @@ class ServingAnswer:
 
     @cached_property
     def bound(self) -> float:
-        """Most output tokens a second that any schedule gets with as many sequences at a time as may run here.
+        """Upper bound on output tokens/s of any schedule with as many sequences at a time as may run here.
 
         No decode step is shorter than its bound, and no request takes less arithmetic than its tokens do at the peak.
         """
@@ -186,33 +186,33 @@ class ServingAnswer:
         if self.metrics.mean_tpot_s is not None:
             steps = (load.osl - 1) / load.tokens_per_step
             arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
-            most = max(self.most_running, ceil(self.metrics.running / workers))
-            most = min(ceil(load.concurrency / workers), most) if load.concurrency else most
-            least = float(self.times.passed(self.decode_step._replace(decodes=most)).cost.lower_warm_s)
-            by_step = workers * split.pp * most / (steps * least) * load.osl if least else by_step
+            sequences = max(self.most_running, ceil(self.metrics.running / workers))
+            sequences = min(ceil(load.concurrency / workers), sequences) if load.concurrency else sequences
+            bound_s = float(self.times.passed(self.decode_step._replace(decodes=sequences)).cost.lower_warm_s)
+            by_step = workers * split.pp * sequences / (steps * bound_s) * load.osl if bound_s else by_step
         return min(by_step, self.gpus / arithmetic * load.osl if arithmetic and self.pools is None else by_step)
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Shares of the time between two tokens, the largest first: what kernels of a decode step wait for, the host, prompts.
+        """Shares of the time between two tokens, the largest first: resources that limit kernels of a decode step, the host, prompts.
 
-        Where each request gets one token alone, shares of a prompt's step.
+        If each request gets only one token, they are shares of a prompt's step.
         """
-        seconds, whole, sequences = self.decode_s, self.metrics.mean_itl_s, float(self.decode_step.decodes)
-        if not self.metrics.mean_tpot_s or whole <= 0:
-            seconds = whole = self.times.seconds(self.prompt_step)
+        seconds, gap_s, sequences = self.decode_s, self.metrics.mean_itl_s, float(self.decode_step.decodes)
+        if not self.metrics.mean_tpot_s or gap_s <= 0:
+            seconds = gap_s = self.times.seconds(self.prompt_step)
             sequences = 1.0
         layers = self.times.host_s(self.decode_step if self.metrics.mean_tpot_s else self.prompt_step)
-        own = min(self.times.own_seconds(sequences) + layers, seconds)
-        found, one = (
-            {HOST: max(own - layers, 0.0) / whole, ON_HOST: layers / whole, PROMPTS: max(whole - seconds, 0.0) / whole, POWER: 0.0},
+        engine_s = min(self.times.own_seconds(sequences) + layers, seconds)
+        seconds_of, decode_pass = (
+            {HOST: max(engine_s - layers, 0.0) / gap_s, ON_HOST: layers / gap_s, PROMPTS: max(gap_s - seconds, 0.0) / gap_s, POWER: 0.0},
             self.decode_pass,
         )
-        alone = self._decode_alone.rows if self.times.power.given else one.rows
-        for row, fast in zip(one.rows, alone, strict=True):
+        rows_alone = self._decode_alone.rows if self.times.power.given else decode_pass.rows
+        for row, fast in zip(decode_pass.rows, rows_alone, strict=True):
             for name, own_s in ((limit_of(fast), fast.seconds), (POWER, row.seconds - fast.seconds)):
-                found[name] = found.get(name, 0.0) + own_s / one.seconds * (seconds - own) / whole
-        return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda pair: -pair[1]))
+                seconds_of[name] = seconds_of.get(name, 0.0) + own_s / decode_pass.seconds * (seconds - engine_s) / gap_s
+        return dict(sorted(((name, share) for name, share in seconds_of.items() if share > 0), key=lambda pair: -pair[1]))
 
     @property
     def joules_per_token(self) -> float | None:
@@ -222,7 +222,7 @@ class ServingAnswer:
 
     @property
     def watts(self) -> float | None:
-        """Mean watts of a GPU over steps of prompts and of decoding sequences; idle where requests come too slowly."""
+        """Mean watts of a GPU over prompt steps, decode steps and idle time between requests."""
         load, rate, workers = self.load, self.requests_per_s, self.workers
         steps = rate / workers * max(load.osl - 1, 0) / load.tokens_per_step / self.decode_step.decodes
         decode, prompts = (steps, self.decode_pass), rate * load.new_tokens / self.prompt_step.chunk
@@ -242,12 +242,12 @@ class ServingAnswer:
 
 
 def limit_of(row: PassRow) -> str:
-    """What a row of a step waits for: bytes of weights or of the cache, arithmetic, links; latency where it is far from its roof.
+    """The resource that limits a row of a step: bytes of weights or of the cache, arithmetic, or links; latency if it is far from its roof.
 
-    Tiles read from L2 what arithmetic and DRAM share: the fuller of these two names it.
+    L2 never names the limit: tiles in L2 feed arithmetic and DRAM, of which the fuller one does.
     """
     terms = {name: float(term) for name, term in row.cost.terms.items()}
-    name = max((one for one in terms if one != "l2"), key=lambda one: terms[one], default="")
+    name = max((name_ for name_ in terms if name_ != "l2"), key=lambda one: terms[one], default="")
     if row.op.group == COLLECTIVE:
         return LINKS
     if not name or max(terms.values()) < LATENT * row.seconds:
@@ -256,102 +256,108 @@ def limit_of(row: PassRow) -> str:
 
 
 def mean_watts(device: Device, passes: list[tuple[float, PassEstimate]]) -> float | None:
-    """Watts of a GPU that runs each pass so many times a second and idles otherwise; None where ``device`` has no power model."""
+    """Watts of a GPU that runs each of ``passes`` at its rate per second and idles otherwise; None if ``device`` has no power model."""
     if device.power is None:
         return None
     busy = joules = 0.0
-    for per_s, one in passes:
-        if one.power is None:
+    for per_s, pass_ in passes:
+        if pass_.power is None:
             return None
-        busy += per_s * one.seconds
-        joules += per_s * one.seconds * one.power.watts
+        busy += per_s * pass_.seconds
+        joules += per_s * pass_.seconds * pass_.power.watts
     return joules / max(busy, 1.0) + max(1 - busy, 0.0) * device.power.static_w
 
 
 def answered(
-    asked: ServeQuestion,
+    question: ServeQuestion,
     model: ModelSpec,
     stored: str | None,
     device: Device,
     engine: Engine,
     times: Callable[[Engine, ModelPass], KernelTimes],
 ) -> ServingAnswer:
-    """The answer to ``asked`` of one layout of ``engine``, whose steps take ``times``; ``stored`` as of ``hf.served_as``."""
-    load, power = asked.load(engine.users), PowerOptions(asked.power_limit, asked.clock).check(device)
-    asked.check_lengths(model)
-    engine = asked.configured(engine)
+    """The answer to ``question`` for one layout of ``engine``. ``times`` makes the step times; ``stored`` comes from ``hf.served_as``."""
+    load, power = question.load(engine.users), PowerOptions(question.power_limit, question.clock).check(device)
+    question.check_lengths(model)
+    engine = question.configured(engine)
 
     def steps(split: Split) -> KernelTimes:
-        found = replace(times(engine, asked.like(model, device, split, stored)), power=power)
-        if asked.gpu_layers is None:
-            return found
-        on_gpu, host = offloaded(found.model, found.like, device, asked.gpu_layers, asked.host_bandwidth())
-        return replace(found, model=on_gpu, host=host)
+        on_device = replace(times(engine, question.base_pass(model, device, split, stored)), power=power)
+        if question.gpu_layers is None:
+            return on_device
+        on_gpu, host = offloaded(on_device.model, on_device.base_pass, device, question.gpu_layers, question.host_bandwidth())
+        return replace(on_device, model=on_gpu, host=host)
 
-    split = asked.split(model, engine.in_stages)
-    if asked.prefill_workers is None:
-        return serve(steps(split), load, asked.spread, asked.requests, asked.gpu_hour)
-    pools = Pools(steps(asked.prefill_split(model)), steps(split), asked.prefill_workers, asked.workers)
-    return serve_pools(pools, load, asked.spread, asked.requests, asked.gpu_hour)
+    split = question.split(model, engine.in_stages)
+    if question.prefill_workers is None:
+        return serve(steps(split), load, question.spread, question.requests, question.gpu_hour)
+    pools = Pools(steps(question.prefill_split(model)), steps(split), question.prefill_workers, question.workers)
+    return serve_pools(pools, load, question.spread, question.requests, question.gpu_hour)
 
 
 def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
-    """The answer; UsageError where the model does not fit, with the fewest GPUs on which it does.
+    """The answer of a replica whose steps take ``times``. If the model does not fit, a UsageError names the fewest GPUs on which it does.
 
-    ``spread`` and ``requests`` as of ``simulate``. Data-parallel groups of a model without experts wait for nothing of each other: each
-    is an engine of its own with its share of the load.
+    ``spread`` and ``requests``: see ``simulate``. Data-parallel groups of a dense model run independently, each as an engine with its share
+    of the load.
     """
-    engine, like, model = times.engine, times.like, times.model
-    memory = Memory(model, times.device, engine, like)
-    most = memory.most_running(load.isl + load.osl)
-    if most < 1:
-        raise UsageError(*_too_large(memory, like, load.isl + load.osl))
-    groups, slots = 1 if model.is_moe else like.split.dp, memory.slots(load.isl, load.osl, spread)
-    one = replace(like.split, dp=like.split.dp // groups)
-    alone = times if groups == 1 else replace(times, like=replace(like, split=one), nodes={})
-    own = load.among(groups)
-    pool = Pool(alone, engine.batching.over(one), slots // groups)
-    found = simulate(
-        pool, own, engine.overhead.before_s(load.isl * (1 + spread) / 2), spread=spread, requests=requests and ceil(requests / groups)
+    engine, base_pass, model = times.engine, times.base_pass, times.model
+    memory = Memory(model, times.device, engine, base_pass)
+    most_running = memory.most_running(load.isl + load.osl)
+    if most_running < 1:
+        raise UsageError(*_too_large(memory, base_pass, load.isl + load.osl))
+    groups, slots = 1 if model.is_moe else base_pass.split.dp, memory.slots(load.isl, load.osl, spread)
+    group_split = replace(base_pass.split, dp=base_pass.split.dp // groups)
+    group_times = times if groups == 1 else replace(times, base_pass=replace(base_pass, split=group_split), nodes={})
+    group_load = load.among(groups)
+    pool = Pool(group_times, engine.batching.over(group_split), slots // groups)
+    metrics = simulate(
+        pool,
+        group_load,
+        engine.overhead.before_s(load.isl * (1 + spread) / 2),
+        spread=spread,
+        requests=requests and ceil(requests / groups),
     )
-    copies = groups if load.concurrency is None or own.concurrency is None else load.concurrency / own.concurrency
-    return ServingAnswer(times, load, memory, most, found.times(copies), gpu_hour, spread)
+    copies = groups if load.concurrency is None or group_load.concurrency is None else load.concurrency / group_load.concurrency
+    return ServingAnswer(times, load, memory, most_running, metrics.times(copies), gpu_hour, spread)
 
 
 def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
-    """What ``load.concurrency`` users of the pools see; UsageError where a worker does not hold a request, or there are no users."""
+    """The answer of pools with ``load.concurrency`` users; UsageError without users, or if a worker cannot hold a request."""
     if load.check().concurrency is None or load.osl < 2:
         raise UsageError("pools answer users, with two tokens or more", "give --concurrency in place of --rate, and a longer --osl")
-    before, after = (Memory(one.model, one.device, one.engine, one.like) for one in (pools.prefill, pools.decode))
+    before, after = (Memory(worker.model, worker.device, worker.engine, worker.base_pass) for worker in (pools.prefill, pools.decode))
     length, prompted = load.isl + load.osl, before.most_running(load.isl + 1)
     most = after.most_running(length)
     for name, option, one, held in (("prefill", "--prefill-tp", before, prompted), ("decode", "--tp", after, most)):
         if held < 1:
-            need = one.total(one.like.split.dp, length) / 1e9
+            need = one.total(one.base_pass.split.dp, length) / 1e9
             words = f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
             raise UsageError(words, f"give it more GPUs, by {option}")
-    slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.like.split
-    first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.like.split, prompted, pools.prefill_workers)
+    slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.base_pass.split
+    first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.base_pass.split, prompted, pools.prefill_workers)
     second = pool_of(pools.decode, engine, split, slots, pools.workers)
     isl = load.isl * (1 + spread) / 2
     cache = before.fit(max(round(isl), 1)).sequence
-    moved_s = transfer_s(cache, pools.prefill.like.split, split, pools.decode.device, pools.gpus)
-    found = simulate(second, load, engine.overhead.before_s(isl), spread=spread, requests=requests, prefill=first, transfer_s=moved_s)
-    return ServingAnswer(pools.decode, load, after, most, found, gpu_hour, spread, pools)
+    moved_s = transfer_s(cache, pools.prefill.base_pass.split, split, pools.decode.device, pools.gpus)
+    metrics = simulate(second, load, engine.overhead.before_s(isl), spread=spread, requests=requests, prefill=first, transfer_s=moved_s)
+    return ServingAnswer(pools.decode, load, after, most, metrics, gpu_hour, spread, pools)
 
 
-def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:
-    """The error of a model that does not fit: what it lacks, and the option that would do."""
-    need, have = memory.total(like.split.dp, length) / 1e9, memory.usable / 1e9
+def _too_large(memory: Memory, base_pass: ModelPass, length: int) -> tuple[str, str]:
+    """Message and fix for a model that does not fit: the memory it lacks, and the option that would help."""
+    need, have = memory.total(base_pass.split.dp, length) / 1e9, memory.usable / 1e9
     words = (
         f"{memory.model.name} with one request of {length:,} tokens needs {need:.1f} GB per GPU, and {memory.engine.name} has {have:.1f} GB"
     )
     if memory.usable <= memory.engine.reserve + memory.activations:
         return words, "give a smaller --reserve or --token-budget"
-    least, more = like.split.gpus, [1 << power for power in range(MOST_GPUS.bit_length())]
-    for split in (one for gpus in more if gpus > least for one in layouts(memory.model, gpus, memory.device, like.weights_from_file)):
-        alike = split.dp == like.split.dp and (split.ep > 1) == (like.split.ep > 1)
-        if alike and replace(memory, like=replace(like, split=split)).most_running(length):
+    fewest, numbers = base_pass.split.gpus, [1 << power for power in range(MOST_GPUS.bit_length())]
+    for split in (
+        split for gpus in numbers if gpus > fewest for split in layouts(memory.model, gpus, memory.device, base_pass.weights_from_file)
+    ):
+        alike = split.dp == base_pass.split.dp and (split.ep > 1) == (base_pass.split.ep > 1)
+        if alike and replace(memory, base_pass=replace(base_pass, split=split)).most_running(length):
             return words, f"give {sizes_of(split)}{' or --gpu-layers' * memory.engine.in_stages}"
     joined = "" if memory.device.interconnect is not None else f"; {memory.device.id} has no interconnect in its profile for more GPUs"
     layers = f" or fewer --gpu-layers than {len(memory.model.layers)}" if memory.engine.in_stages else ""
@@ -359,7 +365,7 @@ def _too_large(memory: Memory, like: ModelPass, length: int) -> tuple[str, str]:
 
 
 def sizes_of(split: Split) -> str:
-    """The layout, as it is typed; its GPUs where they share every matrix."""
+    """The layout as options; only its number of GPUs if they share every matrix."""
     if split == Split(split.tp):
         return f"--gpus {split.gpus}"
     return " ".join(f"--{name} {getattr(split, name)}" for name in ("tp", "dp", "ep", "pp") if getattr(split, name) > 1)

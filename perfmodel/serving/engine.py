@@ -1,4 +1,4 @@
-"""A serving engine: which kernels it runs, how it makes batches, what it keeps for itself. One file of ``configs/engines`` each."""
+"""Presets of serving engines: kernels, batching, and the engine's own memory and time. One file of ``configs/engines`` each."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 STRICT = {"extra": "forbid"}
 GIB = 2**30
 LONGEST_S = 3600.0
-"""Most seconds that an engine takes beside its kernels, of each kind."""
+"""Largest overhead in seconds that a preset may state, of any kind."""
 Kind = Literal["dense", "experts"]
 KINDS: tuple[Kind, ...] = ("dense", "experts")
-"""Kinds of models: engines take other seconds for those with experts."""
+"""Kinds of models: overheads differ between dense ones and those with experts."""
 FULL = 0.9
-"""Share of a step's tokens from which prompts wait for no others. Source: SemiAnalysisAI/InferenceX, batch_wait_max_tokens_ratio."""
+"""Share of the token budget from which held-back prompts run. Source: SemiAnalysisAI/InferenceX, batch_wait_max_tokens_ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
     """Continuous batching: which tokens run in one step.
 
-    ``token_budget``: most tokens of a step; a prompt that is longer is cut into chunks if ``chunked``, else it runs alone. ``mixed``:
-    prompts and decoding sequences share a step; else waiting prompts run first, and decoding waits. ``max_sequences``: that run at a
-    time. ``admit_every``: decode steps between two looks at what has come in. ``ahead``: the next step is scheduled as one begins, so what
-    comes later joins the one after it. ``hold_steps``: that prompts wait at most for others to fill a step with.
+    ``token_budget``: most tokens of a step; a longer prompt is cut into chunks if ``chunked``, else it runs alone. ``mixed``: prompts and
+    decoding sequences share a step; otherwise waiting prompts run first, while decoding waits. ``max_sequences``: most sequences that run
+    at a time. ``admit_every``: decode steps between two looks for new requests. ``ahead``: the next step is scheduled when one begins, so a
+    new request joins the step after that. ``hold_steps``: most steps that prompts wait for others to fill a step.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -45,17 +45,17 @@ class Batching:
     hold_steps: int = 0
 
     def over(self, split: Split) -> Batching:
-        """Batching of a replica: each data-parallel group has such steps, at the same time as the others, one in each pipeline stage."""
+        """Batching of a whole replica: all data-parallel groups run such steps at once, with one step in each pipeline stage."""
         return replace(self, token_budget=self.token_budget * split.dp * split.pp, max_sequences=self.max_sequences * split.dp)
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Seconds of the engine that no kernel hides: per step, more of one with prompts, between two kernels, per sequence, and per request
-    and token of its prompt before its first step. ``expert_layer_s``: of a step with prompts, which no CUDA graph launches, per layer
-    with routed experts.
+    """Seconds of the engine that no kernel hides: per step, more with prompts, and between two kernels; per sequence of a step; per
+    request and prompt token before its first step. ``expert_layer_s``: per layer with routed experts of a step with prompts, which no
+    CUDA graph launches.
 
-    ``fitted``: the runs they were fitted to, in words; empty for none. ``kinds``: of models among them, ``dense`` or with ``experts``.
+    ``fitted``: phrase that names the runs they were fitted to, empty for none. ``kinds``: kinds of models among these runs.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -71,13 +71,13 @@ class Overhead:
     kinds: tuple[Kind, ...] = KINDS
 
     def before_s(self, isl: float) -> float:
-        """Mean seconds of a request of so many prompt tokens before the scheduler knows it."""
+        """Mean seconds from sending a request of ``isl`` prompt tokens until the scheduler knows it."""
         return self.request_s + self.request_token_s * isl
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceDefaults:
-    """What an engine sets on devices of less than ``below_gib``, of ``from_gib`` and more, or with a word ``named`` in their id."""
+    """Batching on devices with at least ``from_gib``, less than ``below_gib``, or one of the words ``named`` in their id."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
@@ -89,7 +89,7 @@ class DeviceDefaults:
     memory_share: float | None = None
 
     def fits(self, device: Device) -> bool:
-        """Whether ``device`` is one of those that these defaults are for."""
+        """Whether these defaults apply to ``device``."""
         if set(self.named) & set(device.id.split("-")):
             return True
         if device.dram.capacity is None:
@@ -100,12 +100,13 @@ class DeviceDefaults:
 
 @dataclass(frozen=True, slots=True)
 class RoofShares:
-    """``dram``, ``cache``: of DRAM's rate, reading weights and the KV cache. ``products``, ``attention``: of the peak of 16-bit products.
+    """Shares of roofs that kernels reach. ``dram``, ``cache``: of the DRAM bandwidth, when reading weights and the KV cache. ``products``,
+    ``attention``: of the peak of 16-bit products.
 
-    ``block_ops``: vector instructions per block of weights and row, ``expert_ops`` of routed experts, whose rows fill tiles in part; 0:
-    blocks are unpacked and multiplied as 16-bit ones. ``weight_ops``:
-    per weight of a K-quant that is unpacked for few rows. ``cycles``: of a kernel's start, at the clock of the vector units;
-    ``router_cycles``: of the small kernels that choose experts.
+    ``block_ops``: vector instructions per block of weights and row; 0: blocks are unpacked and multiplied in 16 bits. ``expert_ops``: the
+    same for routed experts, whose rows fill tiles only in part. ``weight_ops``: vector instructions to unpack a weight of a K-quant for few
+    rows. ``cycles``: cycles of the vector units' clock for a kernel's start; ``router_cycles``: the same for the small kernels that choose
+    experts.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -123,18 +124,16 @@ class RoofShares:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A preset. ``memory_share``: of a GPU's memory that it takes; ``reserve``: bytes of it without weights or cache.
+    """An engine preset. ``memory_share``: share of a GPU's memory that it takes; ``reserve``: bytes of that for neither weights nor cache.
 
-    ``graph_batch``: most tokens run as a CUDA graph, in steps with prompts too if ``piecewise_graphs``
-    go around attention. ``kv_block``: tokens of a block of the cache.
-    ``reserved``: share of the tokens that a request is still to give for which room is kept in the cache, as others come in.
-    ``widths``: ends of the 80 % intervals of TTFT and TPOT, in shares of the predicted time, of dense models and of those with experts.
-    ``fuses_all_reduce_from``: compute capability from which small all-reduces of models with experts are fused unasked, on one node and
-    without data-parallel attention; 0: not. ``by_device``: other defaults of batching, the first that fits counts. ``vendors``: whose
-    devices it runs on; any if none is named.
-    ``roof_shares``: of an engine whose kernels have no time models, by maker of the device. ``users``: of a question that says none.
-    ``in_stages``: GPUs hold layers in turn, unless another layout is asked for; ``table_on_host``: the embedding is in the host's memory.
-    ``sources``: where the values are from.
+    ``graph_batch``: most tokens of a step that runs as a CUDA graph; steps with prompts do too if ``piecewise_graphs``, which leave out
+    attention. ``kv_block``: tokens of a block of the cache. ``reserved``: share of a request's coming tokens for which the cache keeps room
+    when others are admitted. ``widths``: ends of the 80 % intervals of TTFT and TPOT over the predicted time, by kind of model.
+    ``fuses_all_reduce_from``: compute capability from which small all-reduces of models with experts are fused by default, on one node and
+    without data-parallel attention; 0: never. ``by_device``: other defaults of batching; the first that fits counts. ``vendors``: makers
+    whose devices it runs on; empty for all. ``roof_shares``: by maker of the device, for engines whose kernels have no time models.
+    ``users``: default number of users. ``in_stages``: GPUs are pipeline stages unless another layout is given. ``table_on_host``: the
+    embedding is in the host's memory. ``sources``: sources of the values.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -162,20 +161,20 @@ class Engine:
     table_on_host: bool = False
 
     def runs_on(self, device: Device) -> bool:
-        """Whether there is a version of it for ``device``."""
+        """Whether the engine has a version for ``device``."""
         return not self.vendors or device.vendor in self.vendors
 
     def on(self, device: Device) -> Engine:
-        """This engine with its defaults on ``device``; UsageError where it does not run there."""
+        """This engine with its defaults for ``device``; UsageError if it does not run there."""
         if not self.runs_on(device):
             words = f"--engine {self.id}: {self.name} runs on {', '.join(self.vendors)} devices, not on {device.id}"
             raise UsageError(words, "take --engine llama.cpp" if device.vendor == "Apple" else "take another engine")
-        found = next((one for one in self.by_device if one.fits(device)), DeviceDefaults())
-        shared = self if found.memory_share is None else replace(self, memory_share=found.memory_share)
-        return shared.with_batching(token_budget=found.token_budget, max_sequences=found.max_sequences)
+        defaults = next((defaults for defaults in self.by_device if defaults.fits(device)), DeviceDefaults())
+        shared = self if defaults.memory_share is None else replace(self, memory_share=defaults.memory_share)
+        return shared.with_batching(token_budget=defaults.token_budget, max_sequences=defaults.max_sequences)
 
     def kernels_for(self, model: ModelSpec, device: Device, split: Split) -> KernelChoice:
-        """Kernels that run ``model`` in the layout ``split`` on ``device``; over PCIe no all-reduce is fused.
+        """Kernels of ``model`` in the layout ``split`` on ``device``; over PCIe no all-reduce is fused.
 
         Fused all-reduces: SGLang, ``srt/server_args.py``, ``enable_flashinfer_allreduce_fusion``.
         """
@@ -183,15 +182,15 @@ class Engine:
 
         if device.over_pcie:
             return replace(self.kernels, fused_all_reduce=False)
-        known = self.fuses_all_reduce_from and device.vendor == "NVIDIA" and device.capability >= self.fuses_all_reduce_from
-        fuses = known and model.is_moe and split.dp == 1 and split.gpus <= NODE
+        may_fuse = self.fuses_all_reduce_from and device.vendor == "NVIDIA" and device.capability >= self.fuses_all_reduce_from
+        fuses = may_fuse and model.is_moe and split.dp == 1 and split.gpus <= NODE
         return replace(self.kernels, fused_all_reduce=True) if fuses else self.kernels
 
     def check(self) -> Engine:
         """This preset, if every value has a meaning; else DataError."""
-        for place, found in (("batching", self.batching), *(("by_device", one) for one in self.by_device)):
+        for place, preset in (("batching", self.batching), *(("by_device", defaults) for defaults in self.by_device)):
             for name in ("token_budget", "max_sequences", "admit_every"):
-                value = getattr(found, name, None)
+                value = getattr(preset, name, None)
                 if value is not None and value < 1:
                     raise DataError(f"{place}.{name} is {value}", "give a whole number from 1")
         if self.kv_block < 1 or self.graph_batch < 0 or self.reserve < 0:
@@ -213,17 +212,17 @@ class Engine:
         return self
 
     def held(self, isl: int, osl: int) -> float:
-        """Tokens of the cache that a request counts for on average while it runs (SGLang, ``new_token_ratio`` of its scheduler)."""
+        """Cache tokens that the scheduler counts for a request on average (SGLang, ``new_token_ratio`` of its scheduler)."""
         return isl + osl * (1 + self.reserved) / 2
 
-    def runs(self, asked: Request) -> Request:
-        """``asked`` in its kernels: a decode step that is larger than its CUDA graphs is launched kernel by kernel."""
-        graph = False if asked.graph is None and asked.batch > self.graph_batch else asked.graph
-        return replace(asked, kernels=self.kernels, fused=self.fused or asked.fused, graph=graph)
+    def runs(self, request: Request) -> Request:
+        """``request`` with this engine's kernels; a decode step larger than its CUDA graphs is launched kernel by kernel."""
+        graph = False if request.graph is None and request.batch > self.graph_batch else request.graph
+        return replace(request, kernels=self.kernels, fused=self.fused or request.fused, graph=graph)
 
-    def with_batching(self, **given: Any) -> Engine:
-        """This engine with the options of batching that are ``given`` and not None."""
-        return replace(self, batching=replace(self.batching, **{name: value for name, value in given.items() if value is not None}))
+    def with_batching(self, **options: Any) -> Engine:
+        """This engine with the options of batching that are not None."""
+        return replace(self, batching=replace(self.batching, **{name: value for name, value in options.items() if value is not None}))
 
 
 def validated(raw: Any) -> Engine:
@@ -234,16 +233,16 @@ def validated(raw: Any) -> Engine:
 
 
 def trusted(raw: dict[str, Any]) -> Engine:
-    """The engine that ``raw``, a shipped file, describes: the tests have checked its form, so pydantic is not loaded."""
+    """The engine that ``raw``, the content of a shipped file, describes. Tests check these files, so pydantic is not loaded."""
     kernels: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.get("kernels", {}).items()}
-    widths = {kind: {name: (float(low), float(high)) for name, (low, high) in own.items()} for kind, own in raw.get("widths", {}).items()}
-    smaller = (DeviceDefaults(**{**one, "named": tuple(one.get("named", ()))}) for one in raw.get("by_device", ()))
+    widths = {kind: {name: (float(low), float(high)) for name, (low, high) in ends.items()} for kind, ends in raw.get("widths", {}).items()}
+    smaller = (DeviceDefaults(**{**entry, "named": tuple(entry.get("named", ()))}) for entry in raw.get("by_device", ()))
     overhead = raw.get("overhead", {})
     parts = {
         "by_device": tuple(smaller),
         "kernels": KernelChoice(**kernels),
         "batching": Batching(**raw.get("batching", {})),
         "overhead": Overhead(**{**overhead, "kinds": tuple(overhead.get("kinds", KINDS))}),
-        "roof_shares": {maker: RoofShares(**own) for maker, own in raw.get("roof_shares", {}).items()},
+        "roof_shares": {maker: RoofShares(**shares) for maker, shares in raw.get("roof_shares", {}).items()},
     }
     return Engine(**{**raw, **parts, "widths": widths, "vendors": tuple(raw.get("vendors", ()))})

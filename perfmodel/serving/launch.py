@@ -1,4 +1,4 @@
-"""Lines to paste: what starts an engine with a layout.
+"""Command lines that start an engine with a layout.
 
 Sources: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment" (experts spread over all GPUs of a stage); SGLang docs,
 "Server Arguments" (``--tp-size`` counts all GPUs of a stage, ``--dp-size`` the groups among them); TensorRT-LLM docs, "trtllm-serve" and
@@ -20,24 +20,24 @@ from perfmodel.transformer.step import Split
 Options = dict[str, int | str | bool]
 """Options of a command by name; True for those without a value."""
 QUANTIZED = {"vllm": {"fp8": " --quantization fp8"}, "sglang": {"fp8": " --quantization fp8"}}
-"""What makes an engine store the weights of a 16-bit checkpoint in a format."""
+"""Options by engine and format that store the weights of a 16-bit checkpoint in that format."""
 CACHED = {
     "vllm": {"fp8": " --kv-cache-dtype fp8"},
     "sglang": {"fp8": " --kv-cache-dtype fp8_e4m3"},
     "tensorrt-llm": {"fp8": ", dtype: fp8}"},
 }
-"""What makes it store the KV cache in a format."""
+"""Options by engine and format that store the KV cache in that format."""
 
 
 def hub_name(model: ModelSpec) -> str:
-    """Name of the model on the Hugging Face hub, as its source says, else its own.
+    """Name of the model on the Hugging Face hub according to its source, else its own name.
 
     >>> from perfmodel.catalog import find_model
     >>> hub_name(find_model("llama-3.1-70b")), hub_name(find_model("gpt3-175b"))
     ('meta-llama/Meta-Llama-3.1-70B', 'gpt3-175b')
     """
-    found = re.search(r"\bof ([\w.-]+/[\w.-]+\w)", model.source)
-    return found[1] if found else model.name
+    match = re.search(r"\bof ([\w.-]+/[\w.-]+\w)", model.source)
+    return match[1] if match else model.name
 
 
 def vllm(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
@@ -55,7 +55,7 @@ def vllm(model: str, split: Split, sequences: int, engine: Engine, longest: int)
 
 
 def sglang(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
-    """All groups are of one server, which ``--max-running-requests`` counts together."""
+    """The command for SGLang: one server has all groups, and ``--max-running-requests`` counts their requests together."""
     options: Options = {"model-path": model, "tp-size": split.stage}
     if split.pp > 1:
         options["pp-size"] = split.pp
@@ -69,7 +69,7 @@ def sglang(model: str, split: Split, sequences: int, engine: Engine, longest: in
 
 
 def tensorrt_llm(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
-    """The file of its options, then the command."""
+    """The options file and the command for TensorRT-LLM."""
     if split.dp > 1 and split.tp > 1:
         raise UsageError(f"TensorRT-LLM has no groups of {split.tp} GPUs each", "take groups of one GPU, or one group")
     keys: Options = {"tensor_parallel_size": split.stage, "pipeline_parallel_size": split.pp}
@@ -86,7 +86,7 @@ def tensorrt_llm(model: str, split: Split, sequences: int, engine: Engine, longe
 
 
 def llama_cpp(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
-    """All layers on the GPUs, in turn; the context is that of all sequences."""
+    """The command for llama.cpp: GPUs hold layers in turn, and the context is that of all sequences together."""
     options: Options = {
         "n-gpu-layers": 99,
         "parallel": sequences,
@@ -101,16 +101,16 @@ LINES = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm, "llama.cp
 
 PREFILL_ROLE, DECODE_ROLE = "prefill", "decode"
 CONNECTOR = """ --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
-"""Of vLLM, on both sides. Source: vLLM docs, "NixlConnector Usage Guide"."""
+"""Option of vLLM for prefill and decode workers. Source: vLLM docs, "NixlConnector Usage Guide"."""
 
 
 def launch(
     model: ModelSpec, engine: Engine, split: Split, sequences: int, load: Load, role: str = "", *, weights: str = "", cache: str = ""
 ) -> str:
-    """What starts ``engine`` for so many sequences at a time; UsageError for an engine whose options are not known here.
+    """Lines that start ``engine`` for ``sequences`` at a time; UsageError for an engine whose options are unknown.
 
-    ``role``: of a worker that runs prompts alone or only decodes; a router goes before both. ``weights``, ``cache``: formats of the weights
-    and of the KV cache, where they are others than the checkpoint's; ``unstated`` names those that no option here gives.
+    ``role``: role of a worker in pools, which stand behind a router. ``weights``, ``cache``: formats of weights and KV cache that differ
+    from the checkpoint's; ``unstated`` names formats that no option sets.
 
     >>> from perfmodel.catalog import find_engine, find_model
     >>> launch(find_model("llama-3.1-70b"), find_engine("vllm"), Split(4), 64, Load(1024, 1024, 64)).split(" --")[0:2]
@@ -130,20 +130,20 @@ def launch(
 
 
 def unstated(model: ModelSpec, engine: Engine, load: Load, weights: str, cache: str) -> list[str]:
-    """Comments before the lines of ``launch`` on what these do not state.
+    """Comments before the lines of ``launch`` about settings that they cannot state.
 
     >>> from perfmodel.catalog import find_engine, find_model
     >>> unstated(find_model("gpt3-175b"), find_engine("vllm"), Load(8, 8, 8), "int4", "fp8")
     ['# gpt3-175b: name a checkpoint with int4 weights']
     """
-    found = [f"name a checkpoint with {weights} weights"] * bool(weights and weights not in QUANTIZED.get(engine.id, {}))
-    found += [f"give the options for a KV cache in {cache}"] * bool(cache and cache not in CACHED.get(engine.id, {}))
-    found += [f"give the draft model, for {load.draft_tokens} tokens per step"] * bool(load.draft_tokens)
-    return [f"# {hub_name(model)}: {words}" for words in found]
+    comments = [f"name a checkpoint with {weights} weights"] * bool(weights and weights not in QUANTIZED.get(engine.id, {}))
+    comments += [f"give the options for a KV cache in {cache}"] * bool(cache and cache not in CACHED.get(engine.id, {}))
+    comments += [f"give the draft model, for {load.draft_tokens} tokens per step"] * bool(load.draft_tokens)
+    return [f"# {hub_name(model)}: {words}" for words in comments]
 
 
 def _each(sequences: int, split: Split) -> int:
-    """Sequences of the fullest group: engines count them for each."""
+    """Sequences of the fullest data-parallel group; engines count them per group."""
     return -(-sequences // split.dp)
 
 

@@ -1,7 +1,8 @@
-"""Layouts of a model on a number of GPUs: those that serving engines accept, why they refuse the others, and the replicas that fit.
+"""Layouts of a model on a number of GPUs: those that serving engines accept, reasons for refusing others, and replicas that fit.
 
-An engine takes the degree of tensor, data and pipeline parallelism, and has the experts either cut by all GPUs of a stage or dealt out
-among them (vLLM, ``--enable-expert-parallel``; SGLang, ``--ep-size``; TensorRT-LLM, ``moe_expert_parallel_size``). Stages may span nodes.
+An engine is given the degrees of tensor, data and pipeline parallelism. All GPUs of a stage either cut each expert or distribute the
+experts among them (vLLM, ``--enable-expert-parallel``; SGLang, ``--ep-size``; TensorRT-LLM, ``moe_expert_parallel_size``). Stages may span
+nodes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from perfmodel.transformer.step import ModelPass, Split
 
 
 def layouts(model: ModelSpec, gpus: int, device: Device, published: bool = True) -> list[Split]:
-    """Every layout of one replica on ``gpus`` that engines accept, whether it fits the memory or not: fewest stages and groups first.
+    """Every layout of one replica on ``gpus`` that engines accept, fewest stages and groups first; it need not fit the memory.
 
-    ``published``: weights are stored as the model's file says, in blocks that a cut may not divide.
+    ``published``: weights are stored as in the model's file, in blocks that a cut may not divide.
 
     >>> from perfmodel.catalog import find_device, find_model
     >>> [(s.tp, s.ep, s.pp, s.dp) for s in layouts(find_model("mixtral-8x7b"), 2, find_device("h200"))]
@@ -36,7 +37,7 @@ def layouts(model: ModelSpec, gpus: int, device: Device, published: bool = True)
 
 
 def candidates(model: ModelSpec, gpus: int) -> Iterator[Split]:
-    """Every product of stages, groups and GPUs of a group that makes ``gpus``; experts cut or dealt out."""
+    """Every combination of stages, groups and GPUs per group that makes ``gpus``, with experts cut or distributed."""
     positive_int("gpus", gpus)
     for pp in _divisors(gpus):
         for dp in _divisors(gpus // pp):
@@ -46,11 +47,11 @@ def candidates(model: ModelSpec, gpus: int) -> Iterator[Split]:
 
 
 def _divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def why_refused(model: ModelSpec, split: Split, device: Device, published: bool = True) -> str:
-    """Why no engine runs ``model`` so; empty if one does."""
+    """Sentence that says why no engine runs ``model`` in this layout; empty if one does."""
     try:
         split.check(model)
     except UsageError as error:
@@ -62,7 +63,7 @@ def why_refused(model: ModelSpec, split: Split, device: Device, published: bool 
 
 
 def _uneven(model: ModelSpec, layer: Layer, split: Split, published: bool) -> Iterator[str]:
-    """What does not come out even: columns of an MLP, or blocks of a stored matrix."""
+    """Sentence on what the layout does not divide evenly: columns of an MLP, or blocks of a stored matrix; empty if nothing."""
     mlp, tp, expert_tp = layer.mlp, split.tp, split.expert_tp
     widths = [("an MLP", mlp.width, tp)] if isinstance(mlp, DenseMlp) else []
     if isinstance(mlp, MoeMlp):
@@ -75,24 +76,24 @@ def _uneven(model: ModelSpec, layer: Layer, split: Split, published: bool) -> It
 
 
 def _cut_blocks(model: ModelSpec, layer: Layer, split: Split) -> Iterator[str]:
-    """Matrices whose part is no whole number of the blocks that share a scale (vLLM, ``validate_fp8_block_shape``)."""
+    """Matrices of which a GPU's part is not a whole number of the blocks that share a scale (vLLM, ``validate_fp8_block_shape``)."""
     formats = dict(layer.formats)
-    whole, part = (
+    matrices, parts = (
         [matrix for op in operations(model, layer, tp, expert_tp=expert_tp) for matrix in op.matrices]
         for tp, expert_tp in ((1, 1), (split.tp, split.expert_tp))
     )
-    for all_of_it, own in zip(whole, part, strict=True):
-        for rows, columns, _ in formats[own.stored].beside if own.stored in formats else ():
-            for size, cut, block in ((all_of_it.inputs, own.inputs, rows), (all_of_it.outputs, own.outputs, columns)):
+    for all_of_it, cut_part in zip(matrices, parts, strict=True):
+        for rows, columns, _ in formats[cut_part.stored].beside if cut_part.stored in formats else ():
+            for size, cut, block in ((all_of_it.inputs, cut_part.inputs, rows), (all_of_it.outputs, cut_part.outputs, columns)):
                 if block and cut != size and cut % block:
-                    yield f"a GPU's {cut} of {size} rows or columns of {own.name} are no whole blocks of {block} with a scale each"
+                    yield f"a GPU's {cut} of {size} rows or columns of {cut_part.name} are no whole blocks of {block} with a scale each"
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """``split`` of the model under ``engine``. ``most_running``: sequences that the cache holds to their last token.
+    """An engine with a layout. ``most_running``: sequences that the cache can hold until their last token.
 
-    ``cache_bytes``: of a prompt, on each GPU that holds a part of it.
+    ``cache_bytes``: bytes of a prompt's cache on each GPU that holds a part of it.
     """
 
     engine: Engine
@@ -109,7 +110,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A layout whose caches hold no sequence. ``lacks``: bytes on each GPU for one in each group."""
+    """A layout whose cache has no room for a sequence. ``lacks``: bytes missing on each GPU for one sequence per group."""
 
     engine: Engine
     split: Split
@@ -117,7 +118,7 @@ class Missed:
 
 
 def sizes(gpus: int) -> list[int]:
-    """Powers of two up to ``gpus``, and that itself.
+    """Powers of two up to ``gpus``, and ``gpus`` itself.
 
     >>> sizes(1), sizes(8), sizes(12)
     ([1], [1, 2, 4, 8], [1, 2, 4, 8, 12])
@@ -126,8 +127,7 @@ def sizes(gpus: int) -> list[int]:
 
 
 def launches(engine: Engine, split: Split) -> bool:
-    """Whether ``engine`` has options for ``split``: attention of TensorRT-LLM is cut among all GPUs, or in groups of one; GPUs of
-    llama.cpp hold layers in turn.
+    """Whether ``engine`` can run ``split``. TensorRT-LLM cuts attention among all GPUs or has groups of one; llama.cpp has only stages.
 
     Source: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM" (``enable_attention_dp``).
     """
@@ -137,41 +137,47 @@ def launches(engine: Engine, split: Split) -> bool:
 
 
 def splits(model: ModelSpec, gpus: int, device: Device, published: bool) -> list[Split]:
-    """Layouts of replicas of up to ``gpus`` GPUs, fewest stages first. Groups of a dense model are replicas of their own."""
-    found = (one for size in sizes(gpus) for one in layouts(model, size, device, published))
-    return sorted((one for one in found if model.is_moe or one.dp == 1), key=lambda one: one.pp)
+    """Layouts of replicas on up to ``gpus`` GPUs, fewest stages first. Dense models have no groups, as these would be replicas."""
+    all_layouts = (split for size in sizes(gpus) for split in layouts(model, size, device, published))
+    return sorted((split for split in all_layouts if model.is_moe or split.dp == 1), key=lambda split: split.pp)
 
 
 def replicas(
-    model: ModelSpec, device: Device, gpus: int, engines: Iterable[Engine], like: ModelPass, load: Load, fallbacks: FallbackDevices = tuple
+    model: ModelSpec,
+    device: Device,
+    gpus: int,
+    engines: Iterable[Engine],
+    base_pass: ModelPass,
+    load: Load,
+    fallbacks: FallbackDevices = tuple,
 ) -> tuple[list[Replica], list[Missed]]:
-    """All that hold at least one sequence in each group, and those that do not.
+    """The replicas that hold at least one sequence in each group, and the layouts that do not.
 
-    More stages are tried where fewer do not hold it on the same GPUs of a stage: they save memory, and no time. Rows of kernels are
-    shared by all. Tables of steps are coarse: a node per factor of two, as they rank what is then asked exactly.
+    More stages are tried only if fewer do not hold the model with the same GPUs per stage, as they save memory but no time. Replicas share
+    the times of kernels. Their tables of steps are coarse, with a node per factor of two, because they only rank candidates.
     """
-    found, missed, known = list[Replica](), list[Missed](), KnownKernels()
-    ways = [replace(like, split=split) for split in splits(model, gpus, device, like.weights_from_file)]
+    fitting, missed, kernels = list[Replica](), list[Missed](), KnownKernels()
+    ways = [replace(base_pass, split=split) for split in splits(model, gpus, device, base_pass.weights_from_file)]
     length = load.isl + load.osl
     tables: dict[tuple[object, ...], Table] = {}
     for engine in engines:
-        held: set[tuple[int, int, int]] = set()
+        fitting_layouts: set[tuple[int, int, int]] = set()
         for here in ways:
             split = here.split
             stage = (split.tp, split.ep, split.dp)
-            if stage in held or not launches(engine, split):
+            if stage in fitting_layouts or not launches(engine, split):
                 continue
             memory = Memory(model, device, engine, here)
-            most = memory.most_running(length)
-            if most < 1:
+            most_running = memory.most_running(length)
+            if most_running < 1:
                 missed.append(Missed(engine, split, memory.total(split.dp, length) - memory.usable))
                 continue
-            held.add(stage)
-            times = replace(step_times(model, device, engine, here, fallbacks), known=known, coarse=True)
+            fitting_layouts.add(stage)
+            times = replace(step_times(model, device, engine, here, fallbacks), known=kernels, coarse=True)
             group, k = (split.tp, engine.kernels, engine.fused), engine.kernels
             attention = (split.tp, split.dp, engine.fused, engine.graph_batch, k.attention, k.latent_attention)
             for part, alike in {"group": group, "heads": group, "decode": attention, "prompt": attention}.items():
                 times.nodes[part] = tables.setdefault((part, *alike), {})  # experts and stages do not change it
             cache = memory.fit(load.isl).sequence
-            found.append(Replica(engine, split, times, most, cache))
-    return found, missed
+            fitting.append(Replica(engine, split, times, most_running, cache))
+    return fitting, missed

@@ -1,4 +1,4 @@
-"""What the users of an engine ask for."""
+"""The load of an engine: the requests of its users."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MOST_DRAFTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests of ``isl`` prompt tokens and ``osl`` generated ones: of ``concurrency`` users, or ``rate`` new ones a second.
+    """Requests of ``isl`` prompt tokens and ``osl`` output tokens, from ``concurrency`` users or at ``rate`` requests/s.
 
-    A user sends the next request when the last has ended (a closed loop); requests at a ``rate`` come whenever they come (an open
-    one, Poisson). Exactly one of both is given. ``prefix``: tokens of the prompt whose K and V the cache still holds.
-    ``draft_tokens`` are proposed in a step, each accepted with probability ``acceptance`` if all before it were.
+    Users send the next request when the last has ended (a closed loop); requests at a ``rate`` come at random times (Poisson). Exactly one
+    of the two is set. ``prefix``: prompt tokens whose K and V the cache still holds. ``draft_tokens`` are proposed in a step; each is
+    accepted with probability ``acceptance`` if all before it were.
     """
 
     isl: int
@@ -30,12 +30,12 @@ class Load:
 
     @property
     def new_tokens(self) -> int:
-        """Prompt tokens that prefill runs over: those beyond the cached prefix, at least the last one."""
+        """Prompt tokens that prefill computes: those beyond the cached prefix, but at least one."""
         return max(self.isl - self.prefix, 1)
 
     @property
     def tokens_per_step(self) -> float:
-        """Output tokens that a decode step gives a sequence on average: (1 - a^(k + 1)) / (1 - a) (Leviathan et al. 2023, equation 1).
+        """Mean output tokens of a sequence in a decode step: (1 - a^(k + 1)) / (1 - a) (Leviathan et al. 2023, equation 1).
 
         >>> Load(1, 1, 1).tokens_per_step, Load(1, 1, 1, draft_tokens=2, acceptance=0.5).tokens_per_step
         (1.0, 1.75)
@@ -44,7 +44,7 @@ class Load:
 
     @property
     def tokens_variance(self) -> float:
-        """Variance of the output tokens of a decode step: from the chances that a step gives more than k of them.
+        """Variance of the output tokens of a sequence in a decode step.
 
         >>> Load(1, 1, 1, draft_tokens=1, acceptance=0.5).tokens_variance
         0.25
@@ -53,15 +53,15 @@ class Load:
 
     @property
     def queries(self) -> int:
-        """Tokens of a sequence that a decode step runs over: one and those drafted."""
+        """Tokens of a sequence that a decode step computes: one and the drafted ones."""
         return 1 + self.draft_tokens
 
     def of(self, concurrency: int) -> Load:
-        """The same requests of ``concurrency`` users."""
+        """The same requests from ``concurrency`` users."""
         return replace(self, concurrency=concurrency, rate=None)
 
     def among(self, groups: int) -> Load:
-        """The load of the fullest of ``groups`` that share this one."""
+        """The load of the fullest of ``groups`` that share this load."""
         if self.concurrency is not None:
             return replace(self, concurrency=ceil(self.concurrency / groups))
         return self if self.rate is None else replace(self, rate=self.rate / groups)

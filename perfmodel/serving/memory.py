@@ -1,7 +1,7 @@
-"""What an engine's memory holds: weights, activations of its largest step, and a cache in blocks for so many sequences.
+"""Memory of an engine: weights, activations of its largest step, and how many sequences the cache holds.
 
-An engine takes a share of the GPU's memory, runs its largest step once to see what activations need, and gives the rest to the cache
-(vLLM, ``gpu_worker.determine_available_memory``; SGLang and TensorRT-LLM likewise). Each data-parallel group has a cache of its own.
+An engine takes a share of the GPU's memory, measures the activations of its largest step, and gives the rest to the cache (vLLM,
+``gpu_worker.determine_available_memory``; SGLang and TensorRT-LLM likewise). Each data-parallel group has a cache of its own.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import PREFILL, ModelPass
 
 RUNTIME, LEFT_FREE = "runtime", "left free"
-"""Names of what neither weights, activations nor the cache may use."""
+"""Names of memory that neither weights, activations nor the cache may use."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the fullest GPU of ``engine`` serving ``model``; ``like`` is a pass with its formats and split."""
+    """Bytes on the fullest GPU of ``engine`` with ``model``; ``base_pass`` has the number formats and the layout."""
 
     model: ModelSpec
     device: Device
     engine: Engine
-    like: ModelPass
+    base_pass: ModelPass
 
     @property
     def capacity(self) -> int:
@@ -45,26 +45,26 @@ class Memory:
 
     @property
     def reserved(self) -> dict[str, int]:
-        """Bytes by name of the engine's ``reserve``, and of all beyond its share of the memory."""
+        """Bytes by name: the engine's ``reserve``, and the memory beyond its share."""
         return {RUNTIME: self.engine.reserve, LEFT_FREE: self.capacity - self.usable}
 
     @cached_property
     def activations(self) -> int:
-        """Bytes of activations of the largest step: each group's token budget, over as many sequences as may run.
+        """Bytes of activations of the largest step: the token budget of each group, over as many sequences as may run.
 
         vLLM: ``profile_run`` of ``vllm/v1/worker/gpu_model_runner.py``.
         """
-        batching, groups = self.engine.batching, self.like.split.dp
+        batching, groups = self.engine.batching, self.base_pass.split.dp
         sequences = min(batching.max_sequences, batching.token_budget)
         n = ceil_div(batching.token_budget, sequences)
-        step = replace(self.like, phase=PREFILL, batch=groups * sequences, n=n, kv_len=n, fused=self.engine.fused)
+        step = replace(self.base_pass, phase=PREFILL, batch=groups * sequences, n=n, kv_len=n, fused=self.engine.fused)
         return int(activation_bytes(self.model, step))
 
     @cached_property
     def _empty(self) -> MemoryFit:
-        found = memory_fit(self.model, self.like, self.device, 0, activations=self.activations, reserved=self.reserved)
-        on_host = int(table_bytes(self.model, self.like)) if self.engine.table_on_host else 0
-        return replace(found, weights=found.weights - on_host)
+        fit = memory_fit(self.model, self.base_pass, self.device, 0, activations=self.activations, reserved=self.reserved)
+        on_host = int(table_bytes(self.model, self.base_pass)) if self.engine.table_on_host else 0
+        return replace(fit, weights=fit.weights - on_host)
 
     @property
     def weights(self) -> int:
@@ -72,16 +72,16 @@ class Memory:
         return int(self._empty.weights)
 
     def fit(self, length: int, running: int = 0) -> MemoryFit:
-        """Bytes on the GPU with ``running`` sequences of ``length`` tokens, in whole blocks of the cache, and how many of these fit."""
-        sequence = sequence_bytes(self.model, self.like, length, self.engine.kv_block, most_stored_tokens)
-        return replace(self._empty, sequence=int(sequence), batch=ceil_div(running, self.like.split.dp))
+        """Memory with ``running`` sequences of ``length`` tokens in whole blocks of the cache, and how many sequences fit."""
+        sequence = sequence_bytes(self.model, self.base_pass, length, self.engine.kv_block, most_stored_tokens)
+        return replace(self._empty, sequence=int(sequence), batch=ceil_div(running, self.base_pass.split.dp))
 
     def most_running(self, length: int) -> int:
-        """Most sequences of ``length`` tokens of all groups at a time: as many as fit, and as the engine lets run; 0 if none fits."""
-        return min(self.fit(length).max_batch or 0, self.engine.batching.max_sequences * self.like.split.dp)
+        """Most sequences of ``length`` tokens in all groups together that fit and that the engine admits; 0 if none fits."""
+        return min(self.fit(length).max_batch or 0, self.engine.batching.max_sequences * self.base_pass.split.dp)
 
     def slots(self, isl: int, osl: int, spread: float = 1.0) -> int:
-        """Sequences that run at a time on average, each with the room that the engine keeps for it; ``spread`` as of ``simulate``."""
+        """Mean number of sequences that can run at a time with the room that the engine keeps for each; ``spread``: see ``simulate``."""
         return self.most_running(max(round((1 + spread) / 2 * self.engine.held(isl, osl)), 1))
 
     def total(self, running: int, length: int) -> int:

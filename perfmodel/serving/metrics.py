@@ -1,4 +1,4 @@
-"""What users of an engine see, in the words of vLLM's benchmark (``vllm bench serve``), with the mean state of the engine."""
+"""Metrics of a simulated engine, named as in vLLM's benchmark (``vllm bench serve``), and the engine's mean state."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from perfmodel.core.arith import quantile
 
 @dataclass(frozen=True, slots=True)
 class ServingMetrics:
-    """Figures of simulated requests; seconds, tokens, sequences, or requests a second.
+    """Metrics of simulated requests.
 
-    ``*_ttft_s``: from sending a request to its first token. ``*_tpot_s``: from the first token to the last over the tokens after the
-    first; None where one token is asked. ``*_itl_s``: between two decode steps of a sequence. ``decoding``: mean sequences in decode
-    steps; ``running``: requests under way but for those ``waiting`` for a slot. ``with_prompts``: share of the decode steps of a sequence
-    between which prompts ran. ``prompt_s``: from a prompt's first step to its last. ``ttft_error``, ``tpot_error``: standard errors of
-    the means as shares of them. ``requests``: that were counted.
+    ``*_ttft_s``: seconds from sending a request to its first token. ``*_tpot_s``: seconds from the first token to the last, divided by the
+    tokens after the first; None for requests of one token. ``*_itl_s``: seconds between two decode steps of a sequence. ``decoding``: mean
+    number of sequences that decode; ``running``: mean number of requests with a slot; ``waiting``: those without. ``with_prompts``: share
+    of the gaps between decode steps in which prompts ran. ``prompt_s``: seconds from a prompt's first step to its last. ``requests``:
+    requests that were counted. ``ttft_error``, ``tpot_error``: standard errors over the means.
     """
 
     mean_ttft_s: float
@@ -38,12 +38,12 @@ class ServingMetrics:
     tpot_error: float = 0.0
 
     def times(self, copies: float) -> ServingMetrics:
-        """Metrics of ``copies`` engines alike, each with users of its own."""
+        """Metrics of ``copies`` equal engines together, each with its own users."""
         amounts = ("requests_per_s", "output_tokens_per_s", "decoding", "running", "waiting")
         return replace(self, **{name: copies * getattr(self, name) for name in amounts})
 
     def behind(self, others: int) -> ServingMetrics:
-        """Metrics with ``others`` more users, all of whom wait for a slot: each request waits for one to end more often."""
+        """Metrics with ``others`` more users, all waiting for a slot: each request waits until that many more have ended."""
         later = others / self.requests_per_s
         times = {name: getattr(self, name) + later for name in ("mean_ttft_s", "median_ttft_s", "p99_ttft_s")}
         return replace(self, waiting=self.waiting + others, **times)
@@ -51,9 +51,9 @@ class ServingMetrics:
 
 @dataclass(slots=True)
 class SimulatedRun:
-    """Sums over one simulated stretch of time from ``start``. ``stays``: seconds from sending to the last token; ``osl``: tokens given.
+    """Sums over a simulated run of ``seconds`` from ``start``. ``stays``: seconds from sending to the last token; ``osl``: output tokens.
 
-    ``gaps``, ``decodes``: seconds between decode steps and their number, each of a sequence; ``mixed``: those with prompts between.
+    ``gaps``: seconds between decode steps, summed over sequences; ``decodes``: number of these gaps; ``mixed``: gaps in which prompts ran.
     """
 
     start: float = 0.0
@@ -70,18 +70,18 @@ class SimulatedRun:
 
 
 def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | None, benchmark: bool, slots: float) -> ServingMetrics:
-    """Metrics over ``tallies``, runs alike.
+    """Metrics over ``tallies``, runs of the same load.
 
-    In steady state requests end as they come: at ``rate``, or in a closed loop as Little's law (1961) has it, users over the mean stay.
-    Those of a ``benchmark`` are counted from the first one sent to the last token. No more run than there are ``slots``.
+    Requests/s in steady state are ``rate``, or in a closed loop users over the mean stay (Little 1961). A ``benchmark`` counts its requests
+    over the time from the first one sent to the last token. At most ``slots`` requests run.
     """
-    ttft, tpot = ([value for one in tallies for value in getattr(one, name)] for name in ("ttft", "tpot"))
-    count, seconds = len(ttft), sum(one.seconds for one in tallies)
-    stay, osl = sum(one.stays for one in tallies) / count, sum(one.osl for one in tallies) / count
+    ttft, tpot = ([value for tally in tallies for value in getattr(tally, name)] for name in ("ttft", "tpot"))
+    count, seconds = len(ttft), sum(tally.seconds for tally in tallies)
+    stay, osl = sum(tally.stays for tally in tallies) / count, sum(tally.osl for tally in tallies) / count
     per_s = count / seconds if benchmark else rate or (users or 0) / stay
-    gaps, decodes = sum(one.gaps for one in tallies), sum(one.decodes for one in tallies)
+    gaps, decodes = sum(tally.gaps for tally in tallies), sum(tally.decodes for tally in tallies)
     steps_s = sum(map(_decoding_s, tallies)) / count
-    running = min(max(per_s * stay - sum(one.waiting for one in tallies) / seconds, 0.0), slots)
+    running = min(max(per_s * stay - sum(tally.waiting for tally in tallies) / seconds, 0.0), slots)
     return ServingMetrics(
         mean_ttft_s=fmean(ttft),
         median_ttft_s=median(ttft),
@@ -93,11 +93,11 @@ def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | No
         decoding=per_s * steps_s,
         running=running,
         waiting=max(per_s * stay - running, 0.0),
-        with_prompts=sum(one.mixed for one in tallies) / decodes if decodes else 1.0,
-        prompt_s=sum(one.prompts for one in tallies) / count,
+        with_prompts=sum(tally.mixed for tally in tallies) / decodes if decodes else 1.0,
+        prompt_s=sum(tally.prompts for tally in tallies) / count,
         requests=count,
-        ttft_error=_error([fmean(one.ttft) for one in tallies if one.ttft]),
-        tpot_error=_error([fmean(one.tpot) for one in tallies if one.tpot]),
+        ttft_error=_error([fmean(tally.ttft) for tally in tallies if tally.ttft]),
+        tpot_error=_error([fmean(tally.tpot) for tally in tallies if tally.tpot]),
     )
 
 

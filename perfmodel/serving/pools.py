@@ -1,6 +1,6 @@
-"""Prefill and decode on GPUs of their own: workers that run prompts alone, and workers that only decode.
+"""Disaggregated serving: pools of workers that only run prompts, and of workers that only decode.
 
-A request visits a prefill worker, its cache is sent over, and it decodes with all others of its worker; no prompt ever lengthens a decode
+A request runs its prompt on a prefill worker, its cache is sent to a decode worker, and it decodes there; no prompt lengthens a decode
 step. Sources: Zhong et al. 2024 (DistServe), Patel et al. 2024 (Splitwise).
 """
 
@@ -22,14 +22,14 @@ from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.step import Split
 
 NETWORK = 50e9  # known
-"""B/s of a GPU to other nodes: one port of 400 Gb/s each. Source: NVIDIA DGX SuperPOD with DGX H100 reference architecture."""
+"""Network bandwidth of a GPU in B/s: one port of 400 Gb/s each. Source: NVIDIA DGX SuperPOD with DGX H100 reference architecture."""
 KEEPS_UP = 0.95  # tuned
-"""Share of the time that prefill workers may be busy in a search: beyond it, prompts wait longer than any limit asks for."""
+"""Largest share of the time that prefill workers may be busy in a search: beyond it, prompts queue too long."""
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Steps of a ``prefill`` and of a ``decode`` worker, and how many there are of each."""
+    """Step times of a ``prefill`` and a ``decode`` worker, and the number of each."""
 
     prefill: KernelTimes
     decode: KernelTimes
@@ -39,36 +39,36 @@ class Pools:
     @property
     def gpus(self) -> int:
         """GPUs of all workers."""
-        return self.prefill_workers * self.prefill.like.split.gpus + self.workers * self.decode.like.split.gpus
+        return self.prefill_workers * self.prefill.base_pass.split.gpus + self.workers * self.decode.base_pass.split.gpus
 
 
 def pool_of(times: StepTimes, engine: Engine, split: Split, slots: int, workers: int) -> Pool:
-    """The pool of ``workers`` that run prompts alone or only decode, as the simulation has it."""
+    """A pool of ``workers`` for the simulation, which only run prompts or only decode."""
     return Pool(times, replace(engine.batching.over(split), mixed=False), slots, workers)
 
 
 def link(device: Device, gpus: int) -> float:
-    """Bandwidth in B/s of a GPU to one of the other pool: of the device's own links where they join all of them, else of the network."""
+    """Bandwidth in B/s between GPUs of two pools: the device's own links if they join all ``gpus``, else the network."""
     if device.interconnect is None or gpus > joined_gpus(device):
         return NETWORK
     return float(device.interconnect.bandwidth_per_direction.number)
 
 
 def transfer_s(cache: float, before: Split, after: Split, device: Device, gpus: int) -> float:
-    """Seconds to send a prompt's cache, ``cache`` bytes on each GPU of a prefill group, by as many links as the narrower group has."""
+    """Seconds to send a prompt's cache: ``cache`` bytes on each GPU of a prefill group, over the links of the group with fewer GPUs."""
     return cache * before.tp / (min(before.tp, after.tp) * link(device, gpus))
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTime:
-    """Seconds of a prompt alone in each group of a worker, and prompts a second of a worker whose steps are full."""
+    """``seconds`` of a prompt that is alone in its group, and prompts/s (``per_s``) of a worker whose steps are full."""
 
     seconds: float
     per_s: float
 
 
 def prompt_time(replica: Replica, load: Load) -> PromptTime:
-    """The time of prompts on a worker that runs them alone, in chunks of the engine's token budget."""
+    """The time of prompts on a prefill worker, in chunks of the engine's token budget."""
     batching, groups, length = replica.engine.batching, replica.split.dp, load.new_tokens
 
     def seconds(prompts: int) -> float:
@@ -79,13 +79,13 @@ def prompt_time(replica: Replica, load: Load) -> PromptTime:
             replica.times.seconds(Iteration((end - start) * prompts * groups, load.prefix + end, prompts * groups)) for end, start in chunks
         )
 
-    alone = seconds(1)
-    return PromptTime(alone, max(groups * many / seconds(many) for many in {1, max(batching.token_budget // length, 1)}))
+    alone_s = seconds(1)
+    return PromptTime(alone_s, max(groups * many / seconds(many) for many in {1, max(batching.token_budget // length, 1)}))
 
 
 @lru_cache(maxsize=256)
 def ratios(prefill_gpus: int, decode_gpus: int, gpus: int) -> tuple[tuple[int, int], ...]:
-    """Numbers of workers on up to ``gpus`` GPUs, least prefill for each decode worker first; none a multiple of another.
+    """Pairs of numbers of prefill and decode workers on up to ``gpus`` GPUs, by rising ratio; none is a multiple of another.
 
     >>> ratios(1, 1, 4)
     ((1, 3), (1, 2), (1, 1), (2, 1), (3, 1))
@@ -97,10 +97,10 @@ def ratios(prefill_gpus: int, decode_gpus: int, gpus: int) -> tuple[tuple[int, i
 def pools_estimate(
     time: PromptTime, sequences: int, decode_s: float, counts: tuple[int, int], before_s: float, load: Load
 ) -> LoopEstimate | None:
-    """The closed form of ``counts`` of prefill and decode workers, ``sequences`` on each of these; None where prefill falls behind.
+    """The closed form for ``counts`` of prefill and decode workers with ``sequences`` on each decode worker; None if prefill falls behind.
 
-    Prompts wait as before a server of constant service (M/D/1; Pollaczek 1930). ``before_s``: of a request beside its prompt and its
-    steps; ``decode_s``: of these.
+    Prompts queue as M/D/1 (Pollaczek 1930). ``before_s``: seconds of a request outside its prompt and its decode steps; ``decode_s``:
+    seconds of its decode steps.
     """
     x, y = counts
     rate = y * sequences / decode_s

@@ -1,4 +1,4 @@
-"""The question that ``perfmodel serve`` asks."""
+"""The question of ``perfmodel serve``."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 
 DEFAULT_ENGINE = "vllm"
 SEARCHED_GPUS, MOST_SEARCHED = 8, 64
-"""GPUs of a search that says none, and the most."""
-SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda asked: asked.search)
-DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda asked: asked.draft_tokens > 0)
-ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda asked: not asked.search)
-POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda asked: asked.prefill_workers is not None)
+"""GPUs of a search by default, and at most."""
+SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda question: question.search)
+DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda question: question.draft_tokens > 0)
+ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda question: not question.search)
+POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda question: question.prefill_workers is not None)
 HOST_MEMORY = "60GB/s"
-"""About what two channels of DDR5-4800 read."""
+"""Default bandwidth of the host's memory: about that of two channels of DDR5-4800."""
 USERS = 64
-"""Of a question that says neither how many there are nor how many requests come."""
-STAGED = Condition("is of llama.cpp", "give --engine llama.cpp, or leave it out", lambda asked: "llama" in (asked.engine or ""))
-OFFLOADED = Condition("is of layers on the host", "give --gpu-layers too, or leave it out", lambda asked: asked.gpu_layers is not None)
-WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda asked: not asked.search)
+"""Users of a question that states neither users nor a rate."""
+STAGED = Condition("is of llama.cpp", "give --engine llama.cpp, or leave it out", lambda question: "llama" in (question.engine or ""))
+OFFLOADED = Condition(
+    "is of layers on the host", "give --gpu-layers too, or leave it out", lambda question: question.gpu_layers is not None
+)
+WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda question: not question.search)
 OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "request_latency", "disaggregated")
 
 
@@ -82,7 +84,7 @@ class ServeQuestion(Question):
     spread: float = option("Shortest length over the longest.", default=1.0, reader=WITHOUT, group=RARER)
 
     def load(self, usual: int | None = None) -> Load:
-        """The requests, checked; of as many users as are ``usual`` with an engine where the question does not say."""
+        """The requests, checked. ``usual``: number of users if the question does not state it."""
         users = (usual or USERS) if self.concurrency is None and self.rate is None else self.concurrency
         accepted = self.acceptance if self.draft_tokens else 0.0
         if self.requests is not None and (users is None or self.requests < users):
@@ -94,9 +96,9 @@ class ServeQuestion(Question):
         return Load(self.isl, self.osl, users, self.rate, self.prefix, self.draft_tokens, accepted).check()
 
     def split(self, model: ModelSpec, in_stages: bool = False) -> Split:
-        """The layout: what is not given follows from the number of GPUs, which share each matrix, or hold layers in turn ``in_stages``.
+        """The layout. By default all GPUs share each matrix (tensor parallel), or are pipeline stages with ``in_stages``.
 
-        UsageError where sizes do not go together.
+        UsageError for sizes that do not fit together.
         """
         from perfmodel.transformer.step import Split
 
@@ -107,18 +109,18 @@ class ServeQuestion(Question):
                 raise UsageError("--tp, --dp and --ep: GPUs of this engine hold layers in turn", "give --gpus or --pp")
             return Split(pp=max(self.gpus or 1, self.pp)).check(model)
         if tp is None:
-            whole = (groups or 1) * self.pp
-            if self.gpus is not None and self.gpus % whole:
+            gpus_of_groups = (groups or 1) * self.pp
+            if self.gpus is not None and self.gpus % gpus_of_groups:
                 raise UsageError(f"--gpus {self.gpus}: --dp {groups or 1} and --pp {self.pp} do not divide them", "give other sizes")
-            tp = 1 if self.gpus is None else self.gpus // whole
+            tp = 1 if self.gpus is None else self.gpus // gpus_of_groups
         if groups is None and self.gpus is not None and self.gpus % (tp * self.pp) == 0:
             groups = self.gpus // (tp * self.pp)
-        found = Split(tp, self.ep, self.pp) if groups is None else Split(tp, self.ep, self.pp, groups)
-        if self.gpus is not None and found.gpus != self.gpus:
-            sizes = f"--tp {found.tp}, --dp {found.dp} and --pp {found.pp}"
-            raise UsageError(f"--gpus {self.gpus}: {sizes} are {found.gpus} GPUs", "give --gpus or the sizes alone")
+        split = Split(tp, self.ep, self.pp) if groups is None else Split(tp, self.ep, self.pp, groups)
+        if self.gpus is not None and split.gpus != self.gpus:
+            sizes = f"--tp {split.tp}, --dp {split.dp} and --pp {split.pp}"
+            raise UsageError(f"--gpus {self.gpus}: {sizes} are {split.gpus} GPUs", "give --gpus or the sizes alone")
         try:
-            return found.check(model)
+            return split.check(model)
         except UsageError as error:
             if self.tp is not None or self.gpus is None:
                 raise
@@ -126,14 +128,14 @@ class ServeQuestion(Question):
             raise UsageError(message, f"{error.fix}; or give --tp too") from None
 
     def prefill_split(self, model: ModelSpec) -> Split:
-        """The layout of a worker that runs prompts alone; UsageError for sizes without a meaning."""
+        """The layout of a prefill worker; UsageError for impossible sizes."""
         from perfmodel.transformer.step import Split
 
         self._check_counts("prefill_workers", "workers", "prefill_tp", "prefill_dp", "prefill_ep")
         return Split(self.prefill_tp, self.prefill_ep, 1, self.prefill_dp).check(model)
 
-    def like(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
-        """A pass with the formats and the layout; ``stored``: of weights, as of ``hf.served_as``."""
+    def base_pass(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
+        """A pass with the number formats and the layout; ``stored``: format of the weights from ``hf.served_as``."""
         from perfmodel.core.checks import dtype_on
         from perfmodel.transformer.step import DECODE, ModelPass, check_imbalance, formats
 
@@ -142,21 +144,21 @@ class ServeQuestion(Question):
         return ModelPass(DECODE, 1, 1, 1, form, split=split, imbalance=self.imbalance, **formats(model, form, stored, self.kv_dtype))
 
     def configured(self, engine: Engine) -> Engine:
-        """``engine`` with the options of batching and memory that are given."""
+        """``engine`` with the question's options of batching and memory."""
         from perfmodel.core.checks import size_bytes
 
         self._check_counts("token_budget", "max_sequences")
-        found = engine.with_batching(token_budget=self.token_budget, max_sequences=self.max_sequences)
-        return found if self.reserve is None else replace(found, reserve=size_bytes("reserve", self.reserve, least=0))
+        configured = engine.with_batching(token_budget=self.token_budget, max_sequences=self.max_sequences)
+        return configured if self.reserve is None else replace(configured, reserve=size_bytes("reserve", self.reserve, least=0))
 
     def host_bandwidth(self) -> float:
-        """B/s that the host's memory is read at."""
+        """Bandwidth of the host's memory in B/s."""
         from perfmodel.core.checks import quantity
 
         return quantity("host-memory", self.host_memory or HOST_MEMORY, "B/s", "80GB/s")
 
     def limits(self) -> tuple[float | None, float | None, float | None]:
-        """Seconds to the first token, per token after it and of a whole request at most."""
+        """Limits in seconds: to the first token, per token after it, and for a whole request."""
         return _seconds("ttft", self.ttft), _seconds("tpot", self.tpot), _seconds("request-latency", self.request_latency)
 
     def searched_gpus(self) -> int:
@@ -168,25 +170,25 @@ class ServeQuestion(Question):
         return gpus
 
     def searched_formats(self) -> list[tuple[str | None, str | None]]:
-        """Formats of weights and of the KV cache that are searched: every pair of those listed; None where none is given."""
+        """Pairs of weight and KV cache formats to search, every combination of those listed; None for a format not given."""
         weights, cache = ([None] if text is None else text.replace(" ", "").split(",") for text in (self.weights_dtype, self.kv_dtype))
         return list(product(weights, cache))
 
     def in_formats(self, formats: tuple[str | None, str | None]) -> ServeQuestion:
-        """The same question of these formats of weights and of the KV cache; None leaves what was asked."""
+        """The same question with these formats of weights and KV cache; None leaves a format as it is."""
         weights, cache = formats
         return replace(self, weights_dtype=weights or self.weights_dtype, kv_dtype=cache or self.kv_dtype)
 
     def typed(self, hardware: str, engine: str, split: Split, users: int) -> str:
-        """The question about a layout and users that this search has found, as a command; ``hardware``, ``engine``: where none is given."""
+        """Command line for a layout and users that this search found; ``hardware`` and ``engine``: used if the question has none."""
         sizes = {name: getattr(split, name) for name in ("tp", "dp", "ep", "pp") if name == "tp" or getattr(split, name) > 1}
         same = {name: value for name, value in self.given().items() if name not in OF_SEARCH}
-        given = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, **same, "concurrency": users, **sizes}
-        words = [f"{as_typed(one)} {shlex.quote(str(given[one.name]))}" for one in fields(self)[1:] if one.name in given]
+        values = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, **same, "concurrency": users, **sizes}
+        words = [f"{as_typed(field_)} {shlex.quote(str(values[field_.name]))}" for field_ in fields(self)[1:] if field_.name in values]
         return " ".join(["perfmodel serve", shlex.quote(self.name), *words])
 
     def _check_counts(self, *names: str) -> None:
-        """UsageError for one of these options that is given and is no whole number from 1."""
+        """UsageError if one of these options is given and below 1."""
         from perfmodel.core.checks import positive_int
 
         for name in names:
@@ -194,14 +196,14 @@ class ServeQuestion(Question):
                 positive_int(name.replace("_", "-"), getattr(self, name))
 
     def check_lengths(self, model: ModelSpec) -> None:
-        """UsageError for requests that are longer than the model takes."""
-        most = model.max_positions
-        if most is not None and self.isl + self.osl > most:
-            raise UsageError(f"--isl {self.isl} and --osl {self.osl}: {model.name} takes {most:,} tokens in all", "give shorter ones")
+        """UsageError for requests longer than the model allows."""
+        longest = model.max_positions
+        if longest is not None and self.isl + self.osl > longest:
+            raise UsageError(f"--isl {self.isl} and --osl {self.osl}: {model.name} takes {longest:,} tokens in all", "give shorter ones")
 
 
 def _seconds(name: str, text: str | None) -> float | None:
-    """Seconds that the option ``name`` is given as ``text``; None without one."""
+    """The option ``name`` in seconds, read from ``text``; None if that is None."""
     from perfmodel.core.checks import quantity
 
     return None if text is None else quantity(name, text, "s", "500ms")

@@ -1,9 +1,9 @@
-"""Times of an engine whose kernels are in no table: each kernel at shares of the roofs of its device, fitted to whole runs.
+"""Times of engines whose kernels have no time models: each kernel runs at shares of the device's roofs, fitted to whole runs.
 
-A product with few rows reads its weights, at a share of DRAM's rate; where they are packed in blocks of 256 each is unpacked by vector
-instructions, which hold back GPUs with few of them. One with many rows multiplies: 16-bit weights at a share of the peak, weights in
-blocks at the rate at which vector units scale the integer sums of each block. Each kernel takes cycles to begin.
-Source: ggml-org/ggml @d99724f, src/ggml-cuda (mmvq, mmq), src/ggml-metal (mul_mv, mul_mm).
+A product with few rows takes the time to read its weights, at a share of the DRAM bandwidth. Weights packed in blocks of 256 are unpacked
+by vector instructions, which limit GPUs with few vector units. A product with many rows takes the time to multiply: 16-bit weights at a
+share of the peak, weights in blocks at the rate at which vector units scale the integer sum of each block. Each kernel takes some cycles to
+start. Source: ggml-org/ggml @d99724f, src/ggml-cuda (mmvq, mmq), src/ggml-metal (mul_mv, mul_mm).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from perfmodel.transformer.op_time import Pricing
 from perfmodel.transformer.operation import ROUTER
 
 FEW = 32  # known
-"""FLOP per byte of a product up to which it reads its weights alone: eight rows of 4-bit weights (MMVQ_MAX_BATCH_SIZE), 16 of 16 bits."""
+"""FLOP per byte up to which a product only waits for its weights: eight rows of 4-bit weights (MMVQ_MAX_BATCH_SIZE), 16 rows of 16 bits."""
 BLOCK = 32  # known
-"""Weights with a scale of their own."""
+"""Weights that share a scale."""
 
 
 def priced_by(shares: RoofShares, device: Device, unpacked: bool) -> Pricing:
-    """Times of kernels at ``shares`` of the roofs of ``device``, no less than their bounds; ``unpacked``: weights are K-quants.
+    """Pricing of kernels at ``shares`` of the roofs of ``device``, never below their bounds. ``unpacked``: weights are K-quants.
 
-    Their intervals are those of the engine's runs. UnavailableError without a DRAM bandwidth or a clock in the profile.
+    Intervals come from the engine's runs. UnavailableError without a DRAM bandwidth or a clock in the profile.
     """
     bandwidth, vector, clock = dram_bandwidth(device), device.peaks.vector["fp32"].number / 2, _clock_hz(device)
     parameters = {name: float(value) for name, value in asdict(shares).items()}
@@ -51,9 +51,9 @@ def priced_by(shares: RoofShares, device: Device, unpacked: bool) -> Pricing:
         return (shares.router_cycles if op.name == ROUTER else shares.cycles) / clock + max(times)
 
     def priced(op: Op, cost: Estimate) -> Prediction:
-        found = max(seconds(op, cost), float(cost.lower_s))
+        predicted_s = max(seconds(op, cost), float(cost.lower_s))
         block = Calibration(NAME, op.group, NAME, [op.kernel.dtype.name], parameters, 0, 1.0, 1.0, NAME, "", "")
-        return Prediction(found, found, found, CALIBRATED, "shares of the roofs, fitted to runs of the engine", block)
+        return Prediction(predicted_s, predicted_s, predicted_s, CALIBRATED, "shares of the roofs, fitted to runs of the engine", block)
 
     return priced
 
@@ -62,7 +62,7 @@ NAME = "roof shares"
 
 
 def shares_on(engine: Engine, device: Device) -> RoofShares | None:
-    """Shares of the device's maker; None where kernels are predicted one by one. UnavailableError for a maker of whom no run is known."""
+    """Roof shares for the maker of ``device``; None if kernels have time models. UnavailableError for a maker without known runs."""
     if not engine.roof_shares:
         return None
     if device.vendor not in engine.roof_shares or "fp32" not in device.peaks.vector:

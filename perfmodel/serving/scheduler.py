@@ -1,14 +1,14 @@
-"""The scheduler of one engine process: which tokens run in its next step. It takes for a step what the engines take by default.
+"""The scheduler of one engine process, which decides what tokens run in the next step, by the engines' default policies.
 
 * Mixed: a token of every running sequence first, then chunks of prompts, first come first served, until ``token_budget`` is full (vLLM,
-  ``vllm/v1/core/sched/scheduler.py``, ``schedule``: running requests, then waiting ones while ``token_budget > 0``; TensorRT-LLM,
-  ``cpp/tensorrt_llm/batch_manager/microBatchScheduler.cpp``; Agrawal et al. 2024, Sarathi-Serve).
-* Prompts first: while a prompt waits and a slot is free, a batch of prompts of up to ``token_budget`` runs alone and decoding waits
-  (SGLang, ``srt/managers/scheduler.py``, ``get_next_batch_to_run``: ``get_new_batch_prefill``, else ``update_running_batch``).
-* Ahead: the next step is scheduled as one begins, so what comes meanwhile joins the one after it (vLLM, ``vllm/v1/engine/core.py``,
-  ``step_with_batch_queue``; SGLang, ``event_loop_overlap``; TensorRT-LLM, ``_executor_loop_overlap`` of ``pyexecutor/py_executor.py``).
-* Looks: every ``admit_every`` decode steps (SGLang, ``scheduler_recv_interval``). Holding: prompts wait for others to fill a step, at most
-  ``hold_steps`` (TensorRT-LLM, ``batch_wait_timeout_iters``).
+``vllm/v1/core/sched/scheduler.py``, ``schedule``: running requests, then waiting ones while ``token_budget > 0``; TensorRT-LLM,
+``cpp/tensorrt_llm/batch_manager/microBatchScheduler.cpp``; Agrawal et al. 2024, Sarathi-Serve). * Prompts first: while a prompt waits and a
+slot is free, a batch of prompts of up to ``token_budget`` runs alone and decoding waits (SGLang, ``srt/managers/scheduler.py``,
+``get_next_batch_to_run``: ``get_new_batch_prefill``, else ``update_running_batch``). * Ahead: the next step is scheduled as one begins, so
+what comes meanwhile joins the one after it (vLLM, ``vllm/v1/engine/core.py``, ``step_with_batch_queue``; SGLang, ``event_loop_overlap``;
+TensorRT-LLM, ``_executor_loop_overlap`` of ``pyexecutor/py_executor.py``). * Looks: every ``admit_every`` decode steps (SGLang,
+``scheduler_recv_interval``). Holding: prompts wait for others to fill a step, at most ``hold_steps`` (TensorRT-LLM,
+``batch_wait_timeout_iters``).
 
 Decode steps in which nothing begins or ends are run together: their seconds grow linearly with the context.
 """
@@ -30,8 +30,8 @@ from perfmodel.serving.metrics import SimulatedRun
 class SentRequest:
     """A request of ``isl`` prompt tokens and ``osl`` output tokens, with moments of the simulated clock in seconds.
 
-    ``left``: prompt tokens that prefill has still to run; ``steps``: decode steps after the first token. ``sent`` by its user, ``arrived``
-    at the scheduler, ``begun``: start of its first step, ``first``: its first token. ``counted``: it was simulated from its sending on.
+    ``left``: prompt tokens still to run; ``steps``: decode steps after the first token. Moments: ``sent`` by its user, ``arrived`` at the
+    scheduler, ``begun`` with its first step, ``first`` token. ``counted``: whether it counts, because it was simulated from its sending on.
     """
 
     sent: float
@@ -47,7 +47,7 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """``workers`` alike, each an engine process that runs up to ``slots`` sequences at a time, in steps that take ``times``."""
+    """Equal ``workers``, each an engine process that runs up to ``slots`` sequences at a time in steps that take ``times``."""
 
     times: StepTimes
     batching: Batching
@@ -55,15 +55,15 @@ class Pool:
     workers: int = 1
 
     def among(self, users: int) -> Pool:
-        """The pool of those workers that ``users`` can keep busy."""
+        """The pool without the workers for which ``users`` are too few."""
         return replace(self, workers=min(self.workers, users))
 
 
 class Worker:
-    """One engine process: the requests that wait for it, those it runs, and the steps under way, ``count`` alike from ``start`` on.
+    """One engine process: its waiting and its running requests, and the ``count`` equal steps under way since ``start``.
 
-    ``fresh``: those that decode since the last step and had their prompt run elsewhere.
-    ``tokens``: of all decoding sequences; ``decoded``: end of the last decode step. ``holding``: prompts back, for ``waited`` steps so far.
+    ``fresh``: requests that joined decoding after a prefill worker ran their prompt. ``tokens``: tokens of all decoding sequences;
+    ``decoded``: end of the last decode step. ``holding``: whether prompts are held back, for ``waited`` steps so far.
     """
 
     def __init__(self, pool: Pool, load: Load) -> None:
@@ -86,7 +86,7 @@ class Worker:
     # What runs next
 
     def plan(self, now: float) -> float | None:
-        """The moment in seconds at which the next steps end, which are decided on here; None where there is nothing to run.
+        """Decides on the next steps; returns the moment in seconds at which they end, or None if there is nothing to run.
 
         vLLM: ``Scheduler.schedule`` of ``vllm/v1/core/sched/scheduler.py``. SGLang: ``get_next_batch_to_run`` of
         ``srt/managers/scheduler.py``.
@@ -113,17 +113,17 @@ class Worker:
         return now + self.elapsed(self.count)
 
     def admit(self, now: float) -> None:
-        """Waiting requests that the scheduler knows take a slot, first come first served; those whose prompt ran elsewhere decode.
+        """Gives slots to waiting requests that the scheduler knows, first come first served; those with a finished prompt start to decode.
 
         vLLM: the loop over ``self.waiting`` of ``vllm/v1/core/sched/scheduler.py``. Looks in between: ``recv_requests`` and its
         ``scheduler_recv_interval`` of SGLang's ``srt/managers/scheduler.py``.
         """
-        known = self.last_start if self.batching.ahead and (self.prompts or self.decoding) else now
+        known_until = self.last_start if self.batching.ahead and (self.prompts or self.decoding) else now
         passed = (self.decode_steps - self.looked) % self.batching.admit_every
         self.looked = self.decode_steps - passed
         if passed and self.decoding and not self.prompts:
             return
-        while self.waiting and self.held < self.slots and self.waiting[0].arrived <= known:
+        while self.waiting and self.held < self.slots and self.waiting[0].arrived <= known_until:
             request = self.waiting.popleft()
             self.held += 1
             if request.left:
@@ -133,25 +133,25 @@ class Worker:
                 self.join(request, now)
 
     def take(self, room: int, beside: bool) -> list[tuple[SentRequest, int]]:
-        """Prompts of this step with the tokens of each, within ``room`` tokens: first come first served.
+        """Prompts of this step with their tokens, at most ``room`` in all, first come first served.
 
-        A prompt that is not cut runs whole or not at all; without decoding sequences ``beside`` it the first one always runs. Chunks: as
-        many tokens of a prompt as the budget leaves (vLLM, ``schedule``). Prompts first: one that fits in a step is not cut to fill
-        another's (SGLang, ``srt/managers/schedule_policy.py``, ``PrefillAdder.add_one_req``).
+        Without chunks a prompt runs whole or not at all, and the first one always runs if no sequence decodes ``beside`` it. With chunks a
+        prompt gets the tokens that the budget leaves (vLLM, ``schedule``). With prompts first, a prompt that fits in one step is not cut to
+        fill another step (SGLang, ``srt/managers/schedule_policy.py``, ``PrefillAdder.add_one_req``).
         """
-        taken: list[tuple[SentRequest, int]] = []
+        prompts: list[tuple[SentRequest, int]] = []
         chunked, mixed, budget = self.batching.chunked, self.batching.mixed, self.batching.token_budget
         for request in self.prompts:
-            whole = not chunked or (not mixed and bool(taken))
-            tokens = request.left if whole else min(request.left, room)
-            if tokens < 1 or (tokens > room and (taken or (beside and request.left <= budget))):
+            uncut = not chunked or (not mixed and bool(prompts))
+            tokens = request.left if uncut else min(request.left, room)
+            if tokens < 1 or (tokens > room and (prompts or (beside and request.left <= budget))):
                 break
-            taken.append((request, tokens))
+            prompts.append((request, tokens))
             room -= tokens
-        return taken
+        return prompts
 
     def hold_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
-        """Chunks that run in this step: none while they wait for others to fill it (TensorRT-LLM, ``pyexecutor/py_executor.py``,
+        """The chunks that run in this step: none while they wait for others to fill it (TensorRT-LLM, ``pyexecutor/py_executor.py``,
         ``batch_wait_timeout_iters`` and ``batch_wait_max_tokens_ratio``).
         """
         if not self.batching.hold_steps:
@@ -180,11 +180,11 @@ class Worker:
 
     @property
     def last_start(self) -> float:
-        """Moment in seconds at which the last of the steps under way begins."""
+        """The moment in seconds at which the last of the steps under way begins."""
         return self.start + self.elapsed(max(self.count - 1, 0))
 
     def cut(self, now: float) -> float | None:
-        """New end in seconds of the steps under way, as a request has come: that of the step at ``now``; None where they just go on."""
+        """Shortens the steps under way to the one at ``now``, as a request has come; returns the new end in seconds, None if unchanged."""
         if self.held >= self.slots:
             self.tally.waiting -= now - self.start
             return None
@@ -199,7 +199,7 @@ class Worker:
     # What has run
 
     def finish(self, now: float) -> tuple[list[SentRequest], list[SentRequest]]:
-        """Requests whose prompt is done and those that have all their tokens, now that the steps under way have run."""
+        """Ends the steps under way; returns the requests whose prompt is done and those that have all their tokens."""
         tally, took, prompted, ended = self.tally, now - self.start, list[SentRequest](), list[SentRequest]()
         tally.seconds += took
         self.waited += self.count if self.holding else 0
@@ -232,7 +232,7 @@ class Worker:
         return prompted, ended
 
     def join(self, request: SentRequest, now: float, done: int = 0) -> None:
-        """``request`` decodes from now on, ``done`` of its steps behind it."""
+        """Lets ``request`` decode from ``now`` on; ``done`` of its steps have run."""
         if not self.decoding:
             self.decoded, self.had_prompts = now, False
         self.joined += 1

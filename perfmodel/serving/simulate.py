@@ -1,13 +1,13 @@
-"""A simulation of an engine and its users: each request is sent, waits, runs its prompt and decodes as the ``scheduler`` has it.
+"""A simulation of an engine and its users: each request is sent, waits, runs its prompt and decodes as the ``scheduler`` decides.
 
 A user sends the next request when the last has ended (``--max-concurrency`` with ``--request-rate inf`` of ``vllm bench serve``), or
 requests come at a rate (Poisson, as there). A request reaches the scheduler after a delay that is uniform between 0 and twice its mean.
-With ``requests`` all users begin at once, so many are sent, and all of them count, from the first one sent to the last token: the
-benchmark as it is published. Without, the loop is met in the middle: sequences are at moments of their own, the first requests to end
-are left out, and the means of several such runs give the error that is stated.
+With ``requests`` the run is a benchmark as published: all users begin at once, that many requests are sent, and all of them count, from the
+first one sent to the last token. Without it the run starts in the middle of a steady loop: sequences are at different tokens, the first
+requests to end do not count, and several runs give the standard error.
 
-In pools a request's prompt runs on the prefill worker with the fewest, its cache is sent over, and it decodes on the decode worker so;
-the first token goes out with the decode worker's first step (ai-dynamo/dynamo, docs, "Disaggregated Serving").
+In pools a prompt runs on the prefill worker with the fewest requests. Then its cache is sent to the decode worker with the fewest, whose
+first step gives the first token (ai-dynamo/dynamo, docs, "Disaggregated Serving").
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from perfmodel.serving.metrics import ServingMetrics, SimulatedRun, metrics
 from perfmodel.serving.scheduler import Pool, SentRequest, Worker
 
 RUNS, FEWEST_RUNS = 8, 2
-"""Most and fewest simulated runs of a loop: many of a small one, few of a large one, whose own requests are many."""
+"""Most and fewest simulated runs of a loop: few for many users, whose runs have many requests."""
 SIMULATED = 1500
-"""Requests that all runs together simulate, about."""
+"""Approximate number of requests that all runs together simulate."""
 LEAST = 16
-"""Fewest requests of a run that count."""
+"""Fewest requests that count in a run."""
 MANY = 16
-"""Decode steps from which on their number is drawn at once, not step by step."""
+"""Number of decode steps above which it is drawn at once and not step by step."""
 ROUNDS = 20
-"""Rounds of the fixed point that gives the users under way at a rate."""
+"""Iterations for the number of users under way at a rate."""
 STRIDES = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
 """An even sequence in three dimensions (Roberts 2018, the powers of 1 / 1.2207): delays and lengths of few requests fill their range."""
 
 
 class Simulation:
-    """One simulated run of ``load``. ``pool``: workers that decode, and run the prompts too where there is no pool for ``prefill``.
+    """One simulated run of ``load``. ``pool``: workers that decode, and also run prompts if there is no ``prefill`` pool.
 
-    ``request_s``: mean seconds of a request before the scheduler knows it; ``transfer_s``: of its cache on the way between pools.
-    ``spread``: shortest length over the longest.
+    ``request_s``: mean seconds until the scheduler knows a request; ``transfer_s``: seconds to send its cache between pools. ``spread``:
+    shortest length over the longest.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Simulation:
     # Users
 
     def drawn(self) -> tuple[float, int, int]:
-        """Seconds before the scheduler knows a request, its prompt and its output tokens: drawn evenly, at a rate at random."""
+        """Delay in seconds, prompt tokens and output tokens of the next request: from an even sequence, or random at a rate."""
         (a, b, c), (x, y, z) = self.even, STRIDES
         self.even = [(a + x) % 1, (b + y) % 1, (c + z) % 1]
         delay, prompt, output = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
@@ -71,12 +71,12 @@ class Simulation:
         return 2 * delay * self.request_s, shortest_isl + int(prompt * isls), shortest_osl + int(output * osls)
 
     def new_request(self, at: float) -> SentRequest:
-        """A request that is sent at the moment ``at``, in seconds."""
+        """A request sent at ``at`` seconds."""
         delay, isl, osl = self.drawn()
         return SentRequest(at, isl, max(isl - self.load.prefix, 1), osl, self.steps_for(osl - 1), at + delay)
 
     def send(self, at: float) -> None:
-        """The next request is sent at the moment ``at``, unless all are."""
+        """Sends the next request at ``at`` seconds, unless all have been sent."""
         if self.unsent is not None:
             if not self.unsent:
                 return
@@ -85,38 +85,38 @@ class Simulation:
         self.push(request.arrived, None, 0, request)
 
     def steps_for(self, tokens: int) -> int:
-        """Decode steps that give ``tokens``: drafts are accepted or not by chance (Leviathan et al. 2023).
+        """Number of decode steps for ``tokens``; drafts are accepted at random (Leviathan et al. 2023).
 
-        Of many tokens the steps are normal, their mean and variance those of a renewal process (Cox 1962).
+        For many tokens it is drawn from a normal distribution with mean and variance of a renewal process (Cox 1962).
         """
-        load, steps, given = self.load, 0, 0
+        load, steps, tokens_given = self.load, 0, 0
         if not load.draft_tokens:
             return tokens
         if tokens > MANY * load.queries:
             mean, variance = load.tokens_per_step, load.tokens_variance
             middle = (tokens + (mean * mean + variance) / mean / 2 - 0.5) / mean
             return max(round(self.random.gauss(middle, sqrt(tokens * variance / mean**3))), 1)
-        while given < tokens:
-            steps, given = steps + 1, given + 1
+        while tokens_given < tokens:
+            steps, tokens_given = steps + 1, tokens_given + 1
             accepted = 0
             while accepted < load.draft_tokens and self.random.random() < load.acceptance:
                 accepted += 1
-            given += accepted
+            tokens_given += accepted
         return steps
 
     def all_at_once(self, requests: int) -> None:
-        """A benchmark of so many ``requests`` starts: all users send one now (``--num-prompts`` of ``vllm bench serve``)."""
+        """Starts a benchmark of ``requests``: all users send one now (``--num-prompts`` of ``vllm bench serve``)."""
         self.unsent = requests
         for _ in range(self.load.concurrency or 0):
             self.send(0.0)
 
     def in_the_middle(self, users: int, slots: int) -> None:
-        """A loop under way: of ``users`` in ``slots`` as many decode as the closed form has, at any of their steps; others come soon."""
-        pool, load, held = self.pool, self.load, min(users, slots)
-        loop = loop_estimate(pool.times, load, pool.batching, self.request_s, -(-held // pool.workers))
+        """Starts a loop of ``users`` in steady state: as many decode as the closed form says, at random steps; the others send soon."""
+        pool, load, running = self.pool, self.load, min(users, slots)
+        loop = loop_estimate(pool.times, load, pool.batching, self.request_s, -(-running // pool.workers))
         cycle_s = loop.ttft_s + loop.decode_s
         decoding = 0
-        for place in range(round(held * loop.decode_s / cycle_s)):
+        for place in range(round(running * loop.decode_s / cycle_s)):
             request = self.new_request(0.0)
             request.counted, request.left = False, 0
             if request.steps:  # one of a single token is sent instead
@@ -134,12 +134,12 @@ class Simulation:
     # Events
 
     def push(self, at: float, worker: Worker | None, version: int, request: SentRequest | None) -> None:
-        """An event at the moment ``at``: a worker's steps end, a request comes to a worker; with neither, a request is sent."""
+        """Adds an event at ``at`` seconds: steps of ``worker`` end, ``request`` reaches a worker, or, with neither, a request is sent."""
         self.count += 1
         heappush(self.events, (at, self.count, worker, version, request))
 
     def run(self, warm_up: int, requests: int) -> SimulatedRun:
-        """What is counted from the first ``warm_up`` requests that end until ``requests`` more have ended."""
+        """Runs until ``warm_up`` requests and then ``requests`` more have ended; returns the sums over the latter."""
         self.plan()
         self.begin_count()
         counting = not warm_up
@@ -158,23 +158,23 @@ class Simulation:
             if not self.events or self.events[0][0] > self.clock:  # all that happens at this moment is known
                 self.plan()
         self.tally.seconds = self.clock - self.tally.start
-        for one in self.workers:
+        for process in self.workers:
             for name in ("gaps", "decodes", "mixed", "waiting"):
-                setattr(self.tally, name, getattr(self.tally, name) + getattr(one.tally, name))
+                setattr(self.tally, name, getattr(self.tally, name) + getattr(process.tally, name))
         return self.tally
 
     def begin_count(self) -> None:
-        """Counting starts anew: what happens from now on counts."""
+        """Starts to count anew."""
         self.tally = SimulatedRun(self.clock)
         for worker in self.workers:
             worker.tally = SimulatedRun()
 
     def fewest(self, workers: Sequence[Worker]) -> Worker:
         """The worker with the fewest requests, running and waiting."""
-        return workers[0] if len(workers) == 1 else min(workers, key=lambda one: one.held + len(one.waiting))
+        return workers[0] if len(workers) == 1 else min(workers, key=lambda worker: worker.held + len(worker.waiting))
 
     def arrive(self, request: SentRequest, worker: Worker) -> None:
-        """``request`` reaches the scheduler of ``worker``."""
+        """Puts ``request`` into the queue of ``worker``."""
         worker.waiting.append(request)
         if worker in self.ready:
             return
@@ -184,14 +184,14 @@ class Simulation:
             self.push(end, worker, worker.version, None)
 
     def plan(self) -> None:
-        """Workers whose last steps have ended decide on their next ones."""
+        """Lets workers whose steps have ended decide on their next ones."""
         for worker in self.ready:
             if (end := worker.plan(self.clock)) is not None:
                 self.push(end, worker, worker.version, None)
         self.ready.clear()
 
     def finish(self, worker: Worker) -> None:
-        """The steps of ``worker`` have run: their tokens go out, and it is ready for the next ones."""
+        """Ends the steps of ``worker``: their tokens go out, and it is ready for the next ones."""
         prompted, ended = worker.finish(self.clock)
         for request in ended:
             self.end(request)
@@ -210,7 +210,7 @@ class Simulation:
         self.ready.append(worker)
 
     def end(self, request: SentRequest) -> None:
-        """``request`` has all its tokens; its user sends the next one."""
+        """Ends ``request``, which has all its tokens; its user sends the next one."""
         self.ended += 1
         if request.counted:
             tally = self.tally
@@ -234,10 +234,10 @@ def simulate(
     prefill: Pool | None = None,
     transfer_s: float = 0.0,
 ) -> ServingMetrics:
-    """Metrics that users of ``pool`` see. ``spread``: lengths are drawn evenly from this share of the longest up to it.
+    """Metrics of the users of ``pool``. ``spread``: lengths are drawn evenly between this share of the longest and the longest.
 
-    ``requests``: of a benchmark that begins with all users at once; None: of the loop under way. More workers than users are idle.
-    UsageError for a rate that is too high.
+    ``requests``: number of requests of a benchmark that begins with all users at once; None for a loop in steady state. UsageError for a
+    rate that is too high.
     """
     if load.concurrency is not None:
         pool, prefill = pool.among(load.concurrency), prefill and prefill.among(load.concurrency)
@@ -246,14 +246,14 @@ def simulate(
         return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s)
 
     slots = pool.workers * Worker(pool, load).slots
-    most = inf if prefill else slots
+    most_running = inf if prefill else slots
     if requests is not None:
         tallies = []
         for seed in range(min(max(SIMULATED // requests, 1), RUNS)):
-            one = run(seed)
-            one.all_at_once(requests)
-            tallies.append(one.run(0, requests))
-        return metrics(tallies, load.concurrency, load.rate, True, most)
+            simulation = run(seed)
+            simulation.all_at_once(requests)
+            tallies.append(simulation.run(0, requests))
+        return metrics(tallies, load.concurrency, load.rate, True, most_running)
     if load.rate is not None:
         under_way, late = _at_a_rate(pool, load, request_s, slots, spread), 0
     else:
@@ -264,21 +264,23 @@ def simulate(
     counted = max(SIMULATED // runs - 2 * under_way, under_way // 2, LEAST)
     tallies = []
     for seed in range(runs):
-        one = run(seed)
-        one.in_the_middle(under_way, slots)
-        tallies.append(one.run(2 * under_way, counted))
-    found = metrics(tallies, load.concurrency, load.rate, False, most)
-    return found.behind(late) if late else found
+        simulation = run(seed)
+        simulation.in_the_middle(under_way, slots)
+        tallies.append(simulation.run(2 * under_way, counted))
+    result = metrics(tallies, load.concurrency, load.rate, False, most_running)
+    return result.behind(late) if late else result
 
 
 def _at_a_rate(pool: Pool, load: Load, request_s: float, slots: int, spread: float) -> int:
-    """Requests that are under way at ``load.rate``, about; UsageError where the engine serves fewer a second."""
+    """Approximate number of requests under way at ``load.rate``; UsageError if the engine serves fewer requests/s."""
     rate, users = load.rate or 0.0, 1
     for _ in range(ROUNDS):
-        found = loop_estimate(pool.times, load, pool.batching, request_s, users)
-        users = min(max(round(rate * users / found.requests_per_s), 1), slots)
+        loop = loop_estimate(pool.times, load, pool.batching, request_s, users)
+        users = min(max(round(rate * users / loop.requests_per_s), 1), slots)
     if rate * 2 > loop_estimate(pool.times, load, pool.batching, 0.0, slots).requests_per_s:
-        most = simulate(pool, load.of(slots), spread=spread).requests_per_s  # the next is always there
-        if rate >= most:
-            raise UsageError(f"--rate {rate:g}: {most:.3g} requests a second is the most that this serves", "give fewer, or more GPUs")
+        most_per_s = simulate(pool, load.of(slots), spread=spread).requests_per_s  # the next is always there
+        if rate >= most_per_s:
+            raise UsageError(
+                f"--rate {rate:g}: {most_per_s:.3g} requests a second is the most that this serves", "give fewer, or more GPUs"
+            )
     return users

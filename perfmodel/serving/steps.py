@@ -1,9 +1,9 @@
-"""Seconds of an engine's step, from the kernels of ``transformer``: fast enough to be asked thousands of times.
+"""Seconds of an engine's step from the kernels of ``transformer``, fast enough for thousands of steps.
 
-A step's kernels fall into parts: those that see every token of a data-parallel group alike, by the number of tokens; experts, by those of
-all groups; attention of decoding sequences, by their number and length; attention of prompts, by their number, new tokens and what was
-cached before. Each is predicted at nodes and interpolated between them, linearly in what grows with bytes and work; nodes are made when
-they are first asked for.
+The kernels of a step fall into parts, each a function of few numbers. Kernels that treat all tokens of a data-parallel group alike depend
+on the number of tokens; experts on the tokens of all groups; attention of decoding sequences on their number and length; attention of
+prompts on their number, new tokens and cached tokens. A part is predicted at nodes, when they are first needed, and interpolated linearly
+between them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Times = tuple[float, float, float]
 """Seconds of a step or of a part of it, with the low and the high end of their interval."""
 NOTHING: Times = (0.0, 0.0, 0.0)
 AT_ROOF = 0.1
-"""Share of a step whose kernels have the roof for a time: beyond it no interval is given."""
+"""Largest share of a step that may have a roof in place of a prediction; beyond it no interval is given."""
 EXACT = 0
-"""Stands for nodes at every number."""
+"""Nodes per factor of two that stand for a node at every number."""
 NODES = {
     "group": ((8, 1), (1, 1)),
     "routed": ((8, 1), (1, 1)),
@@ -49,17 +49,19 @@ NODES = {
     "power": ((1, 1, 1), (1, 1, 1)),
     "host": ((4, 2), (1, 1)),
 }
-"""Nodes per factor of two in each argument of a part of a step: many where tiles and waves of a kernel make steps in between; and few, to
-rank many layouts under one load, whose decoding sequences have one length."""
+"""Nodes per factor of two in each argument of a part: many if tiles and waves of kernels make jumps. The second, coarse set serves to rank
+many layouts under one load."""
 STEPPED = {"group": (True, False), "routed": (True, False), "routed unevenly": (True, True, False), "prompt": (False, True, False)}
-"""Whether an argument fills tiles of matmuls and of attention: tokens, and new tokens of a prompt. Of other parts none does."""
+"""Whether an argument of a part fills tiles of matmuls or attention, so that the time has jumps. Other parts have no such argument."""
 Table = dict[tuple[int, ...], Times]
-"""Nodes of a part of a step, by its arguments."""
+"""Times at the nodes of a part, by its arguments."""
 
 
 @dataclass(eq=False, slots=True)
 class KnownKernels:
-    """Kernels on one device, each predicted once: ``alone``; in steps, launched one by one and by a CUDA graph; as rows to be shown."""
+    """Times of kernels on one device, each predicted once: ``alone``, ``in_steps`` without and with a CUDA graph, as ``rows`` of a
+    report.
+    """
 
     alone: dict[Op, OpTime] = field(default_factory=dict)
     in_steps: tuple[dict[Op, Times], dict[Op, Times]] = field(default_factory=lambda: ({}, {}))
@@ -68,18 +70,17 @@ class KnownKernels:
 
 @dataclass(eq=False)
 class KernelTimes:
-    """Steps of ``model`` on one replica; ``like`` is a pass with its formats, split and kernels. Implements ``StepTimes``.
+    """Times of steps of ``model`` on one replica; implements ``StepTimes``. ``base_pass``: a pass with number formats, layout and kernels.
 
-    ``host``: layers that no GPU holds. ``coarse``: one node per factor of two in everything, to rank many layouts.
-    ``known``: the time of each kernel by now. ``power``: limit and clock; where neither is given kernels take what they take alone after a
-    pause.
-    ``nodes``: what is known by now of each part; ``between``: from them, and ``steps`` from these.
+    ``host``: layers that no GPU holds. ``coarse``: one node per factor of two, to rank many layouts. ``power``: limit and clock; if neither
+    is given, kernels run as they do alone after a pause. Results so far: ``known`` for kernels, ``nodes`` for parts at nodes, ``between``
+    for interpolated parts, and ``steps``.
     """
 
     model: ModelSpec
     device: Device
     engine: Engine
-    like: ModelPass
+    base_pass: ModelPass
     fallbacks: FallbackDevices = tuple
     known: KnownKernels = field(default_factory=KnownKernels)
     host: HostLayers | None = None
@@ -90,38 +91,38 @@ class KernelTimes:
     steps: dict[Iteration, Times] = field(init=False, default_factory=dict)
 
     def finely(self) -> KernelTimes:
-        """The same steps in the tables of one layout; rows of kernels are shared."""
+        """The same replica with fine tables; times of kernels are shared."""
         return replace(self, coarse=False, nodes={})
 
     def seconds(self, step: Iteration) -> float:
-        """Seconds of the kernels of ``step`` and of the engine around them; 0 for a step without tokens."""
+        """Seconds of ``step``, kernels and engine overhead; 0 for a step without tokens."""
         return self.interval(step)[0]
 
     def interval(self, step: Iteration) -> Times:
         """Seconds of ``step`` with the ends of their interval."""
-        found = self.steps.get(step)
-        if found is None:
-            found = self.steps[step] = self._in_stages(step) if self.like.split.pp > 1 else self._through(step)
-        return found
+        seconds = self.steps.get(step)
+        if seconds is None:
+            seconds = self.steps[step] = self._in_stages(step) if self.base_pass.split.pp > 1 else self._through(step)
+        return seconds
 
     def _in_stages(self, step: Iteration) -> Times:
         """Seconds of a round of micro-batches, one in each pipeline stage."""
-        batches = micro_batches(step, self.like.split.pp, self.engine.batching.chunked)
-        known = {one: self._through(one) for one in set(batches)}
-        value, low, high = (round_s(ways, self._slowest) for ways in zip(*map(known.__getitem__, batches), strict=True))
+        batches = micro_batches(step, self.base_pass.split.pp, self.engine.batching.chunked)
+        by_batch = {batch: self._through(batch) for batch in set(batches)}
+        value, low, high = (round_s(ways, self._slowest) for ways in zip(*map(by_batch.__getitem__, batches), strict=True))
         return value, low, high
 
     @cached_property
     def _slowest(self) -> float:
         """Share of a pass that the slowest pipeline stage takes."""
-        return slowest_share(self.model, self.like.split.pp)
+        return slowest_share(self.model, self.base_pass.split.pp)
 
     def _through(self, step: Iteration) -> Times:
         """Seconds of ``step`` through all pipeline stages."""
-        tokens, split = step.chunk + step.decodes * step.queries, self.like.split
+        tokens, split = step.chunk + step.decodes * step.queries, self.base_pass.split
         if not tokens:
             return NOTHING
-        prompts, each = _prompts_of(step)
+        prompts, tokens_each = _prompts_of(step)
         (fullest, heads), graph = self._fullest(step), int(self._in_graph(step))
         parts = [self._between("group", (fullest, graph), self._in_group)]
         if self.expert_layers and not self.coarse and split.dp > 1:
@@ -134,23 +135,23 @@ class KernelTimes:
         if step.decodes:
             parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
         if step.chunk:
-            parts.append(self._between("prompt", (prompts, each, max(step.chunk_context - each, 0)), self._prompts))
-        own = self.own_seconds(step.decodes + prompts, bool(step.chunk)) + self.host_s(step)
+            parts.append(self._between("prompt", (prompts, tokens_each, max(step.chunk_context - tokens_each, 0)), self._prompts))
+        engine_s = self.own_seconds(step.decodes + prompts, bool(step.chunk)) + self.host_s(step)
         if self.power.given:
-            asked = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
+            arguments = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
             value, low, high = added(parts)
-            slower, *_ = self._between("power", asked, self._slowdown)
-            return value * slower + own, low * slower + own, high * slower + own
-        return added([*parts, (own, own, own)])
+            slower, *_ = self._between("power", arguments, self._slowdown)
+            return value * slower + engine_s, low * slower + engine_s, high * slower + engine_s
+        return added([*parts, (engine_s, engine_s, engine_s)])
 
     def _slowdown(self, chunk: int, decodes: int, context: int) -> Times:
-        """Seconds of the kernels of a step that runs again and again under the power limit, over those without; thrice the same."""
+        """Factor on the kernels of a step that runs repeatedly under the power limit, as value and both ends of an interval."""
         step = Iteration(chunk=chunk, chunk_context=chunk if decodes else max(chunk, context), decodes=decodes, context=context)
-        found = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0), chunk > 0))
-        return found, found, found
+        factor = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0), chunk > 0))
+        return factor, factor, factor
 
     def host_s(self, step: Iteration) -> float:
-        """Seconds of the layers that the host runs; 0 where GPUs hold all."""
+        """Seconds of the layers that the host runs; 0 if GPUs hold all."""
         if self.host is None:
             return 0.0
         tokens = step.chunk + step.decodes * step.queries
@@ -158,18 +159,18 @@ class KernelTimes:
         return self._between("host", (tokens, context), self._on_host)[0]
 
     def _on_host(self, tokens: int, context: int) -> Times:
-        found = 0.0 if self.host is None else self.host.seconds(tokens, context)
-        return found, found, found
+        seconds = 0.0 if self.host is None else self.host.seconds(tokens, context)
+        return seconds, seconds, seconds
 
     def own_seconds(self, sequences: float, prompts: bool = False) -> float:
-        """Seconds that the engine takes beside the kernels of a step. Each data-parallel group has a process of its own for its sequences.
+        """Seconds of engine overhead in a step. Each data-parallel group has its own process for its sequences.
 
         Sources: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM" (attention DP: each rank runs the requests it was given); vLLM
         docs, "Data Parallel Deployment" (an engine core process for each rank).
         """
         o = self.engine.overhead
         started = o.step_s + o.prompt_s + o.expert_layer_s * self.expert_layers if prompts else o.step_s
-        return started + o.kernel_s * self.kernels + o.sequence_s * sequences / self.like.split.dp
+        return started + o.kernel_s * self.kernels + o.sequence_s * sequences / self.base_pass.split.dp
 
     @cached_property
     def expert_layers(self) -> int:
@@ -179,10 +180,10 @@ class KernelTimes:
     @cached_property
     def kernels(self) -> int:
         """Number of kernels of a decode step."""
-        return int(sum(op.count for op in step_ops(self.model, replace(self.like, phase=DECODE, batch=1, n=1, kv_len=1))))
+        return int(sum(op.count for op in step_ops(self.model, replace(self.base_pass, phase=DECODE, batch=1, n=1, kv_len=1))))
 
     def passed(self, step: Iteration) -> PassEstimate:
-        """Rows of ``step``, exactly and not between nodes: to be shown."""
+        """Rows of ``step`` for a report, computed without interpolation."""
         return run_pass(
             self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known.rows, priced=self._priced
         )
@@ -196,90 +197,92 @@ class KernelTimes:
         return self._fullest(step)[0] <= engine.graph_batch and (engine.piecewise_graphs or not step.chunk)
 
     def _fullest(self, step: Iteration) -> tuple[int, int]:
-        """Tokens of the fullest data-parallel group, and its positions whose logits are wanted: a prompt is in one group."""
-        (prompts, each), dp = _prompts_of(step), self.like.split.dp
+        """Tokens of the fullest data-parallel group, and the positions of it that need logits. A prompt belongs to one group."""
+        (prompts, tokens_each), dp = _prompts_of(step), self.base_pass.split.dp
         waiting, decoding = share(prompts, dp), share(step.decodes, dp) * step.queries
-        return (waiting * each if dp > 1 else step.chunk) + decoding, waiting + decoding
+        return (waiting * tokens_each if dp > 1 else step.chunk) + decoding, waiting + decoding
 
     def pass_of(self, step: Iteration) -> ModelPass:
-        """The pass through the model that ``step`` is."""
+        """``step`` as a pass through the model."""
         decode = None
         if step.decodes:
             context = max(step.context, step.queries)
-            decode = replace(self.like, phase=DECODE, batch=step.decodes, n=step.queries, kv_len=context)
+            decode = replace(self.base_pass, phase=DECODE, batch=step.decodes, n=step.queries, kv_len=context)
         if not step.chunk:
             assert decode is not None
             return decode
-        each = max(step.chunk // max(step.prompts, 1), 1)
-        return replace(self.like, phase=PREFILL, batch=step.prompts, n=each, kv_len=max(step.chunk_context, each), beside=decode)
+        tokens_each = max(step.chunk // max(step.prompts, 1), 1)
+        return replace(
+            self.base_pass, phase=PREFILL, batch=step.prompts, n=tokens_each, kv_len=max(step.chunk_context, tokens_each), beside=decode
+        )
 
     # Parts of a step
 
     def _in_group(self, tokens: int, graph: int) -> Times:
-        """Seconds of all layers but attention and experts, for ``tokens`` of one data-parallel group."""
-        split = Split(self.like.split.tp)
-        step = replace(self.like, phase=PREFILL, batch=1, n=tokens, kv_len=tokens, split=split)
+        """Seconds of all kernels but attention and experts, for ``tokens`` of one data-parallel group."""
+        split = Split(self.base_pass.split.tp)
+        step = replace(self.base_pass, phase=PREFILL, batch=1, n=tokens, kv_len=tokens, split=split)
         return self._rows(group_ops(self.model, step), graph)
 
     def _routed(self, tokens: int, graph: int) -> Times:
         """Seconds of routers and experts, for ``tokens`` in equal groups."""
-        return self._rows(routed_ops(self.model, replace(self.like, phase=DECODE, batch=tokens, n=1, kv_len=1)), graph)
+        return self._rows(routed_ops(self.model, replace(self.base_pass, phase=DECODE, batch=tokens, n=1, kv_len=1)), graph)
 
     def _routed_unevenly(self, fullest: int, tokens: int, graph: int) -> Times:
-        """Seconds of routers and experts, for ``tokens`` of all groups, ``fullest`` of them in one: as many single ones in each, and a
-        prompt in that.
+        """Seconds of routers and experts for ``tokens`` of all groups; one has ``fullest``, a prompt beside as many decodes as the
+        others.
         """
-        dp = self.like.split.dp
+        dp = self.base_pass.split.dp
         elsewhere = min(max(tokens - fullest, 0), fullest * (dp - 1))
-        each = -(-elsewhere // (dp - 1))
-        one = replace(self.like, phase=DECODE, batch=elsewhere + each, n=1, kv_len=1) if each else None
-        if fullest > each:
-            one = replace(self.like, phase=PREFILL, batch=1, n=fullest - each, kv_len=fullest - each, beside=one)
-        return NOTHING if one is None else self._rows(routed_ops(self.model, one), graph)
+        decodes_each = -(-elsewhere // (dp - 1))
+        pass_ = replace(self.base_pass, phase=DECODE, batch=elsewhere + decodes_each, n=1, kv_len=1) if decodes_each else None
+        if fullest > decodes_each:
+            pass_ = replace(self.base_pass, phase=PREFILL, batch=1, n=fullest - decodes_each, kv_len=fullest - decodes_each, beside=pass_)
+        return NOTHING if pass_ is None else self._rows(routed_ops(self.model, pass_), graph)
 
     def _to_next_stage(self, tokens: int) -> Times:
-        """Seconds in which stages hand on ``tokens`` of a group."""
-        step = replace(self.like, phase=DECODE, batch=tokens * self.like.split.dp, n=1, kv_len=1)
+        """Seconds to send ``tokens`` of a group to the next stage."""
+        step = replace(self.base_pass, phase=DECODE, batch=tokens * self.base_pass.split.dp, n=1, kv_len=1)
         return self._rows(dict.fromkeys(to_next_stage(self.model, step), 1), 0)
 
     def _heads(self, heads: int, graph: int) -> Times:
         """Seconds of the last norm and the head for ``heads`` positions of a group, and of gathering their logits."""
         if not heads:
             return NOTHING
-        step = replace(self.like, phase=DECODE, batch=heads * self.like.split.dp, n=1, kv_len=1)
+        step = replace(self.base_pass, phase=DECODE, batch=heads * self.base_pass.split.dp, n=1, kv_len=1)
         return self._rows(dict.fromkeys([*head_ops(self.model, step), *gathered_logits(self.model, step)], 1), graph)
 
     def _decoding(self, sequences: int, queries: int, context: int) -> Times:
         """Seconds of attention of decoding sequences, in a CUDA graph where one holds those of a group."""
-        step = replace(self.like, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
-        graph = share(sequences, self.like.split.dp) <= self.engine.graph_batch
+        step = replace(self.base_pass, phase=DECODE, batch=sequences, n=queries, kv_len=max(context, queries))
+        graph = share(sequences, self.base_pass.split.dp) <= self.engine.graph_batch
         return self._rows(dict.fromkeys(sequence_ops(self.model, step), 1), int(graph))
 
     def _prompts(self, prompts: int, tokens: int, before: int) -> Times:
         """Seconds of attention of prompts, of ``tokens`` new ones each, after ``before`` cached ones."""
-        step = replace(self.like, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
+        step = replace(self.base_pass, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
         return self._rows(dict.fromkeys(sequence_ops(self.model, step), 1), 0)
 
     def _rows(self, rows: Mapping[Op, Number], graph: int) -> Times:
-        """Seconds of ``rows`` in a step, kernels with how often each runs; ``graph``: 1 in a CUDA graph, else 0."""
-        known, (value, low, high) = self.known.in_steps[graph], NOTHING
+        """Seconds in a step of ``rows``: kernels with the number of their runs. ``graph``: 1 in a CUDA graph, else 0."""
+        times, (value, low, high) = self.known.in_steps[graph], NOTHING
         for op, count in rows.items():
-            found = known.get(op)
-            if found is None:
-                found = known[op] = self._alone(op).in_step(self.device, bool(graph), self._launches)
-            value, low, high = value + found[0] * count, low + found[1] * count, high + found[2] * count
+            time = times.get(op)
+            if time is None:
+                time = times[op] = self._alone(op).in_step(self.device, bool(graph), self._launches)
+            value, low, high = value + time[0] * count, low + time[1] * count, high + time[2] * count
         return value, low, high
 
     def _alone(self, op: Op) -> OpTime:
         """The time of one run of ``op`` alone."""
-        found = self.known.alone.get(op)
-        if found is None:
-            found = self.known.alone[op] = time_alone(op, self.device, self.fallbacks, self._priced)
-        return found
+        time = self.known.alone.get(op)
+        if time is None:
+            time = self.known.alone[op] = time_alone(op, self.device, self.fallbacks, self._priced)
+        return time
 
     @cached_property
     def _priced(self) -> Pricing | None:
-        """What gives the time of a kernel, for an engine whose kernels have no time models."""
+        """Pricing of kernels for an engine whose kernels have no time models; None for others."""
         shares = shares_on(self.engine, self.device)
         if shares is None:
             return None
@@ -287,7 +290,7 @@ class KernelTimes:
 
     @property
     def has_k_quants(self) -> bool:
-        """Whether most weights are packed in blocks of 256, as in GGUF files by the name of Q4_K_M."""
+        """Whether most weights are packed in blocks of 256, as in Q4_K_M of GGUF files."""
         main = None if self.model.quantized is None else self.model.quantized.main
         return main is not None and main.name.endswith("_k")
 
@@ -298,15 +301,15 @@ class KernelTimes:
     # Interpolation
 
     def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times]) -> Times:
-        """Seconds of a part of a step, multilinear between the nodes around ``at``, where ``exact`` gives them."""
-        found = self.between.get((part, at))
-        if found is not None:
-            return found
-        known, (value, low, high) = self.nodes.setdefault(part, {}), NOTHING
+        """Seconds of a part of a step at the arguments ``at``, interpolated between nodes, at which ``exact`` gives them."""
+        seconds = self.between.get((part, at))
+        if seconds is not None:
+            return seconds
+        nodes, (value, low, high) = self.nodes.setdefault(part, {}), NOTHING
         for place, weight in corners(at, NODES[part][self.coarse], () if self.coarse else STEPPED.get(part, ())):
-            node = known.get(place)
+            node = nodes.get(place)
             if node is None:
-                node = known[place] = exact(*place)
+                node = nodes[place] = exact(*place)
             value, low, high = value + weight * node[0], low + weight * node[1], high + weight * node[2]
         self.between[part, at] = value, low, high
         return value, low, high
@@ -319,44 +322,44 @@ def _prompts_of(step: Iteration) -> tuple[int, int]:
 
 
 def mostly_predicted(step: PassEstimate) -> bool:
-    """Whether the roof stands for a small part of a step alone, of which no time is predicted: else times are the least."""
+    """Whether only a small part of a step has a roof in place of a prediction; if not, times are lower limits."""
     return sum(row.seconds for row in step.rows if row.prediction is None) <= AT_ROOF * step.seconds
 
 
 def has_guesses(step: PassEstimate) -> bool:
-    """Whether the time of a kernel is taken from devices whose kernels do not run here."""
+    """Whether the time of a kernel is a guess, taken from devices whose kernels do not run on this one."""
     return any(row.prediction is not None and row.prediction.guess for row in step.rows)
 
 
 def added(parts: Iterable[Times]) -> Times:
-    """Sums of ``parts``, one after another."""
+    """The sum of ``parts`` with its interval."""
     value, low, high = NOTHING
-    for one, lower, higher in parts:
-        value, low, high = value + one, low + lower, high + higher
+    for seconds, lower, higher in parts:
+        value, low, high = value + seconds, low + lower, high + higher
     return value, low, high
 
 
 def corners(at: tuple[int, ...], per_octave: tuple[int, ...], steps: tuple[bool, ...] = ()) -> list[tuple[tuple[int, ...], float]]:
-    """The nodes around ``at``, each with its weight; ``per_octave`` and ``steps`` of each argument, as of ``around``.
+    """The nodes around ``at`` with their weights; ``per_octave`` and ``steps`` of each argument as in ``around``.
 
     >>> corners((7, 3), (2, 1)), corners((7, 3), (EXACT, 2))
     ([((6, 2), 0.25), ((6, 4), 0.25), ((8, 2), 0.25), ((8, 4), 0.25)], [((7, 3), 1.0)])
     """
-    found: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+    weighted: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     for number, nodes, stepped in zip_longest(at, per_octave, steps, fillvalue=False):
         below, above = around(number, nodes, stepped) if nodes else (number, number)
         rest = (number - below) / (above - below) if below < number < above else 0.0
         ends = ((below, 1 - rest), (above, rest)) if rest else ((number, 1.0),)
-        found = [((*place, node), weight * own) for place, weight in found for node, own in ends]
-    return found
+        weighted = [((*place, node), weight * end_weight) for place, weight in weighted for node, end_weight in ends]
+    return weighted
 
 
 @cache
 def around(value: int, per_octave: int = 2, steps: bool = False) -> tuple[int, int]:
-    """The nodes on both sides of ``value``: all numbers up to twice ``per_octave``, then so many per factor of two.
+    """The nodes on both sides of ``value``. Nodes are all numbers up to twice ``per_octave``, then ``per_octave`` per factor of two.
 
-    ``steps``: the time may jump behind each node, where another tile begins: what is above a node lies between the next number and
-    the next node.
+    ``steps``: the time may jump just above a node, where another tile begins; values above it lie between the next number and the next
+    node.
 
     >>> [around(value) for value in (0, 3, 5, 6, 7, 100)], around(100, 8), around(10, 8)
     ([(0, 0), (3, 3), (4, 6), (6, 6), (6, 8), (96, 128)], (96, 104), (10, 10))
@@ -371,7 +374,7 @@ def around(value: int, per_octave: int = 2, steps: bool = False) -> tuple[int, i
 
 
 def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
-    """The last node up to ``value`` and the one after it, ``per_octave`` per factor of two."""
+    """The last node up to ``value``, and the node after it."""
     size = max((1 << (value.bit_length() - 1)) // per_octave, 1) if value else 1
     return value // size * size, value // size * size + size
 
@@ -381,10 +384,10 @@ def _shared_as_routed(layer: Layer, experts: int) -> Layer:
     return replace(layer, mlp=mlp.shared_as_routed()) if isinstance(mlp, MoeMlp) and mlp.experts == experts else layer
 
 
-def step_times(model: ModelSpec, device: Device, engine: Engine, like: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
-    """Steps of ``engine`` with the formats and the split of ``like``, in its own kernels, with a typical router where none is given."""
-    kernels, imbalance = engine.kernels_for(model, device, like.split), router_imbalance(model, like.imbalance)
-    like = replace(like, kernels=kernels, fused=engine.fused, imbalance=imbalance)
-    if engine.kernels.shared_as_routed and like.split.ep == 1:
+def step_times(model: ModelSpec, device: Device, engine: Engine, base_pass: ModelPass, fallbacks: FallbackDevices = tuple) -> KernelTimes:
+    """Step times of ``engine`` with the formats and layout of ``base_pass``, with its own kernels and by default a typical router."""
+    kernels, imbalance = engine.kernels_for(model, device, base_pass.split), router_imbalance(model, base_pass.imbalance)
+    base_pass = replace(base_pass, kernels=kernels, fused=engine.fused, imbalance=imbalance)
+    if engine.kernels.shared_as_routed and base_pass.split.ep == 1:
         model = replace(model, layers=tuple(_shared_as_routed(layer, engine.kernels.shared_as_routed) for layer in model.layers))
-    return KernelTimes(model, device, engine, on_device(like, device), fallbacks)
+    return KernelTimes(model, device, engine, on_device(base_pass, device), fallbacks)
