@@ -1,1 +1,1 @@
-"""Programs as lists of operators: read from a profile or captured without a GPU, counted, priced, and moved to other devices."""
+"""Programs as lists of operators: read from a profile or captured without a GPU, counted, priced, and predicted on other devices."""

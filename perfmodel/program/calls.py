@@ -1,4 +1,4 @@
-"""An operator's call, as a profile records it or a capture sees it: its name, tensors and options."""
+"""Calls of operators as a profile or a capture records them: name, tensors and options."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SIZES = {
 SIZES |= {"complex64": 8, "complex128": 16}
 """Bytes of an element by format."""
 LIST_CHUNK = 65536
-"""Elements that a block of PyTorch's kernels over lists of tensors takes: aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
+"""Elements per block of PyTorch's kernels over lists of tensors: aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
 RANKS = ("bool", "uint8", "int8", "int16", "int32", "int64", "fp8", "fp16", "bf16", "fp32", "fp64", "complex64", "complex128")
 """Formats in the order in which PyTorch promotes one to another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Sizes, strides in elements (empty: contiguous) and format of a tensor."""
+    """A tensor: its shape, its strides in elements (empty: contiguous), and its format."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -41,12 +41,12 @@ class Operand:
 
     @property
     def elements(self) -> int:
-        """Elements, those of a broadcast dimension as often as they are seen."""
+        """Number of elements; those of a broadcast dimension count each time."""
         return prod(self.shape)
 
     @property
     def stored(self) -> int:
-        """Distinct elements: a dimension of stride 0 holds one."""
+        """Number of distinct elements: a dimension of stride 0 holds one."""
         return prod(size for size, stride in zip(self.shape, self.strides or (1,) * len(self.shape), strict=False) if stride)
 
     @property
@@ -56,7 +56,7 @@ class Operand:
 
     @property
     def contiguous(self) -> bool:
-        """Whether its elements lie one behind the other, the last dimension innermost."""
+        """Whether its elements are contiguous in memory, with the last dimension innermost."""
         step = 1
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=False):
             if size > 1 and stride != step:
@@ -66,7 +66,7 @@ class Operand:
 
     @property
     def dense(self) -> bool:
-        """Whether its elements fill one piece of memory, in any order of dimensions."""
+        """Whether its elements fill one block of memory, in any order of dimensions."""
         step = 1
         for stride, size in sorted((stride, size) for size, stride in zip(self.shape, self.strides, strict=False) if size > 1):
             if stride != step:
@@ -76,7 +76,7 @@ class Operand:
 
 
 Argument = Operand | tuple[Operand, ...] | str | None
-"""A tensor, a list of tensors, any other value as it is written, or nothing."""
+"""A tensor, a list of tensors, another value as text, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class Call:
 
     def tensor(self, place: int) -> Operand:
         """The tensor at ``place``; UnknownError if there is none."""
-        found = self.arguments[place] if place < len(self.arguments) else None
-        if not isinstance(found, Operand):
+        argument = self.arguments[place] if place < len(self.arguments) else None
+        if not isinstance(argument, Operand):
             raise UnknownError(f"{self.name} has no tensor as argument {place}")
-        return found
+        return argument
 
     def tensors(self) -> list[Operand]:
-        """All tensors, those of lists one by one."""
+        """All tensors, including those in lists."""
         return list(self._tensors())
 
     def _tensors(self) -> Iterator[Operand]:
@@ -105,9 +105,9 @@ class Call:
                 yield from argument
 
     def value(self, place: int, otherwise: str = "") -> str:
-        """The value written at ``place``."""
-        found = self.arguments[place] if place < len(self.arguments) else None
-        return found if isinstance(found, str) and found else otherwise
+        """The text at ``place``; ``otherwise`` if there is none."""
+        argument = self.arguments[place] if place < len(self.arguments) else None
+        return argument if isinstance(argument, str) and argument else otherwise
 
     def integers(self, place: int) -> list[int]:
         """The list of whole numbers written at ``place``, such as ``[1, 2]``."""
@@ -119,33 +119,33 @@ class Call:
 
 
 class UnknownError(Exception):
-    """What a call does cannot be counted, and why."""
+    """The work of a call is unknown; the message says why."""
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that these give together, element by element."""
+    """The shape to which ``shapes`` broadcast."""
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(max(sizes) if 0 not in sizes else 0 for sizes in zip(*padded, strict=True))
 
 
 def promoted(*dtypes: str) -> str:
-    """The format that operands in these give: the wider one, fp32 for two floats of 16 bits."""
-    found = set(dtypes)
-    if {"fp16", "bf16"} <= found:
+    """The format to which ``dtypes`` promote: the wider one; fp32 for two different 16-bit floats."""
+    formats = set(dtypes)
+    if {"fp16", "bf16"} <= formats:
         return "fp32"
-    return max(found, key=RANKS.index)
+    return max(formats, key=RANKS.index)
 
 
 def product_dtype(name: str) -> Dtype:
-    """The format of a product's operands; UnknownError for one in which no product is known."""
+    """The format called ``name`` for operands of a product; UnknownError if no product is known in it."""
     if name not in PRODUCTS:
         raise UnknownError(f"no product in {name} is known")
     return PRODUCTS[name]
 
 
 def shown(argument: Any) -> str:
-    """An argument in short: ``2048x4096 bf16``."""
+    """An argument in short form, such as ``2048x4096 bf16``."""
     if isinstance(argument, Operand):
         return f"{'x'.join(map(str, argument.shape)) or 'scalar'} {argument.dtype}"
     if isinstance(argument, tuple):

@@ -1,4 +1,4 @@
-"""Captured programs: the operators of a step that ran without a GPU, as a file, and as a profile of predicted times."""
+"""Captured programs: the operators of a step recorded without a GPU, saved to a file, and turned into a profile of predicted times."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from perfmodel.transformer.op_time import op_estimate
 
 SCHEMA = "perfmodel.operators/1"
 LAUNCH_S = (20e-6, 28e-6, 50e-6)
-"""What PyTorch's host takes for a launch, Python's part included: least, usual and most of models measured beside an H200."""
+"""Seconds of the host per launch in PyTorch, with Python's part: least, median and most over models measured with an H200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The calls of one step that launch kernels, in their order, and bytes of tensors: at most, and before the step."""
+    """The calls of one step that launch kernels, in order, and the bytes of tensors at the peak and before the step."""
 
     calls: list[Call] = field(repr=False)
     peak_bytes: int
@@ -37,16 +37,16 @@ class Captured:
 
     @property
     def launches(self) -> int:
-        """Kernels, copies and fills that the host launches."""
+        """Number of kernels, copies and fills that the host launches."""
         return sum(map(launches, self.calls))
 
     def save(self, path: str | Path) -> None:
-        """Write what ``perfmodel trace`` reads: JSON, compressed where ``path`` ends in .gz."""
+        """Write the file that ``perfmodel trace`` reads: JSON, compressed if ``path`` ends in .gz."""
         numbers = {call: number for number, call in enumerate(dict.fromkeys(self.calls))}
         content = {"schema": SCHEMA, "peak_bytes": self.peak_bytes, "before_bytes": self.before_bytes, "launch_s": self.launch_s}
         content |= {
-            "operators": [[one.name, *map(_written, one.arguments)] for one in numbers],
-            "calls": [numbers[one] for one in self.calls],
+            "operators": [[call.name, *map(_written, call.arguments)] for call in numbers],
+            "calls": [numbers[call] for call in self.calls],
         }
         text = json.dumps(content).encode()
         Path(path).write_bytes(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
@@ -72,14 +72,14 @@ def capture(function: Callable[..., Any], *inputs: Any, warm_up: int = 1, launch
     return Captured(recorder.calls, recorder.peak, recorder.before, launch_s)
 
 
-def _written(one: Argument) -> Any:
-    if isinstance(one, Operand):
-        return {"shape": one.shape, "dtype": one.dtype, "strides": one.strides}
-    return list(map(_written, one)) if isinstance(one, tuple) else one
+def _written(argument: Argument) -> Any:
+    if isinstance(argument, Operand):
+        return {"shape": argument.shape, "dtype": argument.dtype, "strides": argument.strides}
+    return list(map(_written, argument)) if isinstance(argument, tuple) else argument
 
 
 def captured(path: Path) -> Captured | None:
-    """The program that ``path`` holds, None if that is no captured one; DataError if it is broken."""
+    """The captured program in ``path``; None if the file holds something else, DataError if it is broken."""
     try:
         with opened(path) as file:
             head = file.read(100)
@@ -89,20 +89,20 @@ def captured(path: Path) -> Captured | None:
     if not text:
         return None
     try:
-        found = json.loads(text)
-        operators = [Call(str(name), tuple(map(_argument, arguments))) for name, *arguments in found["operators"]]
-        calls, (least, usual, most) = [operators[number] for number in found["calls"]], map(float, found["launch_s"])
-        return Captured(calls, int(found["peak_bytes"]), int(found["before_bytes"]), (least, usual, most))
+        content = json.loads(text)
+        operators = [Call(str(name), tuple(map(_argument, arguments))) for name, *arguments in content["operators"]]
+        calls, (least_s, usual, most_s) = [operators[number] for number in content["calls"]], map(float, content["launch_s"])
+        return Captured(calls, int(content["peak_bytes"]), int(content["before_bytes"]), (least_s, usual, most_s))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         raise DataError(f"{path} is cut off or no captured program", "write it again with perfmodel.capture(...).save") from None
 
 
-def _argument(one: Any) -> Argument:
-    if isinstance(one, Mapping):
-        return Operand(tuple(map(int, one["shape"])), str(one["dtype"]), tuple(map(int, one["strides"])))
-    if isinstance(one, list):
-        return tuple(tensor for part in one if isinstance(tensor := _argument(part), Operand))
-    return None if one is None else str(one)
+def _argument(written: Any) -> Argument:
+    if isinstance(written, Mapping):
+        return Operand(tuple(map(int, written["shape"])), str(written["dtype"]), tuple(map(int, written["strides"])))
+    if isinstance(written, list):
+        return tuple(tensor for part in written if isinstance(tensor := _argument(part), Operand))
+    return None if written is None else str(written)
 
 
 # Kernels of a call
@@ -112,19 +112,20 @@ LAUNCHES = {
     **{"addmm": 2, "sum": 2, "native_layer_norm_backward": 2, "native_batch_norm": 3, "embedding_dense_backward": 29},
     **{"_cudnn_attention_forward": 2, "_cudnn_attention_backward": 4, "cudnn_convolution": 3, "convolution_backward": 6},
 }
-"""Kernels and fills of operators that have more than one, as profiles of an H200 have them."""
+"""Number of kernels and fills of operators that launch several, from profiles of an H200."""
 KERNEL_GAP_S = 1.5e-6
-"""Between two kernels that were both launched in time."""
+"""Seconds between two kernels that were both launched in time."""
 LIST_BLOCKS, LIST_TENSORS = 320, (110, 64, 48, 36, 30)
-"""Blocks of a kernel over lists of tensors, and tensors of one, by the lists: aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
+"""Most blocks of a kernel over lists of tensors, and most tensors of one by the number of lists:
+aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
 
 
 def launches(call: Call) -> int:
-    """Kernels, copies and fills that ``call`` launches."""
-    name, lists = call.name.removeprefix("aten::"), [one for one in call.arguments if isinstance(one, tuple)]
+    """Number of kernels, copies and fills that ``call`` launches."""
+    name, lists = call.name.removeprefix("aten::"), [argument for argument in call.arguments if isinstance(argument, tuple)]
     if name.startswith("_foreach_") and lists:
         deep = min(len(lists) + (not name.endswith("_")), len(LIST_TENSORS))
-        blocks = sum(ceil_div(one.elements, LIST_CHUNK) for one in lists[0])
+        blocks = sum(ceil_div(tensor.elements, LIST_CHUNK) for tensor in lists[0])
         return int(max(ceil_div(blocks, LIST_BLOCKS), ceil_div(len(lists[0]), LIST_TENSORS[deep - 1])))
     if (name == "addmm" and call.tensor(1).dtype == "fp32") or (
         name == "embedding_dense_backward" and call.tensor(1).elements <= SMALL_EMBEDDING
@@ -137,7 +138,7 @@ def launches(call: Call) -> int:
 
 
 def predicted_profile(program: Captured, device: Device, fallbacks: FallbackDevices) -> tuple[ProgramProfile, tuple[float, float]]:
-    """The step on ``device`` as a profile would have it, and the ends of the interval of its seconds."""
+    """The step on ``device`` as a profile of predicted times, and the ends of the interval of its seconds."""
     ends = {call: _seconds(call, device, fallbacks) for call in dict.fromkeys(program.calls)}
     low, usual, high = (
         _timeline(program, {call: seconds[end] for call, seconds in ends.items()}, program.launch_s[end]) for end in range(3)
@@ -146,13 +147,13 @@ def predicted_profile(program: Captured, device: Device, fallbacks: FallbackDevi
 
 
 def _seconds(call: Call, device: Device, fallbacks: FallbackDevices) -> tuple[float, float, float]:
-    """The ends of a call's interval and its time between: its lower bound where nothing is predicted, none where nothing is known."""
+    """Low end, time and high end of a call in seconds: its lower bound if nothing is predicted, 0 if its work is unknown."""
     low = seconds = high = 0.0
     try:
         for op in counted(call):
             try:
-                found = operator_prediction(op, op_estimate(op, device), device, fallbacks)
-                low, seconds, high = low + found.low, seconds + found.seconds, high + found.high
+                prediction = operator_prediction(op, op_estimate(op, device), device, fallbacks)
+                low, seconds, high = low + prediction.low, seconds + prediction.seconds, high + prediction.high
             except PerfmodelError:
                 bound = float(op_estimate(op, device).lower_warm_s)
                 low, seconds, high = low + bound, seconds + bound, high + bound
@@ -162,7 +163,7 @@ def _seconds(call: Call, device: Device, fallbacks: FallbackDevices) -> tuple[fl
 
 
 def _timeline(program: Captured, seconds: Mapping[Call, float], launch_s: float) -> ProgramProfile:
-    """Kernels one behind the other, none before the host has launched it."""
+    """Kernels one after another, each at the earliest when the host has launched it."""
     operators, launched, end = [], 0.0, 0.0
     for call in program.calls:
         count, kernels = launches(call), []

@@ -1,4 +1,4 @@
-"""What PyTorch's dispatcher sees, as the operators that launch kernels on a GPU, named and ordered as its profiler records them.
+"""Operators that launch kernels on a GPU, derived from calls that PyTorch's dispatcher sees, as its profiler would record them.
 
 Source: PyTorch 2.11, aten/src/ATen/native and native/cuda, and profiles of an H200.
 """
@@ -19,19 +19,19 @@ SILENT = frozenset((
     "narrow", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_", "resize_", "chunk", "record_stream",
     "movedim", "swapaxes", "view_as_real", "view_as_complex", "real", "imag",
 ))  # fmt: skip
-"""Operators that launch nothing: views, and memory whose content is not set."""
+"""Operators that launch nothing: views, and allocations without a fill."""
 WRAPPED = frozenset(f"aten::{name}{end}" for name in ("mul", "div") for end in ("", "_"))
-"""Operators that make a tensor without a dimension of any number."""
+"""Operators that turn Python numbers into tensors without a dimension."""
 SMALL_EMBEDDING = 3072
-"""Indices up to which the gradient of an embedding is added up without sorting them."""
+"""Most indices for which the gradient of an embedding is summed without sorting."""
 ROW_BYTES = 16
-"""Bytes of which the rows of a table are multiples that is gathered by vectors."""
+"""Alignment in bytes of table rows that are gathered by vector loads."""
 
 
 def launched(call: Call, results: Results) -> list[Call]:
-    """The operators that launch kernels of ``call``, whose results are given; or its operands, if it has none."""
+    """The calls that launch the kernels of ``call``. ``results``: its results, or its operands if it has none."""
     name = call.name.removeprefix("aten::")
-    if name in SILENT or not any(one.elements for one in results):
+    if name in SILENT or not any(result.elements for result in results):
         return []
     return RULES.get(name, _itself)(call, results)
 
@@ -49,7 +49,7 @@ def _copy(to: Operand, source: Operand) -> Call:
 
 
 def _filled(value: str = "0", place: int | None = None) -> Rule:
-    """A fill with ``value``, or what is written at ``place``."""
+    """Rule: a fill with ``value``, or with the value at ``place``."""
     return lambda call, results: [_fill(results[0], value if place is None else call.value(place, value))]
 
 
@@ -65,7 +65,7 @@ def _filled_first(call: Call, results: Results) -> list[Call]:
 
 
 def _arange(call: Call, results: Results) -> list[Call]:
-    numbers = [one for one in call.arguments[:3] if isinstance(one, str) and one.lstrip("-").replace(".", "").isdigit()]
+    numbers = [argument for argument in call.arguments[:3] if isinstance(argument, str) and argument.lstrip("-").replace(".", "").isdigit()]
     start, end, step = {1: ["0", *numbers, "1"], 2: [*numbers, "1"]}.get(len(numbers), numbers)
     return [Call("aten::arange", (start, end, step, Operand((0,), results[0].dtype, (1,))))]
 
@@ -88,22 +88,22 @@ def _scanned(call: Call, results: Results) -> list[Call]:
 
 
 def _tested(call: Call, results: Results) -> list[Call]:
-    """Whether all or any are true: a copy where there is one."""
+    """A test whether all or any elements are true; of a single element, a copy."""
     return [_copy(results[0], Operand((), call.tensor(0).dtype))] if call.tensor(0).elements == 1 else [call]
 
 
 def _in_order(operands: int = 1) -> Rule:
-    """An operator whose first ``operands`` are made contiguous."""
+    """Rule: the operator after its first ``operands`` are made contiguous."""
 
     def rule(call: Call, _: Results) -> list[Call]:
-        given = [call.tensor(place) for place in range(operands)]
-        return [*(_copy(Operand(one.shape, one.dtype), one) for one in given if not one.contiguous), call]
+        tensors = [call.tensor(place) for place in range(operands)]
+        return [*(_copy(Operand(operand.shape, operand.dtype), operand) for operand in tensors if not operand.contiguous), call]
 
     return rule
 
 
 def _on_a_copy(name: str = "") -> Rule:
-    """An operator that changes a copy of its first operand, called ``name`` if not as it is itself."""
+    """Rule: a copy of the first operand, which the operator (or the one called ``name``) then changes in place."""
     return lambda call, results: [
         _copy(results[0], call.tensor(0)),
         Call(f"aten::{name}", (results[0], *call.arguments[1:])) if name else call,
@@ -116,7 +116,7 @@ def _renamed(name: str) -> Rule:
 
 def _stacked(call: Call, _: Results) -> list[Call]:
     axis = int(call.value(1, "0"))
-    tensors = [replace(one, shape=_with(one.shape, axis, 1), strides=_with(one.strides, axis, 1)) for one in call.tensors()]
+    tensors = [replace(tensor, shape=_with(tensor.shape, axis, 1), strides=_with(tensor.strides, axis, 1)) for tensor in call.tensors()]
     return [Call("aten::cat", (tuple(tensors), call.value(1, "0")))]
 
 
@@ -126,14 +126,14 @@ def _with(sizes: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
 
 
 def _batch_norm(call: Call, _: Results) -> list[Call]:
-    """Batch norm by cuDNN, but in bf16 or without places: aten/src/ATen/native/Normalization.cpp."""
+    """Batch norm by cuDNN, except in bf16 or without spatial dimensions: aten/src/ATen/native/Normalization.cpp."""
     x, weight = call.tensor(0), call.arguments[1]
     by_cudnn = len(x.shape) > 2 and isinstance(weight, Operand) and "bf16" not in (x.dtype, weight.dtype)
     return [Call("aten::cudnn_batch_norm", call.arguments) if by_cudnn else call]
 
 
 def _part(call: Call, results: Results) -> list[Call]:
-    """The gradient of a part: zeros, and the part's own in them."""
+    """The gradient of a slice: zeros, into which the slice's gradient is copied."""
     gradient, out, strides = call.tensor(0), results[0], results[0].strides
     if len(gradient.shape) < len(out.shape):
         axis = int(call.value(2)) % len(out.shape)
@@ -157,7 +157,7 @@ def _embedding_backward(call: Call, results: Results) -> list[Call]:
 
 
 def _flat(index: Operand) -> tuple[list[Call], Operand]:
-    """``index`` in one dimension, and the copy that it takes where no one stride leads through it."""
+    """``index`` flattened to one dimension, and the copy that this needs if no single stride describes it."""
     steps = [(size, stride) for size, stride in zip(index.shape, index.strides, strict=True) if size > 1]
     if all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(steps)):
         return [], Operand((index.elements,), index.dtype, (steps[-1][1] if steps else 1,))
@@ -165,7 +165,7 @@ def _flat(index: Operand) -> tuple[list[Call], Operand]:
 
 
 def _convolution(call: Call, results: Results) -> list[Call]:
-    """A product by cuDNN, and the bias added to it; of one dimension as of pictures of one row."""
+    """A convolution by cuDNN and its bias; one dimension is treated as images of one row."""
     x, weight, bias, out = call.tensor(0), call.tensor(1), call.arguments[2], results[0]
     stride, padding, dilation, _, _, groups = (call.value(place) for place in range(3, 9))
     spatial = len(weight.shape) - 2
@@ -173,7 +173,9 @@ def _convolution(call: Call, results: Results) -> list[Call]:
         return [Call("aten::_conv_depthwise2d", (x, weight, str(list(weight.shape[2:])), bias, stride, padding, dilation))]
     if spatial == 1:
         x, weight, out = map(_as_picture, (x, weight, out))
-        stride, padding, dilation = (f"[{first}, {one.strip('[]')}]" for first, one in zip("101", (stride, padding, dilation), strict=True))
+        stride, padding, dilation = (
+            f"[{first}, {values.strip('[]')}]" for first, values in zip("101", (stride, padding, dilation), strict=True)
+        )
     product = Call("aten::cudnn_convolution", (x, weight, padding, stride, dilation, groups, "False", "False", "True"))
     if not isinstance(bias, Operand):
         return [product]
@@ -181,21 +183,21 @@ def _convolution(call: Call, results: Results) -> list[Call]:
     return [product, Call("aten::add_", (out, Operand((1, *bias.shape, *ones), bias.dtype, (*bias.shape, 1, *ones)), "1"))]
 
 
-def _as_picture(one: Operand) -> Operand:
-    a, b, c = one.strides
-    return Operand((*one.shape[:2], 1, one.shape[2]), one.dtype, (a, b, c * one.shape[2], c))
+def _as_picture(operand: Operand) -> Operand:
+    a, b, c = operand.strides
+    return Operand((*operand.shape[:2], 1, operand.shape[2]), operand.dtype, (a, b, c * operand.shape[2], c))
 
 
 # Fused attention
 
 
-def _turned(one: Argument) -> Argument:
-    """[b, h, n, d] as [b, n, h, d]."""
-    if not isinstance(one, Operand):
-        return one
-    a, b, c, d = one.shape
-    u, v, w, x = one.strides
-    return Operand((a, c, b, d), one.dtype, (u, w, v, x))
+def _turned(argument: Argument) -> Argument:
+    """A tensor [b, h, n, d] with the strides of [b, n, h, d]."""
+    if not isinstance(argument, Operand):
+        return argument
+    a, b, c, d = argument.shape
+    u, v, w, x = argument.strides
+    return Operand((a, c, b, d), argument.dtype, (u, w, v, x))
 
 
 def _cudnn(call: Call, _: Results) -> list[Call]:
@@ -216,7 +218,7 @@ def _efficient(call: Call, _: Results) -> list[Call]:
 
 
 def _efficient_backward(call: Call, _: Results) -> list[Call]:
-    """Rows of dO times O first in fp32, and zeros for dQ, which blocks add to."""
+    """The backward pass, after row sums of dO x O in fp32 and zeros for dQ, to which blocks add."""
     gradient, q, k, v, bias, out, statistics, seed, offset, dropout, _wanted, causal, scale = call.arguments
     b, h, n, d = call.tensor(1).shape
     gradient, q, k, v, out = map(_turned, (gradient, q, k, v, out))
@@ -263,4 +265,4 @@ RULES: dict[str, Rule] = {
     "_scaled_dot_product_efficient_attention": _efficient,
     "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
 }
-"""Operators that reach the device under another name, or as several; all others as themselves."""
+"""Rules for operators that reach the device under another name or as several; all others run as they are."""

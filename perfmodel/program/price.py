@@ -1,4 +1,4 @@
-"""Operators with what they compute, move and take: counts, bound and predicted time of each shape on a device."""
+"""Operators of a profile grouped by shape, with counts, bound and predicted time on a device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perfmodel.transformer.op_time import op_estimate, predict_op
 
 @dataclass(slots=True)
 class OperatorGroup:
-    """Calls of one operator on like shapes: how often a step makes them, and the seconds that their kernels took, all together."""
+    """Calls of one operator on equal shapes: their ``count`` in a step, and the measured seconds of all their kernels in a step."""
 
     call: Call
     count: float
@@ -33,30 +33,30 @@ class OperatorGroup:
 
     @property
     def flops(self) -> float:
-        """FLOP of all calls: of products and attention, else of the vector unit."""
+        """FLOP of all calls: those of products and attention, else of the vector unit."""
         return self.count * sum(float(op.kernel.flops or op.kernel.work.vector) for op in self.ops)
 
     @property
     def bytes(self) -> float:
-        """Bytes that all calls move where each element crosses once."""
+        """Bytes that all calls move if each element crosses once."""
         accesses = [access for op in self.ops for access in op.kernel.accesses]
         return self.count * sum(float(access.compulsory if access.reread else access.elements) * access.element_size for access in accesses)
 
 
 HOST_COPY = re.compile("Memcpy (HtoD|DtoH)")
-"""Kernels that pass over the bus."""
+"""Names of copies between host and device."""
 
 
 def grouped(profile: ProgramProfile) -> list[OperatorGroup]:
     """The operators of one step, the longest first."""
-    found: dict[object, list[Operator]] = defaultdict(list)
-    for one in profile.operators:
-        key = (one.call.name, one.call.arguments) if one.call.name else one.kernels[0].name
-        found[key].append(one)
+    by_shape: dict[object, list[Operator]] = defaultdict(list)
+    for operator in profile.operators:
+        key = operator.call if operator.call.name else operator.kernels[0].name
+        by_shape[key].append(operator)
     groups = []
-    for calls in found.values():
-        seconds = sum(kernel.seconds for one in calls for kernel in one.kernels)
-        names = tuple(dict.fromkeys(kernel.name for one in calls for kernel in one.kernels))
+    for calls in by_shape.values():
+        seconds = sum(kernel.seconds for call in calls for kernel in call.kernels)
+        names = tuple(dict.fromkeys(kernel.name for call in calls for kernel in call.kernels))
         group = OperatorGroup(calls[0].call, len(calls) / profile.steps, seconds / profile.steps, names)
         try:
             group.ops = () if any(HOST_COPY.search(name) for name in names) else counted(group.call)
@@ -64,12 +64,12 @@ def grouped(profile: ProgramProfile) -> list[OperatorGroup]:
         except UnknownError as error:
             group.unknown = str(error)
         groups.append(group)
-    return sorted(groups, key=lambda one: -one.measured_s)
+    return sorted(groups, key=lambda group: -group.measured_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A group on a device: ``cost`` of one call, ``prediction`` of one call or why there is none."""
+    """A group priced on a device: ``cost`` and ``prediction`` of one call, or the ``obstacle`` to a prediction."""
 
     group: OperatorGroup
     cost: Estimate
@@ -83,13 +83,13 @@ class Priced:
 
     @property
     def lower_s(self) -> float:
-        """Seconds below which no schedule of the calls gets, their operands in the L2 where it holds them."""
+        """Lower bound in seconds of all calls, with operands in the L2 if it holds them."""
         return self.group.count * float(self.cost.lower_warm_s)
 
 
 def priced(groups: Iterable[OperatorGroup], device: Device, fallbacks: FallbackDevices) -> list[Priced]:
-    """Groups whose work is known, priced on ``device``."""
-    return [_priced(one, device, fallbacks) for one in groups if one.ops]
+    """The groups with known work, priced on ``device``."""
+    return [_priced(group, device, fallbacks) for group in groups if group.ops]
 
 
 def _priced(group: OperatorGroup, device: Device, fallbacks: FallbackDevices) -> Priced:
@@ -103,12 +103,12 @@ def _priced(group: OperatorGroup, device: Device, fallbacks: FallbackDevices) ->
 
 
 def operator_prediction(op: Op, cost: Estimate, device: Device, fallbacks: FallbackDevices) -> Prediction:
-    """The time of one run of ``op``, which costs ``cost``, as a profile would have it; UnavailableError says why there is none."""
+    """The time of one run of ``op`` as a profile would show it; UnavailableError says why there is none."""
     return _in_profile(op, predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost)
 
 
 def _in_profile(op: Op, alone: Prediction, cost: Estimate) -> Prediction:
-    """``alone`` without the gap between two kernels, which a profile does not count in."""
+    """``alone`` without the gap to the next kernel, which a profile does not count."""
     if op.group == ATTENTION and any(access.tensor == "mask" for access in op.kernel.accesses):
         alone = _slower(alone, chosen("masked_attention"))
     gap = 1e-6 * chosen("profile_gap_us").get(alone.calibration.workload, 0.0)
@@ -118,5 +118,5 @@ def _in_profile(op: Op, alone: Prediction, cost: Estimate) -> Prediction:
     return replace(alone, seconds=seconds, low=low, high=high)
 
 
-def _slower(one: Prediction, factor: float) -> Prediction:
-    return replace(one, seconds=one.seconds * factor, low=one.low * factor, high=one.high * factor)
+def _slower(prediction: Prediction, factor: float) -> Prediction:
+    return replace(prediction, seconds=prediction.seconds * factor, low=prediction.low * factor, high=prediction.high * factor)

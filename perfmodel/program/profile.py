@@ -1,6 +1,6 @@
-"""Profiles as ``torch.profiler`` writes them: kernels with the operators that launched them, step by step.
+"""Profiles of ``torch.profiler``: the kernels of a program and the operators that launched them.
 
-Events are read one by one: memory grows with operators and kernels, not with Python's functions, which are most of a file.
+Events are read one by one. Memory grows with operators and kernels, not with Python's functions, which make up most of a file.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ DTYPES = {
     "c10::complex<float>": "complex64",
     "c10::complex<double>": "complex128",
 }
-"""Formats by the names that profiles give them."""
+"""Formats by their names in profiles."""
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 STEP = re.compile(r"^ProfilerStep#\d+$")
 CHUNK = 1 << 22
 LONGEST_EVENT = 1 << 26
-"""Characters that are read at once, and of the longest event that is taken."""
+"""Most characters of an event; a longer one is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel, copy or fill that ran on the device: seconds, from the start of the profile. ``moved``: bytes, of a copy or fill;
-    ``blocks``: of its grid, 0 where unknown; ``launched_s``: when the host had launched it, if that is known."""
+    """A kernel, copy or fill on the device; times in seconds from the start of the profile. ``moved``: bytes of a copy or fill; ``blocks``:
+    of its grid, 0 if unknown; ``launched_s``: end of the host's launch, None if unknown.
+    """
 
     name: str
     kind: str
@@ -64,7 +65,7 @@ class Launched:
 
 @dataclass(slots=True)
 class Operator:
-    """A call with the kernels that it launched."""
+    """A call and the kernels that it launched."""
 
     call: Call
     kernels: list[Launched]
@@ -73,9 +74,9 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class ProgramProfile:
-    """What ran in ``steps`` steps on ``device``. ``span_s``: from the first start to the last end, of all steps together.
+    """The operators of ``steps`` steps on ``device``. ``span_s``: seconds from the first start to the last end.
 
-    ``graphs``: kernels that CUDA graphs replayed.
+    ``graphs``: number of kernels replayed by CUDA graphs.
     """
 
     device: str
@@ -86,8 +87,8 @@ class ProgramProfile:
 
     @property
     def kernels(self) -> list[Launched]:
-        """All kernels, in the order of their start."""
-        return sorted((kernel for one in self.operators for kernel in one.kernels), key=lambda kernel: kernel.start_s)
+        """All kernels by their start."""
+        return sorted((kernel for operator in self.operators for kernel in operator.kernels), key=lambda kernel: kernel.start_s)
 
     @property
     def busy_s(self) -> float:
@@ -95,14 +96,14 @@ class ProgramProfile:
         return self.span_s - sum(self.waits().values())
 
     def waits(self) -> dict[str, float]:
-        """Seconds in which nothing ran: for the ``host``, which had not launched the next kernel, or for the ``launch`` of one."""
+        """Idle seconds by cause: ``host``, which had not launched the next kernel yet, or ``launch``, the delay of a launch."""
         waits = {"host": 0.0, "launch": 0.0}
         for _, seconds, late in self.gaps():
             waits["host" if late else "launch"] += seconds
         return waits
 
     def gaps(self) -> Iterator[tuple[Launched, float, bool]]:
-        """Kernels before which nothing ran, for how many seconds, and whether the host was late."""
+        """Kernels with idle time before them: the kernel, the idle seconds, and whether the host was late."""
         end = None
         for kernel in self.kernels:
             if end is not None and kernel.start_s > end:
@@ -110,9 +111,9 @@ class ProgramProfile:
             end = max(end or 0.0, kernel.start_s + kernel.seconds)
 
     def replayed(self, lengths: Mapping[int, float]) -> float:
-        """Seconds from start to end with other lengths of kernels, by the ``id`` of each: the host launches each when it did.
+        """Seconds from start to end if kernels took ``lengths`` seconds, by their ``id``; launches of the host stay as they were.
 
-        A host that falls behind where kernels had been waiting has waited for the device itself: it is as much sooner or later from there.
+        A host that is late after kernels had been queued must have waited for the device: its launches then move with the device.
         """
         end = moved_end = self.kernels[0].start_s if self.operators else 0.0
         first, shift, waited = end, 0.0, 0.0
@@ -128,17 +129,17 @@ class ProgramProfile:
 
 
 QUEUED_S = 50e-6
-"""A kernel that has waited so long stood in a queue: the host was ahead."""
+"""A kernel that waited longer than this was queued: the host was ahead."""
 
 
 def read(path: Path) -> ProgramProfile:
-    """The profile in ``path``, a .json or .json.gz file; DataError if it is none."""
+    """The profile in ``path``, a .json or .json.gz file; DataError if it is no profile."""
     head: dict[str, Any] = {}
     return _profile(events(path, head), head, path)
 
 
 def events(path: Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Events of ``path`` one by one; what stands before them is put into ``head``."""
+    """Yields the events of ``path``; keys before them go into ``head``."""
     try:
         with opened(path) as file:
             yield from _decoded(file, head, path)
@@ -153,14 +154,14 @@ def events(path: Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def opened(path: Path) -> TextIO:
-    """The text of ``path``, compressed or not."""
+    """``path`` opened as text, compressed or not."""
     with path.open("rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rt", encoding="utf-8") if compressed else path.open(encoding="utf-8")
 
 
 def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
-    """Events of the list, decoded one by one from a piece of the text that holds at least one of them."""
+    """Yields the events of the list, read in pieces of text."""
     decoder, text, at, number = json.JSONDecoder(), *_begun(file, head, path), 0
     while True:
         at = _behind(_BETWEEN.match(text, at), at)
@@ -170,10 +171,10 @@ def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[st
         try:
             event, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError:
-            more = file.read(CHUNK)
-            if not more or len(text) - at > LONGEST_EVENT:
+            piece = file.read(CHUNK)
+            if not piece or len(text) - at > LONGEST_EVENT:
                 raise DataError(f"{path} is cut off or broken at event {number + 1:,}", "write the profile again") from None
-            text, at = text[at:] + more, 0
+            text, at = text[at:] + piece, 0
             continue
         number += 1
         if isinstance(event, dict):
@@ -183,26 +184,26 @@ def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[st
 _BETWEEN = re.compile(r"[\s,]*")
 
 
-def _behind(found: re.Match[str] | None, at: int) -> int:
-    return found.end() if found else at
+def _behind(match: re.Match[str] | None, at: int) -> int:
+    return match.end() if match else at
 
 
 def _begun(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:
-    """The first piece of text and where its events begin; what stands before them goes into ``head``."""
+    """The first piece of text and the place where its events begin; keys before them go into ``head``."""
     text = file.read(CHUNK)
     if text.lstrip().startswith("["):
         return text, text.index("[") + 1
-    while not (found := re.search(r'"traceEvents"\s*:\s*\[', text)):
-        more = file.read(CHUNK)
-        if not more or len(text) > LONGEST_EVENT:
+    while not (match := re.search(r'"traceEvents"\s*:\s*\[', text)):
+        piece = file.read(CHUNK)
+        if not piece or len(text) > LONGEST_EVENT:
             raise DataError(f'{path}: there is no list "traceEvents" in it', "give what torch.profiler's export_chrome_trace wrote")
-        text += more
-    _read_object(text[: found.start()].rstrip("\n\r\t ,") + "}", head)
-    return text, found.end()
+        text += piece
+    _read_object(text[: match.start()].rstrip("\n\r\t ,") + "}", head)
+    return text, match.end()
 
 
 def _read_object(text: str, head: dict[str, Any]) -> None:
-    """Put the keys of the object ``text`` into ``head``, if it is one."""
+    """Put the keys of ``text`` into ``head`` if it is a JSON object."""
     with suppress(json.JSONDecodeError, TypeError):
         head |= json.loads(text)
 
@@ -212,7 +213,7 @@ def _read_object(text: str, head: dict[str, Any]) -> None:
 
 @dataclass(slots=True)
 class _Host:
-    """An event of the host, in seconds: an operator, a launch or a step."""
+    """An event of the host: an operator, a launch or a step; times in seconds."""
 
     name: str
     start_s: float
@@ -222,7 +223,7 @@ class _Host:
 
 @dataclass(slots=True)
 class _Events:
-    """Events by what they are: operators and launches by the numbers that kernels name."""
+    """Events by kind; operators and launches by the ids that kernels refer to."""
 
     operators: dict[Any, _Host] = field(default_factory=dict)
     launches: dict[Any, _Host] = field(default_factory=dict)
@@ -230,9 +231,9 @@ class _Events:
     kernels: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _profile(found: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> ProgramProfile:
+def _profile(event_dicts: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> ProgramProfile:
     sorted_events = _Events()
-    for event in found:
+    for event in event_dicts:
         try:
             _sort(event, sorted_events)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -269,25 +270,25 @@ def _sort(event: dict[str, Any], into: _Events) -> None:
 
 
 LATEST_S = 1e12
-"""Seconds that no clock of a profile reaches."""
+"""Largest time in seconds that a profile may state."""
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 _READ = frozenset({*ON_DEVICE, *LAUNCHES, "cpu_op", "user_annotation"})
 
 
-def _linked(found: _Events, head: Mapping[str, Any]) -> ProgramProfile:
-    """Kernels of whole steps by the operator that launched them, in the order of their start."""
+def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
+    """The profile of all kernels that lie in whole steps, each with the operator that launched it."""
     operators: dict[int, Operator] = {}
-    spans, graphs, held = [], 0, set[int]()
-    origin = min(float(one["ts"]) for one in found.kernels) * 1e-6
-    for event in sorted(found.kernels, key=lambda one: float(one["ts"])):
+    spans, graphs, held_steps = [], 0, set[int]()
+    origin = min(float(event["ts"]) for event in events.kernels) * 1e-6
+    for event in sorted(events.kernels, key=lambda event: float(event["ts"])):
         arguments = event["args"]
-        launch = found.launches.get(arguments.get("correlation"))
-        host = found.operators.get(arguments.get("External id")) if "External id" in arguments else None
+        launch = events.launches.get(arguments.get("correlation"))
+        host = events.operators.get(arguments.get("External id")) if "External id" in arguments else None
         launched = host or launch
-        step = next((step for step in found.steps if launched and step.start_s <= launched.start_s <= step.end_s), None)
-        if found.steps and launched and step is None:
+        step = next((step for step in events.steps if launched and step.start_s <= launched.start_s <= step.end_s), None)
+        if events.steps and launched and step is None:
             continue
-        held |= set() if step is None else {id(step)}
+        held_steps |= set() if step is None else {id(step)}
         kernel = _kernel(event, origin, None if launch is None else launch.end_s - origin)
         spans += [kernel.start_s, kernel.start_s + kernel.seconds]
         replayed = launch is not None and "GraphLaunch" in launch.name
@@ -297,23 +298,25 @@ def _linked(found: _Events, head: Mapping[str, Any]) -> ProgramProfile:
             call = called(host) if host is not None and not replayed else Call("", ())
             operators[key] = Operator(call, [], replayed)
         operators[key].kernels.append(kernel)
-    for one in operators.values():
-        one.call = with_lists(one.call, one.kernels)
+    for operator in operators.values():
+        operator.call = with_lists(operator.call, operator.kernels)
     if not spans:  # the steps hold none of the kernels
-        return _linked(_Events(found.operators, found.launches, [], found.kernels), head)
-    device = next((str(one.get("name", "")) for one in head.get("deviceProperties") or [] if isinstance(one, dict)), "")
-    steps = len(held) or repetitions([one.call.name or one.kernels[0].name for one in operators.values()])
+        return _linked(_Events(events.operators, events.launches, [], events.kernels), head)
+    device = next(
+        (str(properties.get("name", "")) for properties in head.get("deviceProperties") or [] if isinstance(properties, dict)), ""
+    )
+    steps = len(held_steps) or repetitions([operator.call.name or operator.kernels[0].name for operator in operators.values()])
     return ProgramProfile(device, steps, max(spans) - min(spans), list(operators.values()), graphs)
 
 
 def repetitions(names: Sequence[str]) -> int:
-    """Into how many equal parts a sequence falls, at most: steps of a program where nothing marks them.
+    """Largest number of equal parts of ``names``: the number of steps in a profile that marks none.
 
     >>> repetitions(["embed", "mm", "mm", "embed", "mm", "mm"]), repetitions(["embed", "mm", "mm", "mm"])
     (2, 1)
     """
-    most = gcd(*Counter(names).values())
-    parts = (count for count in range(most, 1, -1) if len(names) % count == 0)
+    repeats = gcd(*Counter(names).values())
+    parts = (count for count in range(repeats, 1, -1) if len(names) % count == 0)
     return next((count for count in parts if list(names) == list(names[: len(names) // count]) * count), 1)
 
 
@@ -329,7 +332,7 @@ def _number(value: Any) -> int:
 
 
 def called(host: _Host) -> Call:
-    """The call that an operator's event records: its tensors with shape, strides and format, other arguments as they are written."""
+    """The call that an operator's event records: tensors with shape, strides and format, other arguments as text."""
     recorded = host.arguments
     shapes, types = recorded.get("Input Dims", []), recorded.get("Input type", [])
     strides, values = recorded.get("Input Strides", []), recorded.get("Concrete Inputs", [])
@@ -346,33 +349,33 @@ _NARROW = re.compile(r"()c10::(BFloat16|Half)()")
 
 
 def with_lists(call: Call, kernels: Sequence[Launched]) -> Call:
-    """``call`` with its lists of tensors as its kernels tell them: their format by name, fp32 if they do not.
+    """``call`` with formats for its lists of tensors, read from the names of its kernels; fp32 if they state none.
 
-    Of long lists a profile has no sizes: they are those that the blocks of the kernels can take, in one tensor.
+    A profile has no sizes of long lists. They become one tensor with the elements that the blocks of the kernels can take.
     """
-    if not any(isinstance(one, tuple) for one in call.arguments):
+    if not any(isinstance(argument, tuple) for argument in call.arguments):
         return call
     chunked = "_foreach_" in call.name or "_fused_" in call.name
     names = " ".join(kernel.name.partition("<")[2] for kernel in kernels)
-    found = _NARROW.search(names) or _FORMAT.search(names)  # fp32 is what narrower ones are computed in, too
-    name = "fp32" if found is None else _WIDTHS.get(found[1]) or {"BFloat16": "bf16", "Half": "fp16"}.get(found[2]) or DTYPES[found[3]]
+    match = _NARROW.search(names) or _FORMAT.search(names)  # fp32 is what narrower ones are computed in, too
+    name = "fp32" if match is None else _WIDTHS.get(match[1]) or {"BFloat16": "bf16", "Half": "fp16"}.get(match[2]) or DTYPES[match[3]]
     size = LIST_CHUNK * sum(kernel.blocks for kernel in kernels)
     arguments = (
-        tuple(replace(tensor, dtype=name) for tensor in one or ((Operand((size,), name),) if chunked else ()))
-        if isinstance(one, tuple)
-        else one
-        for one in call.arguments
+        tuple(replace(tensor, dtype=name) for tensor in argument or ((Operand((size,), name),) if chunked else ()))
+        if isinstance(argument, tuple)
+        else argument
+        for argument in call.arguments
     )
     return replace(call, arguments=tuple(arguments))
 
 
-def _at(found: list[Any], place: int, otherwise: Any) -> Any:
-    return found[place] if place < len(found) else otherwise
+def _at(values: list[Any], place: int, otherwise: Any) -> Any:
+    return values[place] if place < len(values) else otherwise
 
 
 def _argument(shape: Any, kind: str, strides: Any, value: Any) -> Argument:
     if kind in DTYPES and isinstance(shape, list):
         return Operand(tuple(shape), DTYPES[kind], tuple(strides) if len(strides) == len(shape) else ())
     if kind == "TensorList" and isinstance(shape, list):
-        return tuple(Operand(tuple(one), "", tuple(steps)) for one, steps in zip(shape, strides or [()] * len(shape), strict=False))
+        return tuple(Operand(tuple(shape), "", tuple(steps)) for shape, steps in zip(shape, strides or [()] * len(shape), strict=False))
     return str(value) if value != "" else None

@@ -1,4 +1,4 @@
-"""Functions of PyTorch run on fake tensors that count as CUDA ones: a recorder of operators and memory. It needs PyTorch, and no GPU."""
+"""A recorder of the operators and the memory of a PyTorch function, run on fake CUDA tensors. It needs PyTorch, but no GPU."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     aten.sum: lambda x, *_: x.numel() if x.dtype == torch.bool else None,
     aten.eq: lambda x, other: None if getattr(x, "_answer", None) is None else x._answer == other,
 }
-"""What a program is told that asks whether all or any values are true: that nothing is special, such as no token masked."""
+"""Values given to a program that asks for one: all elements are true, none is special, such as no masked token."""
 PRODUCTS = frozenset((aten.mm, aten.addmm, aten.bmm, aten.baddbmm))
 WORKSPACE = 32 << 20
-"""Bytes that products of one thread keep on Hopper; backward passes run in a thread of their own: aten/src/ATen/cuda/CUDABlas.cpp."""
+"""Bytes of workspace per thread for products on Hopper (aten/src/ATen/cuda/CUDABlas.cpp). Backward passes run in a second thread."""
 BLOCK = 512
-"""Bytes of which PyTorch's allocator gives multiples."""
+"""Granularity of PyTorch's allocator in bytes."""
 LACKING = ("silu_backward", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
-"""Operators that a build without CUDA takes apart, as it has no kernel of them."""
+"""Operators that a build without CUDA would decompose, because it has no kernel for them."""
 WIDEST_HEAD = 256
 """Head dimension up to which cuDNN's attention is chosen on Hopper: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp."""
 
 
 class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
-    """Fake tensors whose operators on the device are recorded in ``calls``, with the bytes that are ``alive``."""
+    """A mode of fake tensors that records operators on the device in ``calls``, and counts bytes ``alive`` and at the ``peak``."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -67,7 +67,7 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
                 raise UsageError(f"the program asks for a value that only a run can tell ({error.func})", "capture a part of it") from None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The result of ``func``, recorded unless it is a part of another operator."""
+        """Runs ``func`` and records it, unless it is a part of another operator."""
         if self.in_kernel_invocation:
             return super().__torch_dispatch__(func, types, args, kwargs)
         if func is torch.ops.prim.device.default:  # the engine of backward passes would ask for streams of CUDA
@@ -95,26 +95,26 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
         return out
 
     def _computes_again(self) -> bool:
-        """Whether a backward pass that has begun runs a part of the forward one, as checkpoints do."""
+        """Whether the backward pass is running a part of the forward pass again, as checkpoints do."""
         return self.started and bool(torch.is_grad_enabled())
 
     def _record(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
-        results, operands = ([one for one in tree_leaves(tree) if _on_device(one)] for tree in (out, (args, kwargs)))
+        results, operands = ([tensor for tensor in tree_leaves(tree) if _on_device(tensor)] for tree in (out, (args, kwargs)))
         if not results and not operands:
             return
-        for one in results:
-            self.count(one)
+        for result in results:
+            self.count(result)
         if func.overloadpacket in PRODUCTS and self.backward not in self.workspaces:
             self.workspaces.add(self.backward)
             self.allocate(WORKSPACE)
         places = func._schema.arguments
-        given = dict(zip((one.name for one in places), args, strict=False)) | kwargs
+        values = dict(zip((place.name for place in places), args, strict=False)) | kwargs
         numbers = ("Tensor", "number") if func._schema.name in WRAPPED else ("Tensor",)
-        arguments = (_argument(given.get(one.name, one.default_value), str(one.type) in numbers) for one in places)
-        self.calls += launched(Call(func._schema.name, tuple(arguments)), [_tensor(one) for one in results or operands])
+        arguments = (_argument(values.get(place.name, place.default_value), str(place.type) in numbers) for place in places)
+        self.calls += launched(Call(func._schema.name, tuple(arguments)), [_tensor(tensor) for tensor in results or operands])
 
     def count(self, tensor: torch.Tensor) -> None:
-        """Count the memory of ``tensor`` until it is freed, unless that is done."""
+        """Count the memory of ``tensor`` until it is freed; once per storage."""
         storage = tensor.untyped_storage()
         if not hasattr(storage, "_counted"):
             storage._counted = True
@@ -123,41 +123,41 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
             weakref.finalize(storage, self.allocate, -size)
 
     def allocate(self, size: int) -> None:
-        """Count ``size`` bytes more, or less."""
+        """Add ``size`` bytes, which may be negative."""
         self.alive += size
         self.peak = max(self.peak, self.alive)
 
 
-def _on_device(one: Any) -> bool:
-    return isinstance(one, FakeTensor) and one.fake_device.type == "cuda"
+def _on_device(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
 
 
-def _is_same(one: Any, options: dict[str, Any]) -> bool:
-    """Whether a copy with ``options`` has nothing to do."""
+def _is_same(tensor: Any, options: dict[str, Any]) -> bool:
+    """Whether a copy with ``options`` would change nothing."""
     device, dtype, order = (options.get(name) for name in ("device", "dtype", "memory_format"))
     return (
-        _on_device(one)
+        _on_device(tensor)
         and (device is None or device.type == "cuda")
-        and dtype in (None, one.dtype)
+        and dtype in (None, tensor.dtype)
         and order in (None, torch.preserve_format)
     )
 
 
-def _is_in_place(total: Any, more: Any, *_: Any) -> bool:
-    """Whether the engine of backward passes adds ``more`` to ``total`` in place, as it does where nothing else holds that memory."""
-    return isinstance(more, torch.Tensor) and total.shape == more.shape and not total._is_view()
+def _is_in_place(total: Any, addend: Any, *_: Any) -> bool:
+    """Whether autograd adds ``addend`` to ``total`` in place, as it does if nothing else holds that memory."""
+    return isinstance(addend, torch.Tensor) and total.shape == addend.shape and not total._is_view()
 
 
-def _tensor(one: torch.Tensor) -> Operand:
-    return Operand(tuple(one.shape), DTYPES[one.dtype], tuple(one.stride()))
+def _tensor(tensor: torch.Tensor) -> Operand:
+    return Operand(tuple(tensor.shape), DTYPES[tensor.dtype], tuple(tensor.stride()))
 
 
 def _argument(value: Any, as_tensor: bool) -> Argument:
-    """A value as a profile writes it; ``as_tensor``: a number is a tensor without a dimension."""
+    """A value as a profile records it; ``as_tensor``: numbers become tensors without a dimension."""
     if isinstance(value, torch.Tensor):
         return _tensor(value)
     if isinstance(value, (list, tuple)):
-        tensors = tuple(_tensor(one) for one in value if isinstance(one, torch.Tensor))
+        tensors = tuple(_tensor(tensor) for tensor in value if isinstance(tensor, torch.Tensor))
         return tensors or f"[{', '.join(map(_written, value))}]"
     if as_tensor and isinstance(value, (bool, int, float)):
         return Operand((), {bool: "bool", int: "int64", float: "fp64"}[type(value)])
@@ -173,7 +173,7 @@ def _written(value: Any) -> str:
 
 @contextmanager
 def _as_on_device(recorder: ProgramRecorder, roots: list[Any]) -> Iterator[None]:
-    """All tensors that ``roots`` hold as fake CUDA ones, and PyTorch as if it had such a device."""
+    """Context in which all tensors that ``roots`` hold are fake CUDA tensors, and PyTorch seems to have such a device."""
     run = torch.autograd._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -215,39 +215,39 @@ Swapped = list[tuple[Any, torch.Tensor]]
 
 
 def _swap(tensors: list[torch.Tensor], recorder: ProgramRecorder, swapped: Swapped) -> None:
-    """Make ``tensors`` fake in place, one by one, and note in ``swapped`` what they were."""
+    """Make ``tensors`` fake in place; ``swapped`` collects the originals."""
     storages: dict[int, Any] = {}
     while tensors:
-        one = tensors.pop()
-        storage = one.untyped_storage()
+        tensor = tensors.pop()
+        storage = tensor.untyped_storage()
         memory = storages.setdefault(storage._cdata, torch.UntypedStorage(storage.nbytes(), device="meta"))
-        bare = torch.empty(0, dtype=one.dtype, device="meta").set_(memory, one.storage_offset(), one.shape, one.stride())
-        fake = FakeTensor(recorder, bare.requires_grad_(one.requires_grad), CUDA)
-        if isinstance(one, torch.nn.Parameter):
+        bare = torch.empty(0, dtype=tensor.dtype, device="meta").set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+        fake = FakeTensor(recorder, bare.requires_grad_(tensor.requires_grad), CUDA)
+        if isinstance(tensor, torch.nn.Parameter):
             fake._is_param = True
         try:
-            torch.utils.swap_tensors(one, fake)
+            torch.utils.swap_tensors(tensor, fake)
         except RuntimeError as error:
             raise UsageError(
-                f"a tensor of {tuple(one.shape)} cannot be made fake: {error}", "build the model anew, without LSTM or GRU"
+                f"a tensor of {tuple(tensor.shape)} cannot be made fake: {error}", "build the model anew, without LSTM or GRU"
             ) from None
-        recorder.count(one)
-        swapped.append((weakref.ref(one), fake))
+        recorder.count(tensor)
+        swapped.append((weakref.ref(tensor), fake))
 
 
 def _swap_back(swapped: Swapped) -> None:
     gc.collect()  # what still holds them
     while swapped:
         reference, before = swapped.pop()
-        one = reference()
+        tensor = reference()
         del reference  # a tensor with references is not swapped
-        if one is not None:
+        if tensor is not None:
             with suppress(RuntimeError):  # a graph that an error keeps holds it
-                torch.utils.swap_tensors(one, before)
+                torch.utils.swap_tensors(tensor, before)
 
 
 def _guard_device() -> None:
-    """Give a build of PyTorch without CUDA what its autograd asks of a device: the guard of meta tensors, and a thread."""
+    """Give a PyTorch build without CUDA a device guard and an autograd thread for that device: those of meta tensors."""
     try:
         core = ctypes.CDLL(f"{torch.__path__[0]}/lib/libc10.{'dylib' if sys.platform == 'darwin' else 'so'}")
         guards = (ctypes.c_void_p * 20).in_dll(core, "_ZN3c104impl26device_guard_impl_registryE")
@@ -266,51 +266,51 @@ def _guard_device() -> None:
 
 
 KEPT: list[Any] = []
-"""What PyTorch refers to as long as it is loaded."""
+"""Objects that PyTorch refers to as long as it is loaded."""
 
 
 def _held(roots: list[Any]) -> tuple[list[torch.Tensor], list[tuple[Any, Any]]]:
-    """Tensors that ``roots`` hold, and states of optimizers with what is in them."""
+    """All tensors that ``roots`` hold, and pairs of an optimizer's state and a copy of its content."""
     tensors: dict[int, torch.Tensor] = {}
-    states, seen, left = [], set(), list(roots)
+    states, seen, stack = [], set(), list(roots)
     space = getattr(roots[0], "__globals__", None)
-    while left:
-        one = left.pop()
-        if id(one) in seen or isinstance(one, (type, ModuleType, str, int, float, torch.dtype, torch.device)):
+    while stack:
+        item = stack.pop()
+        if id(item) in seen or isinstance(item, (type, ModuleType, str, int, float, torch.dtype, torch.device)):
             continue
-        seen.add(id(one))
-        if isinstance(one, torch.Tensor):
-            tensors[id(one)] = one
-        elif isinstance(one, dict):
-            left += one.values()
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            left += one
-        elif isinstance(one, MethodType):
-            left += [one.__self__, one.__func__]
-        elif isinstance(one, FunctionType):
-            left += [cell.cell_contents for cell in one.__closure__ or ()]
-            if one.__globals__ is space:
-                left += [space[name] for name in _names(one.__code__) if name in space]
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            tensors[id(item)] = item
+        elif isinstance(item, dict):
+            stack += item.values()
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            stack += item
+        elif isinstance(item, MethodType):
+            stack += [item.__self__, item.__func__]
+        elif isinstance(item, FunctionType):
+            stack += [cell.cell_contents for cell in item.__closure__ or ()]
+            if item.__globals__ is space:
+                stack += [space[name] for name in _names(item.__code__) if name in space]
         else:
-            left += [getattr(one, name, None) for name in ("__dict__", "func", "args", "keywords")]
-            if isinstance(one, torch.optim.Optimizer):
-                states.append((one.state, dict(one.state)))
+            stack += [getattr(item, name, None) for name in ("__dict__", "func", "args", "keywords")]
+            if isinstance(item, torch.optim.Optimizer):
+                states.append((item.state, dict(item.state)))
     return list(tensors.values()), states
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Global names that a function uses, and those in it."""
+    """Global names that a function and its inner functions use."""
     yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _names(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 class _Attention(TorchFunctionMode):  # type: ignore[misc]
-    """Fused attention by the kernel that PyTorch chooses on a GPU: cuDNN's in 16 bits, else the one that saves memory."""
+    """A mode that runs fused attention by the kernel PyTorch chooses on a GPU: cuDNN's in 16 bits, else the memory-efficient one."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The result of ``func``."""
+        """Runs ``func``."""
         if func is torch.nn.functional.scaled_dot_product_attention:
             func = _attended
         return func(*args, **(kwargs or {}))
@@ -329,18 +329,18 @@ def _attended(
 ) -> Any:
     if torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
-        query, key, value = (one.to(dtype) for one in (query, key, value))
+        query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
         attn_mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.to(dtype)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         allowed, masked = (torch.scalar_tensor(number, dtype=query.dtype) for number in (0.0, float("-inf")))
         attn_mask = torch.where(attn_mask, allowed, masked)
-    statistics = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
-    width, alike = query.shape[-1], query.shape[1] == key.shape[1]
+    statistics = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    width, same_heads = query.shape[-1], query.shape[1] == key.shape[1]
     learned = attn_mask is not None and attn_mask.requires_grad
     if query.dtype in (torch.float16, torch.bfloat16) and width % 8 == 0 and width <= WIDEST_HEAD and not learned:
         return aten._scaled_dot_product_cudnn_attention(query, key, value, attn_mask, statistics, dropout_p, is_causal, False, scale=scale)[
             0
         ]
-    if query.dim() == 4 and alike:
+    if query.dim() == 4 and same_heads:
         return aten._scaled_dot_product_efficient_attention(query, key, value, attn_mask, statistics, dropout_p, is_causal, scale=scale)[0]
     return torch._C._nn.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)

@@ -97,10 +97,10 @@ def report(
 
 def _timeline(found: ProgramAnswer) -> list[KernelSpan]:
     """The kernels as they were measured, and the operators one behind the other as they are predicted."""
-    predicted = {(one.group.call.name, one.group.call.arguments): one.prediction for one in found.predicted}
+    predicted = {one.group.call: one.prediction for one in found.predicted}
     spans, now = [KernelSpan(one.name, "measured", one.start_s, one.seconds) for one in found.profile.kernels], 0.0
     for one in found.profile.operators:
-        known = predicted.get((one.call.name, one.call.arguments))
+        known = predicted.get(one.call)
         if known is not None:
             spans.append(KernelSpan(one.call.name, "predicted", now, known.seconds, {"kernel": known.calibration.implementation}))
             now += known.seconds
@@ -242,8 +242,8 @@ def _compared(found: ProgramAnswer, other: ProgramAnswer, name: str) -> str:
     way = (
         "as fast" if abs(ratio - 1) <= SAME else f"{max(ratio, 1 / ratio):.3g}x {'faster' if ratio > 1 else 'slower'}" if ratio else "empty"
     )
-    shapes = {(one.call.name, one.call.arguments) for one in found.groups}
-    common = sum(one.measured_s for one in other.groups if (one.call.name, one.call.arguments) in shapes)
+    shapes = {one.call for one in found.groups}
+    common = sum(one.measured_s for one in other.groups if one.call in shapes)
     said = f"a step of {PurePath(name).name} takes {format_time(other.step_s, 3)}, {way}"
     if other.device.id != found.device.id:
         said += f", on {other.device.name}"

@@ -1,4 +1,4 @@
-"""The table of operators: what each call computes and moves, one file per family."""
+"""The table of operators, with one file per family: the FLOP and bytes of each call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ INDUCTOR = "triton_"
 
 @cache
 def table() -> dict[str, Callable[[Call], Op | tuple[Op, ...]]]:
-    """All operators that are known, by name."""
+    """All known operators by name."""
     return dict(plugins((__name__,), "OPERATOR", "OPERATORS"))
 
 
 def counted(call: Call) -> tuple[Op, ...]:
-    """What ``call`` computes and moves, kernel by kernel; UnknownError where that is not known."""
+    """The kernels of ``call`` with FLOP and bytes; UnknownError if the operator is unknown."""
     function = table().get(call.name)
     if function is None:
         if not call.name.startswith(INDUCTOR):
@@ -28,7 +28,7 @@ def counted(call: Call) -> tuple[Op, ...]:
         function = import_module(f"{__name__}.fused").inductor
     assert function is not None
     try:
-        found = function(call)
-        return found if isinstance(found, tuple) else (found,)
+        ops = function(call)
+        return ops if isinstance(ops, tuple) else (ops,)
     except (IndexError, ValueError, KeyError, ZeroDivisionError) as error:
         raise UnknownError(f"{call.name}: its arguments are not as expected ({error})") from None

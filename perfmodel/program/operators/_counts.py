@@ -1,4 +1,4 @@
-"""What operators of several families are counted with: passes over memory and products, as rows that can be priced."""
+"""Counts that several families share: passes over memory and products, as ``Op`` rows that can be priced."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from perfmodel.transformer.op import ELEMENTWISE, MATMUL, Op, Timed
 
 LARGEST_TILE = Tile(256, 128)
 ELEMENTS, CAST, STRIDED, STRIDED_CAST, TRANSPOSED = "elements", "cast", "strided", "strided-cast", "transposed"
-"""Passes of PyTorch's TensorIterator: operands alike and contiguous; of several formats; broadcast or with gaps between their elements;
-both; and an operand whose neighbours in memory are none of the result's."""
+"""Kinds of passes of PyTorch's TensorIterator: operands of one format and contiguous; of several formats; broadcast or with gaps; both; and
+an operand whose order in memory differs from the result's."""
 
 
 WRITTEN_AS = ("fp64", "int64")
-"""Formats in which Python's numbers come as tensors without a dimension; others of those lie on the device."""
+"""Formats of Python numbers passed as tensors without a dimension; such tensors of other formats are on the device."""
 
 
 def passed(
@@ -38,25 +38,26 @@ def passed(
     rows: int = 0,
     at_least: float = 1.0,
 ) -> Op:
-    """One pass of a ``kind`` over memory: bytes read and written once, ``elements`` that are worked on, ``flops`` of the vector unit.
+    """One pass of ``kind`` over memory: bytes ``read`` and ``written`` once, on ``elements``, with ``flops`` of the vector unit.
 
-    ``at_least``: the share of the bytes that is certain."""
+    ``at_least``: share of the bytes that is certain.
+    """
     workload = Pass(kind, elements, int(written), int(read), _vector_dtype(call), divisions, rows)
     [moved] = workload.kernels(LARGEST_TILE)
-    accesses = tuple(replace(one, compulsory=int(one.compulsory * at_least)) for one in moved.accesses)
+    accesses = tuple(replace(access, compulsory=int(access.compulsory * at_least)) for access in moved.accesses)
     kernel = Kernel(call.name, workload.dtype, accesses, work=Work(0, flops, exponentials))
     return Op(call.name, ELEMENTWISE, 1, kernel, Timed("pass", workload, (f"torch-{kind}",)))
 
 
 def _vector_dtype(call: Call) -> Dtype:
-    """The first of the floating-point formats of ``call``, fp32 without any: that of its vector work."""
-    return next((DTYPES[one.dtype] for one in call.tensors() if one.dtype in DTYPES), DTYPES["fp32"])
+    """The format of the vector work of ``call``: its first floating-point format, or fp32."""
+    return next((DTYPES[tensor.dtype] for tensor in call.tensors() if tensor.dtype in DTYPES), DTYPES["fp32"])
 
 
 def product(
     call: Call, m: int, n: int, k: int, operands: tuple[Operand, Operand], batch: int = 1, *, extra: float = 0.0, written: str = ""
 ) -> Op:
-    """C [m, n] = A [m, k] B [k, n], ``batch`` times, of ``operands``. ``extra``: bytes read beside them; ``written``: format of C."""
+    """The product C [m, n] = A [m, k] B [k, n] of ``operands``, ``batch`` times. ``extra``: other bytes read; ``written``: format of C."""
     if min(m, n, k, batch) < 1:
         raise UnknownError(f"{call.name} has an empty operand")
     a = operands[0].dtype
@@ -74,7 +75,7 @@ def product(
 
 
 def _row_step(matrix: Operand) -> int:
-    """Elements between the rows of a matrix in memory, whichever of its dimensions they are; of one row its length."""
+    """Elements between the rows of ``matrix`` in memory, along whichever dimension they lie; for one row its length."""
     steps = _steps(matrix, matrix.shape[-2:])
     return max(steps) if len(steps) > 1 else max(matrix.shape[-2:])
 
@@ -82,15 +83,15 @@ def _row_step(matrix: Operand) -> int:
 def iterated(
     call: Call, inputs: Sequence[Operand], out: Operand, *, outputs: int = 1, flops: int = 0, exponentials: int = 0, kind: str = ELEMENTS
 ) -> Op:
-    """A kernel of PyTorch's TensorIterator from ``inputs`` to ``outputs`` tensors like ``out``.
+    """A kernel of PyTorch's TensorIterator that reads ``inputs`` and writes ``outputs`` tensors like ``out``.
 
-    Vectors where all are contiguous and of one format, or where fp32 is rounded to 16 bits; else an element at a time, its place found by
-    divisions, one for each dimension but the first that cannot be joined to another.
-    Source: PyTorch, aten/src/ATen/native/cuda: CUDALoops.cuh, Copy.cu; aten/src/ATen/TensorIterator.cpp (coalesce_dimensions).
+    It loads vectors if all tensors are contiguous and of one format, or if it rounds fp32 to 16 bits. Otherwise it loads single elements
+    and finds each by divisions: one per dimension that cannot be merged with its neighbour, except the first. Source: PyTorch,
+    aten/src/ATen/native/cuda: CUDALoops.cuh, Copy.cu; aten/src/ATen/TensorIterator.cpp (coalesce_dimensions).
     """
-    operands = [one for one in (*inputs, out) if one.shape or one.dtype not in WRITTEN_AS]
-    steps = [_steps(one, out.shape) for one in operands]
-    values = [one.dtype for one in inputs if one.shape and one.dtype != "bool"] or [one.dtype for one in inputs]
+    operands = [operand for operand in (*inputs, out) if operand.shape or operand.dtype not in WRITTEN_AS]
+    steps = [_steps(operand, out.shape) for operand in operands]
+    values = [operand.dtype for operand in inputs if operand.shape and operand.dtype != "bool"] or [operand.dtype for operand in inputs]
     mixed = len(set(values)) > 1 or (len(inputs) == 1 and out.dtype not in (values[0], "bool"))
     rounded = len(inputs) == 1 and inputs[0].dtype == "fp32" and out.dtype in ("bf16", "fp16")
     dimensions = _joined(out.shape, steps)
@@ -99,7 +100,7 @@ def iterated(
     else:
         far = any(_innermost(step, out.shape) != _innermost(steps[-1], out.shape) for step in steps if 0 not in step) if steps else False
         kind, divisions = TRANSPOSED if far else STRIDED_CAST if mixed and not rounded else STRIDED, dimensions - 1
-    read = sum(one.bytes for one in (dict.fromkeys(inputs) if len(inputs) > 2 else inputs))
+    read = sum(operand.bytes for operand in (dict.fromkeys(inputs) if len(inputs) > 2 else inputs))
     work = out.elements * (len(inputs) + outputs) if kind in (CAST, STRIDED_CAST) else out.elements
     op = passed(call, kind, read, outputs * out.elements * SIZES[out.dtype], work, divisions=max(0, divisions))
     kernel = replace(op.kernel, work=Work(0, flops * out.elements, exponentials * out.elements))
@@ -107,7 +108,7 @@ def iterated(
 
 
 def _steps(tensor: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of ``tensor`` broadcast to ``shape``, of dimensions of more than one element: of its last ones if it has others."""
+    """Strides of ``tensor`` broadcast to ``shape``, for dimensions of more than one element."""
     strides = tensor.strides if len(tensor.strides) == len(tensor.shape) else _contiguous(tensor.shape)
     missing = len(shape) - len(tensor.shape)
     padded = [0] * missing + [0 if size == 1 else stride for size, stride in zip(tensor.shape, strides, strict=True)]
@@ -124,7 +125,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _joined(shape: tuple[int, ...], steps: Sequence[tuple[int, ...]]) -> int:
-    """Dimensions that are left of ``shape`` when those are joined that all operands pass through in one go, in the result's order."""
+    """Number of dimensions of ``shape`` after merging neighbours that are contiguous in all operands, in the result's order."""
     sizes = [size for size in shape if size > 1]
     order = sorted(range(len(sizes)), key=lambda place: steps[-1][place]) if steps else []
     left = 0
@@ -134,5 +135,5 @@ def _joined(shape: tuple[int, ...], steps: Sequence[tuple[int, ...]]) -> int:
 
 
 def _innermost(steps: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """The dimension along which neighbours in memory lie."""
+    """The dimension with the smallest stride."""
     return min(range(len(steps)), key=lambda place: steps[place], default=0)

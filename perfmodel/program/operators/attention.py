@@ -18,7 +18,7 @@ TILE = Tile(128, KEY_TILE)
 
 
 def attention(call: Call, w: Attention, implementations: tuple[str, ...], direction: str = FORWARD) -> Op:
-    """One pass of ``w`` by the first of ``implementations`` that is calibrated."""
+    """One pass of ``w`` by the first calibrated one of ``implementations``."""
     kernels = flash2.forward(w, TILE) if direction == FORWARD else flash2.backward(w, TILE)
     accesses = tuple(access for kernel in kernels for access in kernel.accesses)
     work, needed = sum((k.work for k in kernels), Work()), sum((k.needed for k in kernels), Work())
@@ -27,8 +27,8 @@ def attention(call: Call, w: Attention, implementations: tuple[str, ...], direct
 
 
 def _timed(w: Attention, implementations: tuple[str, ...], direction: str) -> Timed:
-    """The prediction to request: without dropout, and in fp32 of products and softmax one by one, as fused kernels were not timed so."""
-    left_out = [name for name, given in (("dropout", w.dropout > 0), ("mask", w.mask)) if given]
+    """The prediction to request: without dropout; in fp32, as separate products and softmax, because fused kernels were not timed in it."""
+    left_out = [name for name, present in (("dropout", w.dropout > 0), ("mask", w.mask)) if present]
     similar = [f"{implementations[0]} without {' and '.join(left_out)}"] * bool(left_out)
     if w.dtype.name == "fp32":
         implementations, similar = ("torch-eager",), ["attention kernel by kernel in fp32"]
@@ -36,15 +36,15 @@ def _timed(w: Attention, implementations: tuple[str, ...], direction: str) -> Ti
 
 
 BIAS = 3
-"""Place of an additive mask behind Q, K and V."""
+"""Argument place of an additive mask, after Q, K and V."""
 
 
 def shaped(
     call: Call, heads_first: bool, first: int = 0, *, causal: int | None, direction: str = FORWARD, dropout: int | None = None
 ) -> Attention:
-    """The workload of Q, K, V at ``first`` and behind it: [b, h, n, d], or [b, n, h, d] unless ``heads_first``."""
+    """The workload of Q, K, V from place ``first`` on: [b, h, n, d] if ``heads_first``, else [b, n, h, d]."""
     q, k, v = (call.tensor(first + place) for place in range(3))
-    if any(len(one.shape) != 4 for one in (q, k, v)):
+    if any(len(tensor.shape) != 4 for tensor in (q, k, v)):
         raise UnknownError(f"{call.name} of packed sequences")
     (b, h, n, d), (_, g, m, _), dv = _order(q, heads_first), _order(k, heads_first), v.shape[-1]
     return _checked(
@@ -52,8 +52,8 @@ def shaped(
     )
 
 
-def _order(one: Operand, heads_first: bool) -> tuple[int, ...]:
-    b, second, third, d = one.shape
+def _order(operand: Operand, heads_first: bool) -> tuple[int, ...]:
+    b, second, third, d = operand.shape
     return (b, second, third, d) if heads_first else (b, third, second, d)
 
 
@@ -78,7 +78,7 @@ def _checked(w: Attention) -> Attention:
 
 
 def packed(call: Call, lengths: int, causal: bool = True) -> Attention:
-    """Sequences of like lengths, one behind the other: [tokens, h, d], their starts being the tensor at ``lengths``."""
+    """The workload of packed sequences [tokens, h, d], taken as equally long; the tensor at ``lengths`` has their starts."""
     q, k = call.tensor(0), call.tensor(1)
     sequences = max(1, call.tensor(lengths).elements - 1)
     n = max(1, q.shape[0] // sequences)
@@ -86,13 +86,13 @@ def packed(call: Call, lengths: int, causal: bool = True) -> Attention:
 
 
 def sdpa(call: Call, names: tuple[str, ...], heads_first: bool, causal: int, dropout: int, direction: str = FORWARD) -> Op:
-    """Attention of PyTorch's own operators; a backward pass has dO before Q."""
+    """Rule for PyTorch's own attention operators; a backward pass has dO before Q."""
     first = 0 if direction == FORWARD else 1
     return attention(call, shaped(call, heads_first, first, causal=causal, dropout=dropout), names, direction)
 
 
 def variable(call: Call, names: tuple[str, ...], lengths: int) -> Op:
-    """Attention over packed sequences."""
+    """Rule for attention over packed sequences."""
     return attention(call, packed(call, lengths), names)
 
 

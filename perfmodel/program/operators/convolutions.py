@@ -1,4 +1,4 @@
-"""Convolutions as the products that they are: rows of output places, columns of output channels, depth of the window."""
+"""Convolutions as matrix products: a row per output position, a column per output channel, the window as depth."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from perfmodel.transformer.op import MATMUL, Op, Timed
 
 
 def convolved(call: Call, padding: int, stride: int, dilation: int, groups: int) -> tuple[Op, ...]:
-    """Forward: places of the arguments as named."""
+    """The forward convolution; the parameters are the places of these arguments."""
     x, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
     steps, pads, gaps = ((call.integers(place) or [default]) for place, default in ((stride, 1), (padding, 0), (dilation, 1)))
     if len(x.shape) != spatial + 2:
         raise UnknownError(f"{call.name} of {x.shape} by {weight.shape}")
     places = [
-        (x.shape[2 + one] + 2 * _of(pads, one) - _of(gaps, one) * (weight.shape[2 + one] - 1) - 1) // _of(steps, one) + 1
-        for one in range(spatial)
+        (x.shape[2 + axis] + 2 * _of(pads, axis) - _of(gaps, axis) * (weight.shape[2 + axis] - 1) - 1) // _of(steps, axis) + 1
+        for axis in range(spatial)
     ]
     return _product(call, x, weight, prod(places), int(call.value(groups, "1") or 1), 1)
 
@@ -33,7 +33,7 @@ def _of(values: list[int], place: int) -> int:
 
 
 def _product(call: Call, x: Operand, weight: Operand, places: int, groups: int, passes: int) -> tuple[Op, ...]:
-    """The product, ``passes`` times, and the passes that order its operands by channels where they are not.
+    """The product, ``passes`` times, and the passes that change operands to channels-last order if they are not.
 
     Source: NVIDIA cuDNN Developer Guide, Tensor Core kernels take NHWC; kernels nchwToNhwc and nhwcToNchw in profiles of PyTorch.
     """
@@ -69,19 +69,19 @@ def _product(call: Call, x: Operand, weight: Operand, places: int, groups: int, 
 
 BACKWARD = "aten::convolution_backward"
 VECTOR, CHANNELS = 8, 32
-"""Elements of 16 bits that are loaded at once, and channels of a tile that is turned: fewer take as long."""
+"""16-bit elements of a vector load, and channels of a tile of the transposition; fewer channels take as long."""
 
 
 def _whole(elements: int, channels: int) -> int:
-    """``elements`` with their channels padded to whole tiles."""
+    """``elements`` with channels padded to whole tiles."""
     return int(elements // channels * CHANNELS * ceil_div(channels, CHANNELS))
 
 
 def backward(call: Call) -> tuple[Op, ...]:
-    """Gradients of input and weight: a product each, where they are asked for."""
+    """The gradients of input and weight that are asked for, a product each."""
     gradient, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     wanted = call.value(10, "[True, True, False]")
-    passes = max(1, sum(one.strip() == "True" for one in wanted.strip("[]").split(",")[:2]))
+    passes = max(1, sum(flag.strip() == "True" for flag in wanted.strip("[]").split(",")[:2]))
     return _product(call, x, weight, prod(gradient.shape[2:]), int(call.value(9, "1") or 1), passes)
 
 

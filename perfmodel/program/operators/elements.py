@@ -11,54 +11,54 @@ from perfmodel.transformer.op import Op
 
 
 def elementwise(call: Call, flops: int = 1, exponentials: int = 0, result: str = "", outputs: int = 1, kind: str = ELEMENTS) -> Op:
-    """Operands, broadcast to one shape, to results of it. ``result``: its format, if not what the operands are promoted to."""
-    inputs = [one for one in call.arguments if isinstance(one, Operand)]
+    """An operator on operands broadcast to one shape. ``result``: format of the result, if not the promoted one."""
+    inputs = [argument for argument in call.arguments if isinstance(argument, Operand)]
     if not inputs:
         raise UnknownError(f"{call.name} has no tensor")
-    shape = broadcast(*(one.shape for one in inputs))
-    whole = [one for one in inputs if one.shape] or inputs  # a number in a tensor of no dimension does not promote
-    out = Operand(shape, result or promoted(*(one.dtype for one in whole)), _strides_like(shape, inputs))
+    shape = broadcast(*(operand.shape for operand in inputs))
+    dimensioned = [operand for operand in inputs if operand.shape] or inputs  # a number in a tensor of no dimension does not promote
+    out = Operand(shape, result or promoted(*(operand.dtype for operand in dimensioned)), _strides_like(shape, inputs))
     if call.name.endswith("_"):
         out = inputs[0]
     return iterated(call, inputs, out, outputs=outputs, flops=flops, exponentials=exponentials, kind=kind)
 
 
 def _strides_like(shape: tuple[int, ...], inputs: list[Operand]) -> tuple[int, ...]:
-    """Strides of a result: those of the first input of its shape that fills its memory."""
-    return next((one.strides for one in inputs if one.shape == shape and one.dense), ())
+    """Strides of a result: those of the first dense input of its shape."""
+    return next((operand.strides for operand in inputs if operand.shape == shape and operand.dense), ())
 
 
 def copied(call: Call) -> Op:
-    """Source to destination, by vectors where both are of one order and format."""
+    """A copy, by vector loads if source and destination have one order and format."""
     return iterated(call, [call.tensor(1)], call.tensor(0))
 
 
 def filled(call: Call) -> Op:
-    """A tensor set to one value."""
+    """A fill of a tensor with one value."""
     target = call.tensor(0)
     return passed(call, "fill" if target.dense else STRIDED, 0, target.stored * SIZES[target.dtype], target.elements)
 
 
 def dropout(call: Call) -> Op:
-    """A tensor, scaled or dropped, and a boolean per element."""
+    """Dropout: the scaled tensor and a boolean per element."""
     x = call.tensor(0)
     return passed(call, "random", x.bytes, x.bytes + x.elements, x.elements, flops=2 * x.elements)
 
 
 def random(call: Call) -> Op:
-    """Numbers drawn into a tensor."""
+    """A fill of a tensor with random numbers."""
     x = call.tensor(0)
     return passed(call, "random", 0, x.bytes, x.elements, flops=2 * x.elements)
 
 
 def where(call: Call) -> Op:
-    """One of two operands per element, as a boolean says."""
-    chosen = [one for one in call.arguments[1:] if isinstance(one, Operand)]
-    return elementwise(call, 1, result=promoted(*(one.dtype for one in chosen)))
+    """A choice between two operands per element by a boolean."""
+    chosen = [argument for argument in call.arguments[1:] if isinstance(argument, Operand)]
+    return elementwise(call, 1, result=promoted(*(operand.dtype for operand in chosen)))
 
 
 def pow_(call: Call) -> Op:
-    """A power: a product where the exponent is 2."""
+    """A power; with exponent 2, a multiplication."""
     return elementwise(call, 1) if call.value(1) in ("2", "2.") else elementwise(call, 2, 2)
 
 

@@ -12,30 +12,32 @@ from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import Op
 
 VECTOR_BYTES = 16
-"""Bytes that a thread copies at once where tensors are joined: aten/src/ATen/native/cuda/Shape.cu."""
+"""Bytes that a thread copies at once in a concatenation: aten/src/ATen/native/cuda/Shape.cu."""
 
 SURE_OF_LISTS = 0.5
-"""Share of the elements that surely exist, of a list whose sizes a profile tells by the blocks of its kernels alone."""
+"""Share of the elements that certainly exist in a list whose sizes are known only from the blocks of its kernels."""
 
 
 def concatenated(call: Call) -> Op:
-    """Tensors one behind the other."""
+    """A concatenation of tensors."""
     tensors = call.tensors()
-    size = sum(one.elements * SIZES[one.dtype] for one in tensors)
+    size = sum(tensor.elements * SIZES[tensor.dtype] for tensor in tensors)
     axis = int(call.value(1, "0"))
-    inner = [prod(one.shape[axis:]) for one in tensors]
-    vectors = all(one.contiguous and width * SIZES[one.dtype] % VECTOR_BYTES == 0 for one, width in zip(tensors, inner, strict=True))
+    inner = [prod(tensor.shape[axis:]) for tensor in tensors]
+    vectors = all(
+        tensor.contiguous and width * SIZES[tensor.dtype] % VECTOR_BYTES == 0 for tensor, width in zip(tensors, inner, strict=True)
+    )
     return passed(
         call,
         "cat" if vectors else "cat-strided",
-        sum(one.bytes for one in call.tensors()),
+        sum(tensor.bytes for tensor in call.tensors()),
         size,
-        sum(one.elements for one in call.tensors()),
+        sum(tensor.elements for tensor in call.tensors()),
     )
 
 
 def looked_up(call: Call, index: int) -> Op:
-    """Rows of a table by index."""
+    """A lookup of table rows by index."""
     table, places = call.tensor(0), call.tensor(index)
     width = table.shape[-1] if len(table.shape) > 1 else 1
     size = places.elements * width * SIZES[table.dtype]
@@ -43,42 +45,42 @@ def looked_up(call: Call, index: int) -> Op:
 
 
 def gathered(call: Call) -> Op:
-    """An element for each index; an index that is repeated along rows looks up whole rows."""
+    """A gather of one element per index; an index broadcast along rows gathers whole rows."""
     table, places = call.tensor(0), call.tensor(2)
     size = places.elements * SIZES[table.dtype]
     return passed(call, "gather", size + places.bytes, size, places.elements)
 
 
 def indexed(call: Call) -> Op:
-    """Elements or rows by tensors of places."""
+    """Indexing with tensors: single elements or rows."""
     table, places = call.tensor(0), call.tensors()[1:]
     if not places:
         raise UnknownError(f"{call.name}: the profile does not say how many places are looked up")
-    count = max(one.elements for one in places)
-    rest = table.elements
+    count = max(place.elements for place in places)
+    row_elements = table.elements
     for size in table.shape[: len(places)]:
-        rest //= max(1, size)
-    size = count * rest * SIZES[table.dtype]
-    return passed(call, "gather", size + sum(one.bytes for one in places), size, count * rest)
+        row_elements //= max(1, size)
+    size = count * row_elements * SIZES[table.dtype]
+    return passed(call, "gather", size + sum(place.bytes for place in places), size, count * row_elements)
 
 
 def scattered(call: Call) -> Op:
-    """Values put or added to places of a tensor."""
-    values = max(call.tensors()[1:], key=lambda one: one.elements * (one.dtype not in ("int64", "int32", "bool")), default=None)
+    """A scatter: values stored or added at places of a tensor."""
+    values = max(call.tensors()[1:], key=lambda tensor: tensor.elements * (tensor.dtype not in ("int64", "int32", "bool")), default=None)
     if values is None:
         raise UnknownError(f"{call.name} has no values")
     return passed(call, "scatter", 2 * values.bytes + 8 * (values.shape[0] if values.shape else 1), values.bytes, values.elements)
 
 
 def embedding_backward(call: Call) -> Op:
-    """Gradients of rows added up by the row that was looked up: indices sorted, a table of zeros filled."""
+    """The gradient of a lookup: indices are sorted, a table of zeros is filled, and gradients are added to its rows."""
     gradient, places = call.tensor(0), call.tensor(1)
     size = places.elements * gradient.shape[-1] * SIZES[gradient.dtype]
     return passed(call, "embedding-backward", size + 4 * places.bytes, size, places.elements * gradient.shape[-1])
 
 
 def pooled(call: Call, forward: bool = True) -> Op:
-    """A window's extreme or mean; strides as they are written."""
+    """Pooling over windows."""
     x = call.tensor(0)
     step = (call.integers(2) or call.integers(1) or [2])[0] if forward else 1
     out = x.elements // max(1, step * step)
@@ -86,7 +88,7 @@ def pooled(call: Call, forward: bool = True) -> Op:
 
 
 def upsampled(call: Call) -> Op:
-    """Pictures made larger or smaller."""
+    """Images made larger or smaller."""
     x = call.tensor(0)
     sizes = call.integers(1)
     out = x.shape[0] * x.shape[1]
@@ -96,40 +98,40 @@ def upsampled(call: Call) -> Op:
 
 
 def rolled(call: Call) -> Op:
-    """Elements moved along dimensions, each found by divisions."""
+    """A roll along dimensions; each element is found by divisions."""
     x = call.tensor(0)
     return passed(call, "strided", x.bytes, x.elements * SIZES[x.dtype], x.elements, divisions=len(x.shape))
 
 
 def lists(call: Call, reads: int = 1, writes: int = 1, flops: int = 1) -> Op:
-    """All tensors of a list by few kernels: each operand list is read, the first is written."""
-    found = [one for one in call.arguments if isinstance(one, tuple) and one]
-    if not found:
+    """An operator over lists of tensors in few kernels: it reads each list and writes the first."""
+    tensor_lists = [argument for argument in call.arguments if isinstance(argument, tuple) and argument]
+    if not tensor_lists:
         raise UnknownError(f"{call.name} has no list of tensors")
-    first = found[0]
-    elements, size = sum(one.elements for one in first), sum(one.bytes for one in first)
-    read = sum(sum(one.bytes for one in operands) for operands in found)
-    certain = SURE_OF_LISTS if any(len(one) == 1 and one[0].elements % LIST_CHUNK == 0 for one in found) else 1.0
+    first = tensor_lists[0]
+    elements, size = sum(tensor.elements for tensor in first), sum(tensor.bytes for tensor in first)
+    read = sum(sum(tensor.bytes for tensor in operands) for operands in tensor_lists)
+    certain = SURE_OF_LISTS if any(len(tensors) == 1 and tensors[0].elements % LIST_CHUNK == 0 for tensors in tensor_lists) else 1.0
     return passed(call, "lists", read, writes * size, elements, flops=flops * elements, at_least=certain, rows=_chunks(first))
 
 
 def _chunks(tensors: tuple[Operand, ...]) -> int:
-    """Blocks of a kernel over a list: each takes so many elements of one tensor."""
-    return sum(ceil_div(one.elements, LIST_CHUNK) for one in tensors)
+    """Blocks of a kernel over a list; each takes up to ``LIST_CHUNK`` elements of one tensor."""
+    return sum(ceil_div(tensor.elements, LIST_CHUNK) for tensor in tensors)
 
 
 def optimizer(call: Call) -> Op:
-    """A fused step of Adam: parameters, gradients and both moments read; all but gradients written."""
-    found = [one for one in call.arguments if isinstance(one, tuple) and one][:4]
-    size = sum(sum(one.bytes for one in operands) for operands in found)
-    if not found:
+    """A fused step of Adam: it reads parameters, gradients and both moments, and writes all but the gradients."""
+    tensor_lists = [argument for argument in call.arguments if isinstance(argument, tuple) and argument][:4]
+    size = sum(sum(tensor.bytes for tensor in operands) for operands in tensor_lists)
+    if not tensor_lists:
         raise UnknownError(f"{call.name} has no list of tensors")
-    elements = sum(one.elements for one in found[0])
-    return passed(call, "lists", size, size * 3 / 4, elements, flops=12 * elements, rows=_chunks(found[0]))
+    elements = sum(tensor.elements for tensor in tensor_lists[0])
+    return passed(call, "lists", size, size * 3 / 4, elements, flops=12 * elements, rows=_chunks(tensor_lists[0]))
 
 
 def lookup(call: Call) -> Op:
-    """Rows of a table by index: index_select and embedding differ in where the index stands."""
+    """A lookup of table rows; index_select and embedding differ in the place of the index."""
     return looked_up(call, 1 if call.name.endswith("embedding") else 2)
 
 

@@ -11,7 +11,7 @@ from perfmodel.transformer.op import MATMUL, Op, Timed
 
 
 def mm(call: Call, first: int = 0, extra: int = 0) -> Op:
-    """[m, k] [k, n], and ``extra`` bytes that are added."""
+    """The product [m, k] [k, n]; ``extra``: bytes that are added to it."""
     a, b = call.tensor(first), call.tensor(first + 1)
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         raise UnknownError(f"{call.name} of {a.shape} and {b.shape}")
@@ -19,12 +19,12 @@ def mm(call: Call, first: int = 0, extra: int = 0) -> Op:
 
 
 def addmm(call: Call) -> Op:
-    """Bias or matrix + [m, k] [k, n]."""
+    """A bias or matrix plus the product [m, k] [k, n]."""
     return mm(call, 1, call.tensor(0).bytes)
 
 
 def bmm(call: Call, first: int = 0) -> Op:
-    """[b, m, k] [b, k, n]."""
+    """The batched product [b, m, k] [b, k, n]."""
     a, b = call.tensor(first), call.tensor(first + 1)
     if len(a.shape) != 3 or len(b.shape) != 3 or a.shape[2] != b.shape[1]:
         raise UnknownError(f"{call.name} of {a.shape} and {b.shape}")
@@ -32,12 +32,12 @@ def bmm(call: Call, first: int = 0) -> Op:
 
 
 def baddbmm(call: Call) -> Op:
-    """A batch of matrices added to a batch of products."""
+    """A batch of matrices plus a batch of products."""
     return bmm(call, 1)
 
 
 def linear(call: Call) -> Op:
-    """x [..., k] W [n, k]^T + bias."""
+    """A linear layer: x [..., k] W [n, k]^T + bias."""
     x, weight = call.tensor(0), call.tensor(1)
     bias = call.arguments[2] if len(call.arguments) > 2 else None
     rows = prod(x.shape[:-1])
@@ -45,14 +45,14 @@ def linear(call: Call) -> Op:
 
 
 def scaled(call: Call) -> Op:
-    """Products of operands in 8 bits, with scales beside them; the result is taken to be in bf16, as a profile does not tell it."""
+    """A product of 8-bit operands with scales. Profiles do not record the format of the result: bf16 is assumed."""
     a, b = call.tensor(0), call.tensor(1)
-    scales = sum(one.bytes for one in call.tensors()[2:])
+    scales = sum(tensor.bytes for tensor in call.tensors()[2:])
     return product(call, a.shape[0], b.shape[1], a.shape[1], (a, b), extra=scales, written="bf16")
 
 
 def grouped(call: Call) -> Op:
-    """Rows [m, k], some for each matrix of [e, k, n]: alike many, as far as a profile tells."""
+    """A grouped product of rows [m, k] with matrices [e, k, n]; rows are assumed to spread evenly."""
     a, b = call.tensor(0), call.tensor(1)
     if len(a.shape) != 2 or len(b.shape) != 3 or a.shape[1] != b.shape[1]:
         raise UnknownError(f"{call.name} of {a.shape} and {b.shape}")

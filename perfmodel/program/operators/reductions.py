@@ -17,19 +17,25 @@ ROWS, COLUMNS, ALL = "reduce", "reduce-columns", "reduce-all"
 
 
 def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
-    """A sum, mean or extreme over ``axes``, an argument; all of them without. ``width``: bytes of a result, the operand's if 0."""
+    """A sum, mean or extreme over the dimensions in argument ``axes``, or over all. ``width``: bytes of a result, 0 for the operand's."""
     x = call.tensor(0)
     places = call.integers(axes) if axes is not None else []
     if axes is not None and not places and call.value(axes).lstrip("-").isdigit():
         places = [int(call.value(axes))]
     rank = len(x.shape)
     gone = {place % rank for place in places} if rank and places else set(range(rank))
-    left = prod(size for place, size in enumerate(x.shape) if place not in gone)
+    results = prod(size for place, size in enumerate(x.shape) if place not in gone)
     strides = x.strides or (1,) * rank
     inner = min((place for place in range(rank) if x.shape[place] > 1), key=lambda place: strides[place], default=0)
-    kind = "argmax" if "arg" in call.name else ALL if left == 1 else ROWS if inner in gone else COLUMNS
+    kind = "argmax" if "arg" in call.name else ALL if results == 1 else ROWS if inner in gone else COLUMNS
     return passed(
-        call, kind, x.bytes, left * (width or SIZES[x.dtype]), x.elements, flops=x.elements, rows=left if kind in (ROWS, "argmax") else 0
+        call,
+        kind,
+        x.bytes,
+        results * (width or SIZES[x.dtype]),
+        x.elements,
+        flops=x.elements,
+        rows=results if kind in (ROWS, "argmax") else 0,
     )
 
 
@@ -41,13 +47,13 @@ def scanned(call: Call) -> Op:
 
 
 def sorted_(call: Call) -> Op:
-    """Values in order with their places, by radix sort; the smallest few of them by selection."""
+    """A sort with indices, by radix sort; for the largest few, a selection."""
     x = call.tensor(0)
     return passed(call, "sort", x.bytes, x.elements * (SIZES[x.dtype] + 8), x.elements, flops=x.elements)
 
 
 LONG_ROWS = 1024
-"""Elements up to which a warp keeps a row of softmax: aten/src/ATen/native/cuda/SoftMax.cu."""
+"""Longest row of softmax that a warp keeps in registers: aten/src/ATen/native/cuda/SoftMax.cu."""
 
 
 def softmax(call: Call) -> Op:
@@ -59,15 +65,15 @@ def softmax(call: Call) -> Op:
 
 
 def over_rows(call: Call, kind: str, op: str, implementation: str, written: int, exponentials: int = 0) -> Op:
-    """A kernel that reads rows of its first tensor, and weights of one row beside them: as its own time model has it, else as a pass."""
+    """A kernel over rows of its first tensor, with weights of one row; it has its own time model if calibrated, else that of a pass."""
     x, rows = call.tensor(0), _rows(call.tensor(0))
-    shared = [one for one in call.tensors()[1:] if one.elements < x.elements]
-    read = x.bytes + sum(one.bytes for one in shared)
-    found = passed(call, kind, read, written, x.elements, flops=4 * x.elements, exponentials=exponentials, rows=rows)
-    if found.timed is None or x.dtype not in DTYPES or not rows:
-        return found
+    shared = [tensor for tensor in call.tensors()[1:] if tensor.elements < x.elements]
+    read = x.bytes + sum(tensor.bytes for tensor in shared)
+    row = passed(call, kind, read, written, x.elements, flops=4 * x.elements, exponentials=exponentials, rows=rows)
+    if row.timed is None or x.dtype not in DTYPES or not rows:
+        return row
     w = Stream(op, rows, x.elements // rows, shared=sum(one.elements for one in shared), dtype=DTYPES[x.dtype])
-    return replace(found, timed=replace(found.timed, preferred=Timed(op, w, (implementation,))))
+    return replace(row, timed=replace(row.timed, preferred=Timed(op, w, (implementation,))))
 
 
 def _rows(x: Operand) -> int:
@@ -75,22 +81,22 @@ def _rows(x: Operand) -> int:
 
 
 def norm(call: Call, kind: str) -> Op:
-    """A norm of each row, with its statistics."""
+    """A norm over each row, which also stores its statistics."""
     return over_rows(call, kind, "norm", f"torch-{kind}", call.tensor(0).bytes)
 
 
 def norm_backward(call: Call) -> Op:
-    """Gradients of a norm's input, and of its weights."""
+    """The gradients of a norm's input and weights."""
     gradient, x = call.tensor(0), call.tensor(1)
     return passed(call, "norm-backward", 2 * (gradient.bytes + x.bytes), x.bytes, x.elements, flops=10 * x.elements)
 
 
 TRAINING = 5
-"""Place of the option of a batch norm that says whether it computes statistics."""
+"""Argument place of a batch norm's option to compute statistics."""
 
 
 def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
-    """A norm over channels, which passes over its operands again for the result; outside of training it has their statistics."""
+    """A norm over channels. In training it reads its operands once for the statistics and again for the result."""
     x = call.tensor(0)
     if call.name == "aten::native_batch_norm" and not call.is_true(TRAINING):
         return passed(call, "batch-norm-inference", x.bytes, x.bytes, x.elements, flops=4 * x.elements, rows=x.shape[0] * x.shape[1])
@@ -99,13 +105,13 @@ def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
 
 
 def softmax_backward(call: Call) -> Op:
-    """Gradient of softmax from its result."""
+    """The gradient of softmax from its result."""
     gradient, result = call.tensor(0), call.tensor(1)
     return passed(call, "softmax-backward", gradient.bytes + result.bytes, gradient.bytes, gradient.elements, flops=3 * gradient.elements)
 
 
 def log_softmax(call: Call) -> Op:
-    """Log softmax over the last dimension: rows as long as a vocabulary."""
+    """Log softmax over the last dimension, with rows as long as a vocabulary."""
     x = call.tensor(0)
     size = 4 if call.is_true(2) else SIZES[x.dtype]
     return passed(
@@ -121,7 +127,7 @@ def log_softmax(call: Call) -> Op:
 
 
 def log_softmax_backward(call: Call) -> Op:
-    """Gradient of log softmax from its result."""
+    """The gradient of log softmax from its result."""
     gradient, result = call.tensor(0), call.tensor(1)
     return passed(
         call,
@@ -136,13 +142,13 @@ def log_softmax_backward(call: Call) -> Op:
 
 
 def loss(call: Call) -> Op:
-    """One number of each row."""
-    x, target = call.tensor(0), next((one for one in call.tensors() if one.dtype == "int64"), call.tensor(0))
+    """A loss: one number per row is read."""
+    x, target = call.tensor(0), next((tensor for tensor in call.tensors() if tensor.dtype == "int64"), call.tensor(0))
     return passed(call, "loss", target.elements * (8 + SIZES[x.dtype]), SIZES[x.dtype], target.elements)
 
 
 def loss_backward(call: Call) -> Op:
-    """Gradient of a loss of one number of each row: the rest is filled before."""
+    """The gradient of such a loss: one number per row, after a fill with zeros."""
     x = call.tensor(1)
     rows = x.shape[0] if x.shape else 1
     return passed(call, "loss", rows * 16, rows * SIZES[x.dtype], rows)
