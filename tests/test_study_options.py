@@ -42,7 +42,7 @@ def test_options_make_a_study_that_its_file_makes_again(run, tmp_path):
 def test_several_values_are_a_sweep_too():
     workload, over, values = swept("attention", "d=64 n=1024,4096")
     assert (over, values, workload.attention.n) == ("n", [1024, 4096], 1024)
-    assert swept("matmul", "8192x128x8192")[1:] == ("", [])
+    assert swept("matmul", "8192x128x8192")[1:] == ("", ())
 
 
 def test_the_schema_knows_what_shipped_studies_say(run):

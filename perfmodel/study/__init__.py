@@ -1,1 +1,1 @@
-"""Studies: what a file asks for (workloads, devices, sweeps, comparisons), computed and put into one Report."""
+"""Studies: workloads, devices, sweeps and comparisons of a YAML file, computed and put into one Report."""

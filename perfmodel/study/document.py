@@ -1,4 +1,4 @@
-"""The sections of a study joined as one Report: what a screen says first, then all of it."""
+"""A study as one Report: a short part for the screen, then all sections."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from perfmodel.report.speedup import ratio_notes
 from perfmodel.study.schema import Scope, StudyFile, kind_names, merged
 
 SENTENCES = 3
-"""Of a verdict."""
+"""Most sentences of a verdict."""
 FIGURES, DECIDE = 5, 3
-"""Numbers of a report on points, and of one for a design review."""
+"""Most figures of a report on points, and of one for a design review."""
 ASSUMED = 4
-"""Notes that are assumptions where no section names any."""
+"""Most notes that stand for assumptions if no section names any."""
 SENSITIVE = 4
-"""Sentences on what would change the verdict."""
+"""Most sentences on what would change the verdict."""
 SPELLED = 60
-"""Letters of the names of lines whose last values a caption names."""
+"""Most letters of the names of lines for a caption with their last values."""
 BARS = {"ratio": "Ratio, longer is better", "B": "Bytes by part", "s": "Time by part"}
-"""What bars show, by unit."""
+"""Captions of bar charts by unit."""
 LEADING = ("On ", "The ", "By ", "Of ")
-"""Starts of an answer that are lower case after the title of its section."""
+"""Beginnings of an answer that become lower case after the title of its section."""
 
 
 Done = Callable[[float], None]
-"""Hears what share of the work is done."""
+"""Function that is told which share of the work is done."""
 
 
 def build(
     file: StudyFile, command: str = "", kinds: Sequence[str] = (), done: Done = lambda share: None, scope: Scope | None = None
 ) -> Report:
-    """The report of a study; ``kinds``: of these sections only. DataError names file and line of a section that cannot be computed."""
+    """The report of a study, or only of its sections of ``kinds``. DataError names file and line of a section that cannot be computed."""
     study, scope = file.study, scope or Scope(file.path.parent if file.path else None)
     if not study.sections:
         raise DataError(f"{file.path}: the study has no sections", f"each is of one of the kinds {', '.join(kind_names())}")
@@ -55,25 +55,25 @@ def build(
             raise file.placed(place, error) from None
         done((place + 1) / len(study.sections))
     notes = study.notes or []
-    made = joined(study.title, parts, scope, command, notes)
+    report = joined(study.title, parts, scope, command, notes)
     if kinds:
-        return made
-    charts: list[Chart] = [replace(chart, caption=" ".join(filter(None, [caption(chart), chart.caption]))) for chart in made.charts]
-    assumptions = [*notes, *made.assumptions] or made.notes[:ASSUMED]
-    return replace(made, charts=charts, question=study.question or study.title, figures=made.figures[:DECIDE], assumptions=assumptions)
+        return report
+    charts: list[Chart] = [replace(chart, caption=" ".join(filter(None, [caption(chart), chart.caption]))) for chart in report.charts]
+    assumptions = [*notes, *report.assumptions] or report.notes[:ASSUMED]
+    return replace(report, charts=charts, question=study.question or study.title, figures=report.figures[:DECIDE], assumptions=assumptions)
 
 
 def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
-    """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
+    """``parts`` as one document with its provenance; the first sentence of each part comes first."""
     whole, ordered = merged(parts, title), sorted(parts, key=_only_points)
     leader = next(iter(ordered), None)
     answers = [(_only_points(part), _titled(part, part.verdict or part.reasons, part is not leader)) for part in ordered]
-    said = [sentence for points in (False, True) for sentence in in_turn([own for only, own in answers if only is points])]
-    assumed, *others = [list(dict.fromkeys(_titled(part, part.assumptions, part is not leader))) for part in ordered] or [[]]
+    said = [sentence for points in (False, True) for sentence in in_turn([sentences for only, sentences in answers if only is points])]
+    assumed, *other_assumptions = [list(dict.fromkeys(_titled(part, part.assumptions, part is not leader))) for part in ordered] or [[]]
     verdict = said[:SENTENCES]
     full = [sentence for firsts in (True, False) for part in parts for sentence in (part.reasons[:1] if firsts else part.reasons[1:])]
     reasons = [sentence for sentence in dict.fromkeys([*said[SENTENCES:], *full]) if sentence not in verdict]
-    further = [sentence for listed in others for sentence in listed]
+    further = [sentence for listed in other_assumptions for sentence in listed]
     once: dict[tuple[str, str], Formula] = {}
     for formula in whole.formulas:
         once.setdefault((formula.group, formula.name), formula)
@@ -93,21 +93,21 @@ def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "",
 
 
 def _titled(part: Report, sentences: list[str], titled: bool) -> list[str]:
-    """Sentences of a section; ``titled``: with its title, as another section answers first."""
+    """Sentences of a section; ``titled``: each begins with the section's title."""
     if not titled or not part.title:
         return sentences
-    return [f"{capital(part.title)}: {said[0].lower() if said.startswith(LEADING) else said[0]}{said[1:]}" for said in sentences]
+    return [f"{capital(part.title)}: {text[0].lower() if text.startswith(LEADING) else text[0]}{text[1:]}" for text in sentences]
 
 
 def caption(chart: Chart) -> str:
-    """A sentence on what a picture shows."""
+    """Sentence that says what a chart shows."""
     if isinstance(chart, Roofline):
         shares = [share for point in chart.points if (share := share_of_roof(point)) is not None]
         reach = f" They reach {between(percent(min(shares)), percent(max(shares)))} of their roofs." if len(shares) > 1 else ""
         return f"FLOP per second against FLOP per byte on {chart.device_name}; lines are roofs, points are kernels.{reach}"
     if isinstance(chart, LineChart):
-        drawn = [", shaded with the 80 % interval"] * any(one.band for one in chart.series)
-        drawn += ["; dashed: at the roof"] * any(one.style == "dashed" and one.name.endswith("roof") for one in chart.series)
+        drawn = [", shaded with the 80 % interval"] * any(line.band for line in chart.series)
+        drawn += ["; dashed: at the roof"] * any(line.style == "dashed" and line.name.endswith("roof") for line in chart.series)
         return f"{capital(chart.y_label)} against {chart.x_label}{''.join(drawn)}.{_at_the_end(chart)}"
     if isinstance(chart, BarChart):
         lines = [limit.label for limit in chart.limits]
@@ -117,8 +117,8 @@ def caption(chart: Chart) -> str:
 
 
 def _at_the_end(chart: LineChart) -> str:
-    """What few lines come to at their last common value."""
-    lines = [(one.name, dict(one.points)) for one in chart.series if one.style != "dashed"]
+    """Phrase with the last common values of a few lines; empty for many."""
+    lines = [(line.name, dict(line.points)) for line in chart.series if line.style != "dashed"]
     last = max(set.intersection(*(set(points) for _, points in lines)), default=None) if lines else None
     if last is None or chart.x_unit != "count" or sum(len(name) for name, _ in lines) > SPELLED:
         return ""
@@ -135,15 +135,15 @@ def in_turn(lists: Sequence[Sequence[str]]) -> list[str]:
     >>> in_turn([["a", "b"], ["c"]])
     ['a', 'c', 'b']
     """
-    return [one for one in chain.from_iterable(zip_longest(*lists)) if one]
+    return [item for item in chain.from_iterable(zip_longest(*lists)) if item]
 
 
 def _brief(parts: Sequence[Report]) -> list[Table]:
-    """The table of a screen: that of the first section, points of its rooflines, or its first table."""
+    """The table for the screen: the first section's own, its roofline points, or its first table."""
     for part in parts:
         points = roofline_answer.table(part.rooflines)
-        if found := part.brief or points or [as_text(_without_ends(table)) for table in part.data_tables]:
-            return found[:1]
+        if table_ := part.brief or points or [as_text(_without_ends(table)) for table in part.data_tables]:
+            return table_[:1]
     return []
 
 

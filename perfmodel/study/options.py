@@ -1,10 +1,10 @@
-"""Workloads and studies in the words of options: ``n=1024:65536:x2 d=64`` is a sweep over n, ``n=4096 d=64`` a point of a roofline."""
+"""Studies from options: ``n=1024:65536:x2 d=64`` becomes a sweep over n, ``n=4096 d=64`` a point of a roofline."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,28 +16,34 @@ from perfmodel.sweep.values import values_of
 from perfmodel.transformer.step import PHASES
 
 _SWEPT = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<values>[^\s,=]*:[^\s,=]+|\d[^\s=,]*(?:,\d[^\s=,]*)+)(?=[\s,]|$)")
-"""A size with a range or with several values among the words of a workload."""
+"""A size with a range or several values in the text of a workload."""
 MOST_VALUES = 64
 POINTS = 3
-"""Values of a sweep that stand on the rooflines too."""
-Asked = tuple[Workload, str, list[int]]
-"""A workload, at its first value where it is swept; the size that is swept, or nothing; its values."""
+"""Values of a sweep that are also drawn on the rooflines."""
 
 
-def study_of(asked: Mapping[str, Sequence[str]], devices: Sequence[str], implementation: str | None, scope: Scope) -> dict[str, Any]:
-    """The study, as its file has it. ``asked``: texts of options by kind of workload."""
-    found = [swept(kind, text, implementation) for kind, texts in asked.items() for text in texts]
-    sections = [_sweep(one, devices) for one in found if one[1]]
-    points = [workload for one in found for workload in _points(one)]
+class SweptWorkload(NamedTuple):
+    """A workload, perhaps with a size ``over`` which it is swept: its ``values``, of which ``workload`` has the first."""
+
+    workload: Workload
+    over: str = ""
+    values: Sequence[int] = ()
+
+
+def study_of(texts_of: Mapping[str, Sequence[str]], devices: Sequence[str], implementation: str | None, scope: Scope) -> dict[str, Any]:
+    """The study as its file would have it. ``texts_of``: values of the workload options by kind of workload."""
+    requests = [swept(kind, text, implementation) for kind, texts in texts_of.items() for text in texts]
+    sections = [_sweep(request, devices) for request in requests if request.over]
+    points = [workload for request in requests for workload in _points(request)]
     written = [workload.written() for workload in points]
     roofline = {"kind": "roofline", "title": "rooflines" * bool(sections), "devices": [*devices], "workloads": written}
     named = " and ".join(device.name for device in scope.devices(devices))
-    title = f"{'; '.join(dict.fromkeys(map(_title, found)))} on {named}"
+    title = f"{'; '.join(dict.fromkeys(map(_title, requests)))} on {named}"
     return {"title": title, "sections": [*sections, {name: value for name, value in roofline.items() if value}]}
 
 
-def swept(kind: str, text: str, implementation: str | None = None) -> Asked:
-    """What the words of an option ask for.
+def swept(kind: str, text: str, implementation: str | None = None) -> SweptWorkload:
+    """The workload that the text of an option asks for.
 
     >>> w, over, values = swept("matmul", "m=64:256:x2 n=64 k=64")
     >>> over, values, w.matmul.m
@@ -48,18 +54,18 @@ def swept(kind: str, text: str, implementation: str | None = None) -> Asked:
         names = " and ".join(match["name"] for match in ranges)
         raise UsageError(f"--{kind}: {names} are swept, and a picture has one axis", "sweep one of them; perfmodel sweep takes grids")
     if not ranges:
-        return workload_of(kind, text, implementation), "", []
+        return SweptWorkload(workload_of(kind, text, implementation))
     [match] = ranges
     over = match["name"].replace("-", "_")
     values = [int(value) for value in values_of(SweepInput(over, ""), match["values"])]
     if not 2 <= len(values) <= MOST_VALUES:
         raise UsageError(f"--{kind}: {over} has {len(values):,} values", f"give from 2 to {MOST_VALUES}, such as {over}=1024:65536:x2")
     first = f"{text[: match.start('values')]}{values[0]}{text[match.end('values') :]}"
-    return workload_of(kind, first, implementation), over, values
+    return SweptWorkload(workload_of(kind, first, implementation), over, values)
 
 
-def _sweep(one: Asked, devices: Sequence[str]) -> dict[str, Any]:
-    workload, over, values = one
+def _sweep(request: SweptWorkload, devices: Sequence[str]) -> dict[str, Any]:
+    workload, over, values = request
     written = workload.written()
     if workload.kind != "matmul":  # all of whose sizes are required
         written[workload.kind].pop(over, None)
@@ -67,22 +73,22 @@ def _sweep(one: Asked, devices: Sequence[str]) -> dict[str, Any]:
     return {"kind": "sweep", "devices": [*devices], "workload": written, "over": over, "values": values, "show": show}
 
 
-def _points(one: Asked) -> list[Workload]:
-    """Workloads at the first, the middle and the last value of a sweep."""
-    workload, over, values = one
+def _points(request: SweptWorkload) -> list[Workload]:
+    """The workload at the first, the middle and the last value of a sweep."""
+    workload, over, values = request
     if not over:
         return [workload]
     places = dict.fromkeys(place * (len(values) - 1) // (POINTS - 1) for place in range(POINTS))
     return [workload.updated(over, values[place]) for place in places]
 
 
-def _title(one: Asked) -> str:
-    """The workload in the words of its options, a swept size with its ends.
+def _title(request: SweptWorkload) -> str:
+    """The workload in words; a swept size with its first and last value.
 
     >>> _title(swept("attention", "n=1024:4096:x2 d=64"))
     'attention, n 1,024 to 4,096, d 64'
     """
-    workload, over, values = one
+    workload, over, values = request
     ends = {over: f"{values[0]:,} to {values[-1]:,}"} if over else {}
     return workload.in_words(ends)
 
@@ -96,7 +102,7 @@ EXAMPLES = {
 
 
 def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:
-    """``text`` of an option, such as ``n=4096 d=64 causal``, ``8192x128x8192`` or ``llama-3-8b decode batch=8``."""
+    """The workload of an option, such as ``n=4096 d=64 causal``, ``8192x128x8192`` or ``llama-3-8b decode batch=8``."""
     words = text.replace(",", " ").split()
     if kind == "matmul" and words and "=" not in words[0] and words[0][:1].isdigit():
         if words[0].count("x") != 2:
@@ -111,7 +117,7 @@ def workload_of(kind: str, text: str, implementation: str | None = None) -> Work
 
 
 def options_of(option: str, words: list[str], model: Any) -> Any:
-    """``key=value`` words as a ``model``; a bare word is a switch; UsageError names the wrong one."""
+    """A ``model`` from ``key=value`` words, where a bare word is a switch. UsageError names the wrong word."""
     raw: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")

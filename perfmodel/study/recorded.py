@@ -1,4 +1,4 @@
-"""Measurement records that a study asks for, each beside the model."""
+"""Measurement records that a study asks for, each with the model's values."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SHIPPED = "shipped"
 
 @dataclass(frozen=True, slots=True)
 class RecordChoice(Options):
-    """Which records: each condition that is given must hold. ``most``: at most so many, evenly from every group.
+    """A choice of records by conditions, all of which must hold. ``most``: largest number, taken evenly from every group.
 
-    ``shape``: values of shape keys, one or several. ``held_out``: only those that no fit saw.
+    ``shape``: accepted values of shape keys. ``held_out``: only records that no fit saw.
     """
 
     OPTION_NAMES: ClassVar[dict[str, str]] = {"pass": "direction"}
@@ -39,7 +39,7 @@ class RecordChoice(Options):
     most: int | None = None
 
     def takes(self, record: Record) -> bool:
-        """Whether ``record`` meets every condition; runs under a profiler have no time that counts."""
+        """Whether ``record`` meets every condition. Runs under a profiler never do, as their times do not count."""
         for name in ("workload", "implementation", "direction", "dtype", "cache"):
             wanted = getattr(self, name)
             if wanted is not None and getattr(record, name) not in _listed(wanted):
@@ -54,7 +54,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def records_of(text: str) -> RecordChoice:
-    """``shipped hardware=h200 most=12``: a file, or the shipped ones, and conditions."""
+    """The choice in words: a file or ``shipped``, and conditions, as in ``shipped hardware=h200 most=12``."""
     words = text.split()
     if words and "=" not in words[0]:
         words[0] = f"file={words[0]}"
@@ -63,15 +63,15 @@ def records_of(text: str) -> RecordChoice:
 
 
 def rows_of(choice: RecordChoice, scope: Scope) -> list[RecordRow]:
-    """The chosen records beside the model, in the order of their groups. UsageError if there are none."""
+    """The chosen records with the model's values, group by group. UsageError if there are none."""
     if choice.most is not None and choice.most < 1:
         raise UsageError(f"most is {choice.most}", "give a whole number of at least 1")
-    found = _of_devices(choice, scope)
-    taken = [(path, raw, record) for path, raw, record in found if choice.takes(record)]
+    records = _of_devices(choice, scope)
+    taken = [(path, raw, record) for path, raw, record in records if choice.takes(record)]
     if not taken:
-        seen = sorted({record.implementation for *_, record in found})
-        wrong = next((name for name in _listed(choice.implementation or []) if name not in seen), None)
-        fix = suggest(wrong, seen) if wrong and seen else "take a condition out"
+        implementations = sorted({record.implementation for *_, record in records})
+        wrong = next((name for name in _listed(choice.implementation or []) if name not in implementations), None)
+        fix = suggest(wrong, implementations) if wrong and implementations else "take a condition out"
         raise UsageError(f"no record in {choice.file} meets the conditions", fix)
     groups: dict[tuple[str, str], list[tuple[dict[str, Any], Record]]] = {}
     for _, raw, record in taken:
@@ -87,34 +87,34 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[RecordRow]:
 
 
 def devices_of(choice: RecordChoice, scope: Scope) -> list[str]:
-    """Ids of the devices whose records meet the conditions."""
+    """Ids of devices with records that meet the conditions."""
     return list(dict.fromkeys(record.hardware for *_, record in _of_devices(choice, scope) if choice.takes(record)))
 
 
 def _of_devices(choice: RecordChoice, scope: Scope) -> list[tuple[Path, dict[str, Any], Record]]:
-    """Records of the devices that ``choice`` names, whatever its other conditions, each with its file; no name means all devices."""
+    """All records of the devices that ``choice`` names (all devices if none), each with its file."""
     devices = [device.id for device in scope.devices(_listed(choice.hardware))] if choice.hardware is not None else []
     shipped = choice.file == SHIPPED
     paths = [path for path in shipped_records() if not devices or path.parent.name in devices] if shipped else [scope.file(choice.file)]
-    found = ((path, raw, record) for path in paths for raw, record in scope.records(path))
-    return [(path, raw, record) for path, raw, record in found if not devices or record.hardware in devices]
+    records = ((path, raw, record) for path in paths for raw, record in scope.records(path))
+    return [(path, raw, record) for path, raw, record in records if not devices or record.hardware in devices]
 
 
 def thinned(groups: list[list[Any]], most: int | None) -> list[Any]:
-    """At most ``most`` of all, as evenly from every group as it goes, and evenly along each.
+    """At most ``most`` items, as evenly as possible from all groups, and evenly along each.
 
     >>> thinned([list(range(10)), [20]], 4)
     [0, 4, 9, 20]
     """
-    whole = sum(map(len, groups))
-    if most is None or whole <= most:
-        return [one for group in groups for one in group]
+    total = sum(map(len, groups))
+    if most is None or total <= most:
+        return [item for group in groups for item in group]
     sizes = [0] * len(groups)
     while sum(sizes) < most:
         open_ = [place for place, group in enumerate(groups) if sizes[place] < len(group)]
         place = min(open_, key=lambda place: sizes[place])
         sizes[place] += 1
-    return [one for group, size in zip(groups, sizes, strict=True) for one in _even(group, size)]
+    return [item for group, size in zip(groups, sizes, strict=True) for item in _even(group, size)]
 
 
 def _even(group: list[Any], size: int) -> list[Any]:
@@ -124,11 +124,11 @@ def _even(group: list[Any], size: int) -> list[Any]:
 
 
 def row_group(row: RecordRow) -> str:
-    """Implementation, and pass unless forward."""
+    """Name of a record's group: implementation, and pass unless forward."""
     return f"{row.record.implementation} {row.record.direction}".removesuffix(" forward")
 
 
 def row_name(row: RecordRow) -> str:
-    """Implementation, pass unless forward, and shape in a few words."""
+    """Name of a record: implementation, pass unless forward, and shape."""
     work = None if row.case is None else row.case.workload
     return f"{row_group(row)}, {shape_words(work)}" if isinstance(work, (Attention, Matmul)) else label(row.record)

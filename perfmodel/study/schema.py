@@ -1,4 +1,4 @@
-"""A study: its file, its sections, each a question with a Report, and the scope in which they are computed."""
+"""A study, its file, its sections (each a question with a Report), and the scope in which they are computed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Place = tuple[str | int, ...]
 
 
 class Options:
-    """Base of what a study writes down: the error for an unknown field names the nearest one."""
+    """Base class of all parts of a study file; the error for an unknown field names the nearest one."""
 
     __slots__ = ()
 
@@ -46,30 +46,30 @@ class Options:
 
 
 def checked(model: type[Any], raw: Any) -> Any:
-    """``raw`` with the names of ``model``'s fields; a ValidationError names one that it does not have."""
+    """``raw`` with the field names of ``model``; a ValidationError names an unknown field."""
     if not isinstance(raw, Mapping):
         return raw
     renamed = getattr(model, "OPTION_NAMES", {})
-    known = {field.name for field in fields(model)} - set(renamed.values()) | set(renamed)
+    names = {field.name for field in fields(model)} - set(renamed.values()) | set(renamed)
     for key in raw:
-        if key not in known and key not in renamed.values():
-            raise _problem((key,), f"unknown field; {suggest(str(key), sorted(known))}", raw)
+        if key not in names and key not in renamed.values():
+            raise _problem((key,), f"unknown field; {suggest(str(key), sorted(names))}", raw)
     return typed(model, {str(renamed.get(key, key)): value for key, value in raw.items()})
 
 
 def _problem(place: Place, message: str, raw: Any) -> ValidationError:
-    """pydantic's error at ``place``: raised inside a validator, it becomes one of the whole document."""
+    """A validation error at ``place``, which pydantic reports with those of the whole document."""
     problem = PydanticCustomError("study", "{message}", {"message": message})
     return ValidationError.from_exception_data("study", [InitErrorDetails(type=problem, loc=place, input=raw)])
 
 
 def kind_names() -> list[str]:
-    """Kinds of sections, by the names of their files."""
+    """Names of the kinds of sections, from their files."""
     return [name.replace("_", "-") for name in module_names(kinds.__path__)]
 
 
 def read_section(raw: Any) -> Any:
-    """The section in ``raw``, which has a ``build(scope)``; pydantic's ValidationError names a wrong field, or the nearest kind."""
+    """The section in ``raw``, an object with ``build(scope)``. A ValidationError names a wrong field, or the nearest kind."""
     if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
         raise _problem((), f"a section is a mapping with a kind: {', '.join(kind_names())}", raw)
     kind = raw["kind"]
@@ -81,7 +81,7 @@ def read_section(raw: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Study(Options):
-    """``question``: what the report answers, by default its title. ``notes``: what a reader must know besides: sources, assumptions."""
+    """A study. ``question``: the question that the report answers, by default its title. ``notes``: sources and assumptions."""
 
     title: str
     sections: list[Annotated[Any, PlainValidator(read_section)]]
@@ -91,13 +91,13 @@ class Study(Options):
 
 @dataclass(frozen=True, slots=True)
 class StudyFile:
-    """A study with the file that it was read from, if it was."""
+    """A study, and the file that it was read from, if any."""
 
     study: Study
     path: Path | None = None
 
     def placed(self, section: int, error: PerfmodelError) -> PerfmodelError:
-        """``error`` of that section with file, line and, where its words tell it, the field."""
+        """``error`` of that section with file, line and, if its message tells, the field."""
         if self.path is None:
             return error
         raw, lines = read_yaml(self.path)
@@ -111,7 +111,7 @@ _KIND = re.compile(r"^--(?:attention|matmul|model): ")
 
 
 def blamed(section: Place, raw: Any, places: Iterable[Place], message: str) -> Place:
-    """The field of ``section`` that ``message`` is about: by its name and value, else by a value that it quotes, else by its name."""
+    """The field of ``section`` that ``message`` is about: it has its name and value, else its value, else its name."""
     name, words = re.split(r"[ :]", message, maxsplit=1)[0].replace("-", "_"), set(re.findall(r"[\w.+-]+", message))
     quoted = {*re.findall(r"'([^']*)'", message), message.split(": ", maxsplit=1)[0]}
     inside = [place for place in places if place[: len(section)] == section and len(place) > len(section)]
@@ -131,9 +131,9 @@ def _at(raw: Any, place: Place) -> Any:
 
 
 def study_from(raw: Mapping[str, Any]) -> Study:
-    """The study that ``raw`` spells out."""
-    found: Study = TypeAdapter(Study).validate_python(raw)
-    return found
+    """The study in ``raw``."""
+    study: Study = TypeAdapter(Study).validate_python(raw)
+    return study
 
 
 def study_names() -> list[str]:
@@ -142,7 +142,7 @@ def study_names() -> list[str]:
 
 
 def read_study(name: str) -> StudyFile:
-    """The study shipped under ``name``, or in the YAML file at that path."""
+    """The study called ``name``, shipped or the path of a YAML file."""
     path = Path(name)
     if not name.endswith((".yaml", ".yml")):
         if name not in study_names():
@@ -153,24 +153,24 @@ def read_study(name: str) -> StudyFile:
 
 XY = list[tuple[Number, Number]]
 MOST_FORMULAS = 220
-"""Limit per report: each formula takes about 160 B of a page and 300 B of JSON."""
+"""Most formulas of a report: each takes about 160 B of a page and 300 B of JSON."""
 
 
 def merged(parts: Sequence[Report], title: str = "") -> Report:
-    """One report of several, such as of one per device: the lists of all, one after another."""
+    """Several reports, such as one per device, as one: their lists are joined."""
     lists: dict[str, Any] = {
-        each.name: [one for part in parts for one in getattr(part, each.name)]
-        for each in fields(Report)
-        if each.default_factory is list or each.name in ("verdict", "tables")
+        field.name: [item for part in parts for item in getattr(part, field.name)]
+        for field in fields(Report)
+        if field.default_factory is list or field.name in ("verdict", "tables")
     }
     return Report(title, metered=next((part.metered for part in parts if part.meters), "predicted time"), **lists)
 
 
 @dataclass(slots=True)
 class Scope:
-    """Where a study looks and what it has used so far: profiles, input files, and numbers of points.
+    """The scope of a study: where it finds files, and the profiles, inputs and point numbers it has used so far.
 
-    ``folder``: of the study's file; names of files in it are relative to that. ``fallbacks``: those to borrow calibrations from.
+    ``folder``: that of the study's file, to which paths are relative. ``fallbacks``: devices to borrow calibrations from.
     """
 
     folder: Path | None = None
@@ -183,33 +183,33 @@ class Scope:
     recorded: dict[Path, list[tuple[dict[str, Any], Record]]] = field(default_factory=dict)
 
     def device(self, name: str) -> Device:
-        """The device that ``name`` means; the path of a profile is that of a file."""
+        """The device that ``name`` means, or the profile at that path."""
         path = self._beside(name) if name.endswith((".yaml", ".yml")) else None
-        found = self._devices.get(name) or find_device(name if path is None else str(path))
-        self._devices[name] = found
-        self.profiles.setdefault(found.id, profile_use(found, path))
-        return found
+        device = self._devices.get(name) or find_device(name if path is None else str(path))
+        self._devices[name] = device
+        self.profiles.setdefault(device.id, profile_use(device, path))
+        return device
 
     def devices(self, names: Sequence[str]) -> list[Device]:
-        """Devices called ``names``, each once."""
+        """The devices called ``names``, without repetition."""
         return list({device.id: device for device in map(self.device, names)}.values())
 
     def some_devices(self, names: Sequence[str]) -> list[Device]:
-        """Devices of a section that needs one; UsageError if it names none."""
+        """The devices called ``names``; UsageError if there are none."""
         if not names:
             raise UsageError("devices is missing", "name at least one, such as h200")
         return self.devices(names)
 
     def file(self, name: str) -> Path:
-        """An input file: beside the study if it is there, else from where the program runs."""
+        """Path of an input file: beside the study if it is there, else in the working directory."""
         path = self._beside(name)
         if path.is_file():
             self.inputs[path.name] = sha256(path)
         return path
 
     def _beside(self, name: str) -> Path:
-        beside = None if self.folder is None else self.folder / name
-        return beside if beside is not None and beside.exists() else Path(name)
+        path = None if self.folder is None else self.folder / name
+        return path if path is not None and path.exists() else Path(name)
 
     def records(self, path: Path) -> list[tuple[dict[str, Any], Record]]:
         """Measurement records of ``path``, read once."""
@@ -218,21 +218,21 @@ class Scope:
         return self.recorded[path]
 
     def provenance(self, call: str) -> Provenance:
-        """What a report rests on that was made by ``call``."""
+        """The provenance of a report that ``call`` made."""
         return Provenance(call, __version__, list(self.profiles.values()), self.inputs)
 
     def explain(self, series: str, group: str, steps: Callable[[], Iterable[FormulaStep]]) -> list[Formula]:
-        """Every number of an answer as its formula, once per ``series``: others differ in numbers alone. At most MOST_FORMULAS in all."""
+        """Formulas of all numbers of an answer, once per ``series`` as others differ only in numbers; at most MOST_FORMULAS in all."""
         if series in self.explained or sum(self.explained.values()) >= MOST_FORMULAS:
             return []
-        found = formulas(group, steps())
-        if sum(self.explained.values()) + len(found) > MOST_FORMULAS:
+        steps_ = formulas(group, steps())
+        if sum(self.explained.values()) + len(steps_) > MOST_FORMULAS:
             return []
-        self.explained[series] = len(found)
-        return found
+        self.explained[series] = len(steps_)
+        return steps_
 
     def numbered(self, points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
-        """``points`` with the next numbers of the report."""
+        """``points`` with the next free numbers of the report."""
         return [replace(point, number=next(self.numbers)) for point in points]
 
 

@@ -1,4 +1,4 @@
-"""Workloads as a study names them, attention, a matmul or a phase of a model, and as options write them: ``n=4096 causal``."""
+"""Workloads of a study: attention, a matmul, or a phase of a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AttentionOptions = Annotated[AttentionQuestion, BeforeValidator(lambda raw: chec
 
 @dataclass(frozen=True, slots=True)
 class MatmulOptions(Options, MatmulQuestion):
-    """A matmul whose sizes have to be given."""
+    """A matmul with required sizes."""
 
     m: int
     n: int
@@ -36,29 +36,29 @@ class MatmulOptions(Options, MatmulQuestion):
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions(Options, PhaseQuestion):
-    """A phase of a model. ``kv_heads``: as if every layer had that many."""
+    """A phase of a model. ``kv_heads``: overrides those of every layer."""
 
     kv_heads: int | None = None
 
     def request(self, device: Device) -> Request:
-        """The question on ``device``; lengths that are not given fit the model."""
+        """The request on ``device``; lengths that are not given come from the model."""
         check_no_device("model", self)
         return self.request_for(model_with(self.name, self.kv_heads), device)
 
 
 def check_no_device(kind: str, question: Any) -> None:
-    """UsageError for a device in a ``question`` of a study, which is asked of every device of its section."""
+    """UsageError if a ``question`` of a study names a device, as each is asked on every device of its section."""
     if question.hardware is not None:
         raise UsageError(f"hardware stands in the {kind} of a workload", "name devices beside the workloads")
 
 
 def model_with(name: str, kv_heads: int | None) -> ModelSpec:
-    """The model called ``name``, with that many KV heads in every layer if any are given."""
+    """The model called ``name``, with ``kv_heads`` in every layer if given."""
     return find_model(name) if kv_heads is None else with_kv_heads(find_model(name), kv_heads)
 
 
 def with_kv_heads(model: ModelSpec, kv_heads: int) -> ModelSpec:
-    """``model`` with that many KV heads in every layer: as many as heads make it multi-head, one makes it multi-query."""
+    """``model`` with ``kv_heads`` in every layer: as many as heads make it multi-head, one makes it multi-query."""
     layers = []
     for layer in model.layers:
         attention = layer.attention
@@ -75,9 +75,9 @@ KINDS: dict[str, Any] = {"attention": AttentionOptions, "matmul": MatmulOptions,
 
 @dataclass(frozen=True, slots=True)
 class Workload(Options):
-    """One of ``attention``, ``matmul`` and ``model``; ``name``: how it is called in the report.
+    """A workload: exactly one of ``attention``, ``matmul`` and ``model``. ``name``: its name in the report.
 
-    ``implementation``: of the predicted time, by default the fastest; for attention also one by algorithm.
+    ``implementation``: the one predicted, by default the fastest; for attention also one per algorithm.
     """
 
     attention: AttentionOptions | None = None
@@ -88,46 +88,46 @@ class Workload(Options):
 
     @property
     def kind(self) -> str:
-        """Which of the three it is; UsageError unless it is exactly one."""
-        given = [kind for kind in KINDS if getattr(self, kind) is not None]
-        if len(given) != 1:
-            raise UsageError(f"a workload is one of {', '.join(KINDS)}, not {' and '.join(given) or 'none'}", "give exactly one")
+        """The kind of workload; UsageError unless exactly one is set."""
+        kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise UsageError(f"a workload is one of {', '.join(KINDS)}, not {' and '.join(kinds) or 'none'}", "give exactly one")
         named = self.implementation.values() if isinstance(self.implementation, dict) else [self.implementation]
         wrong = next((name for name in named if name is not None and name not in models_of()), None)
         if wrong is not None:
             raise UsageError(f"--implementation: none is called {wrong!r}", suggest(wrong, list(models_of())))
-        check_no_device(given[0], getattr(self, given[0]))
-        return given[0]
+        check_no_device(kinds[0], getattr(self, kinds[0]))
+        return kinds[0]
 
     def kernel_of(self, algorithm: str) -> str | None:
-        """The implementation named for ``algorithm``; one name for all counts where it runs that algorithm."""
+        """The implementation named for ``algorithm``; a single name applies only to the algorithm that it runs."""
         if isinstance(self.implementation, dict):
             return self.implementation.get(algorithm)
         return self.implementation if self.implementation and algorithm_of(self.implementation) == algorithm else None
 
     def updated(self, name: str, value: int) -> Workload:
-        """The same with another value of the size ``name``."""
+        """The workload with another value of the size ``name``."""
         kind = self.kind
         options = getattr(self, kind)
-        known = [field.name for field in fields(options) if str(field.type).startswith("int")]
-        if name not in known:
-            raise UsageError(f"{kind} has no size {name!r}", suggest(name, known))
+        sizes = [field.name for field in fields(options) if str(field.type).startswith("int")]
+        if name not in sizes:
+            raise UsageError(f"{kind} has no size {name!r}", suggest(name, sizes))
         changed: Any = {name: value}
         return replace(self, **{kind: replace(options, **changed)})
 
     def given(self) -> dict[str, Any]:
-        """Sizes and options that were given, by the names of options."""
+        """Sizes and options given, by option name."""
         options = getattr(self, self.kind)
         names = {field: written for written, field in type(options).OPTION_NAMES.items()}
         return {names.get(field, field): value for field, value in options.given().items()}
 
     def written(self) -> dict[str, Any]:
-        """The workload as a study has it."""
-        found: dict[str, Any] = {self.kind: self.given()}
-        return found | ({"implementation": self.implementation} if self.implementation else {})
+        """The workload as a study file writes it."""
+        written: dict[str, Any] = {self.kind: self.given()}
+        return written | ({"implementation": self.implementation} if self.implementation else {})
 
     def in_words(self, instead: Mapping[str, Any], without: Collection[str] = ()) -> str:
-        """Kind and options in words, some with another value ``instead``."""
+        """Kind and options in words; ``instead`` replaces values, ``without`` leaves options out."""
         words = [
             str(value) if name in ("name", "phase") else f"{name} {_listed(value)}"
             for name, value in {**self.given(), **instead}.items()

@@ -1,1 +1,1 @@
-"""Kinds of sections: a module here has a ``SECTION``, a class whose fields are what a study may say and whose ``build`` gives a Report."""
+"""Kinds of sections. Each module has a ``SECTION``: a class whose fields a study may set and whose ``build`` gives a Report."""

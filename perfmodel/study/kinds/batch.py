@@ -1,4 +1,4 @@
-"""Decode against the batch: throughput, what fills a step, where more batch stops paying and where memory ends."""
+"""Decode over the batch size: throughput, the parts of a step, the knee, and where memory ends."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ PARTS = (WEIGHTS_PART, CACHE_PART, COMPUTE_PART)
 
 @dataclass(frozen=True, slots=True)
 class _DecodeCurve:
-    """One model on one device."""
+    """Decode of one model on one device over the batch size."""
 
     name: str
     device: Device
-    found: Curve
+    curve: Curve
 
     def marks(self, rates: dict[Number, Number], group: str) -> list[Mark]:
-        """Where more batch stops paying and where memory ends, on the line through ``rates``."""
-        known = {"knee": self.found.knee, "memory ends": self.found.max_batch or None}
-        return [Mark(at, f"{name} at {at:,}", rates.get(at), group) for name, at in known.items() if at is not None]
+        """Marks on the line through ``rates``: where a larger batch stops paying, and where memory ends."""
+        marks = {"knee": self.curve.knee, "memory ends": self.curve.max_batch or None}
+        return [Mark(at, f"{name} at {at:,}", rates.get(at), group) for name, at in marks.items() if at is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSection(Options):
-    """``models``: each with the length at which it decodes (``kv_len``); their batch is what the picture goes over."""
+    """Decode over the batch size. ``models``: each with the length at which it decodes (``kv_len``), without a batch."""
 
     devices: list[str]
     models: list[ModelOptions]
@@ -43,52 +43,52 @@ class BatchSection(Options):
     caption: str = ""
 
     def build(self, scope: Scope) -> Report:
-        """Throughput, the parts of a step, and a row per batch."""
+        """The report: throughput, the parts of a step, and a row per batch size."""
         if not self.models:
             raise UsageError("models: name at least one", "such as - {name: llama-3-8b, kv_len: 2048}")
         lines = [self._line(model, device, scope) for device in scope.some_devices(self.devices) for model in self.models]
-        reports = [(line, report(line.found)) for line in lines]
-        reasons = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, one in reports for sentence in one.verdict]
+        reports = [(line, report(line.curve)) for line in lines]
+        reasons = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, report in reports for sentence in report.verdict]
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
-        notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
-        knees = [f"On {a_device(line.device.name)} {_pays(line.found)}." for line in lines]
-        figures = [figure for _, one in reports[:1] for figure in one.figures]
+        notes = list(dict.fromkeys(note for _, report in reports for note in report.notes))
+        knees = [f"On {a_device(line.device.name)} {_pays(line.curve)}." for line in lines]
+        figures = [figure for _, report in reports[:1] for figure in report.figures]
         tables = [_table(lines, title)]
         return Report("", [*knees, *reasons], [], notes, charts=[*charts], data_tables=tables, figures=figures, reasons=reasons)
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _DecodeCurve:
-        found = curve(replace(options, phase=DECODE).request(device), scope.fallbacks)
-        model = found.request.model.name if len({model.name for model in self.models}) > 1 or len(self.devices) == 1 else ""
-        length = f"{found.request.kv_len:,} tokens" if len({model.kv_len for model in self.models}) > 1 else ""
+        batches = curve(replace(options, phase=DECODE).request(device), scope.fallbacks)
+        model = batches.request.model.name if len({model.name for model in self.models}) > 1 or len(self.devices) == 1 else ""
+        length = f"{batches.request.kv_len:,} tokens" if len({model.kv_len for model in self.models}) > 1 else ""
         name = ", ".join(filter(None, [model, length, device.name if len(self.devices) > 1 else ""]))
-        return _DecodeCurve(name, device, found)
+        return _DecodeCurve(name, device, batches)
 
     def _throughput(self, lines: Sequence[_DecodeCurve], title: str) -> LineChart:
         series, marks = [], []
         for line in lines:
-            points = line.found.points
+            points = line.curve.points
             bound: XY = [(point.batch, point.batch / float(point.step.cost.lower_s)) for point in points]
-            known = [(point.batch, times) for point in points if (times := point.step.prediction) is not None]
-            made: XY = [(batch, batch / times[0]) for batch, times in known]
-            band: XY = [(batch / times[2], batch / times[1]) for batch, times in known]
-            if made:
-                series.append(Series(line.name, made, "line", band, line.name, line.device.id))
+            predicted = [(point.batch, times) for point in points if (times := point.step.prediction) is not None]
+            rates: XY = [(batch, batch / times[0]) for batch, times in predicted]
+            band: XY = [(batch / times[2], batch / times[1]) for batch, times in predicted]
+            if rates:
+                series.append(Series(line.name, rates, "line", band, line.name, line.device.id))
             series.append(Series(f"{line.name}, bound", bound, "dashed", group=line.name, device=line.device.id))
-            marks += line.marks(dict(made or bound), line.name if len(lines) > 1 else "")
+            marks += line.marks(dict(rates or bound), line.name if len(lines) > 1 else "")
         title = f"{title}: tokens per second"
         return LineChart(title, "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption)
 
 
-def _pays(found: Curve) -> str:
-    """Where more sequences stop paying, and the rates there."""
-    words = "more sequences stop paying at" if found.knee else "most tokens per second come at"
-    return f"{words} batch {found.knee or found.best.batch:,}: {rates(found)}"
+def _pays(batches: Curve) -> str:
+    """Sentence on where more sequences stop paying, with the rates there."""
+    words = "more sequences stop paying at" if batches.knee else "most tokens per second come at"
+    return f"{words} batch {batches.knee or batches.best.batch:,}: {rates(batches)}"
 
 
 def _parts(line: _DecodeCurve, title: str) -> LineChart:
-    """What a step waits for, each part alone, and the step."""
-    points = line.found.points
+    """Chart of the parts of a step, each alone, and of the step."""
+    points = line.curve.points
     series = [Series(name, [(point.batch, point.parts[name]) for point in points]) for name in PARTS]
     steps = Series("step, predicted or roof", [(point.batch, point.step.seconds) for point in points], "markers")
     return LineChart(f"{title}: what fills a step, {line.name}", "batch", "time of a step", [*series, steps])
@@ -102,8 +102,8 @@ def _table(lines: Sequence[_DecodeCurve], title: str) -> DataTable:
         return lambda row: row[1].step.prediction[end] if row[1].step.prediction else None
 
     def mark(row: _Row) -> str:
-        found, batch = row[0].found, row[1].batch
-        return "knee" if batch == found.knee else "memory ends" if batch == found.max_batch else ""
+        batches, batch = row[0].curve, row[1].batch
+        return "knee" if batch == batches.knee else "memory ends" if batch == batches.max_batch else ""
 
     columns: list[tuple[Column, Callable[[_Row], Value]]] = [
         (Column("name", "decode"), lambda row: row[0].name),
@@ -120,7 +120,7 @@ def _table(lines: Sequence[_DecodeCurve], title: str) -> DataTable:
         (Column("bound", "filled by"), lambda row: row[1].bound),
         (Column("mark", "mark"), mark),
     ]
-    return DataTable.of(title, [(line, point) for line in lines for point in line.found.points], columns)
+    return DataTable.of(title, [(line, point) for line in lines for point in line.curve.points], columns)
 
 
 SECTION = BatchSection

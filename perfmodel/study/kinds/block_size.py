@@ -25,7 +25,7 @@ X_LABEL = "block size B_c"
 
 @dataclass(frozen=True, slots=True)
 class BlockSizeSection(Options):
-    """``block_kv``: values of B_c (keys per tile), one evaluation each. ``rows``: B_r; min(B_c, d) by default, as in the paper."""
+    """A tiled algorithm over ``block_kv``, the values of B_c (keys per tile). ``rows``: B_r, by default min(B_c, d) as in the paper."""
 
     devices: list[str]
     attention: AttentionOptions
@@ -36,7 +36,7 @@ class BlockSizeSection(Options):
     caption: str = ""
 
     def build(self, scope: Scope) -> Report:
-        """HBM accesses (B) and roofline times (s) for each block size, beside standard attention."""
+        """The report: HBM accesses (B) and roofline times (s) for each block size and for standard attention."""
         if find(self.algorithm).tiling is None:
             raise UsageError(f"algorithm: {self.algorithm} has no blocks", "give flash1 or flash2")
         devices = scope.some_devices(self.devices)
@@ -44,59 +44,59 @@ class BlockSizeSection(Options):
 
     def _section(self, device: Device, scope: Scope, several: bool) -> Report:
         standard = self._result(device, "standard", None)
-        found, notes = dict[int, AttentionResult](), []
+        results, notes = dict[int, AttentionResult](), []
         for columns in sorted(set(self.block_kv)):
             try:
-                found[columns] = self._result(device, self.algorithm, columns)
+                results[columns] = self._result(device, self.algorithm, columns)
             except UsageError as error:
                 notes.append(f"B_c {columns}: {error.message}.")
-        if not found:
+        if not results:
             raise UsageError(f"block_kv: no block fits {device.id}: {notes[0]}", "give smaller ones")
         title = (self.title or f"{self.algorithm} over the block size") + f", {device.name}" * several
-        said = self._sentence(found, standard)
-        largest, group = found[max(found)], f"{self.algorithm}, B_c {max(found)} on {device.id}"
+        sentence = self._sentence(results, standard)
+        largest, group = results[max(results)], f"{self.algorithm}, B_c {max(results)} on {device.id}"
         return Report(
             "",
-            [f"On {a_device(device.name)} {said}."],
+            [f"On {a_device(device.name)} {sentence}."],
             [],
             notes,
-            charts=[self._accesses(found, standard, title), self._times(found, standard, title)],
-            data_tables=[_table([*found.values(), standard], standard, title)],
+            charts=[self._accesses(results, standard, title), self._times(results, standard, title)],
+            data_tables=[_table([*results.values(), standard], standard, title)],
             formulas=scope.explain(self.algorithm, group, partial(attention_steps, largest, self.attention.workload(), device)),
-            figures=_figures(found, standard),
-            reasons=[f"{on(device, several)}{self.algorithm}, {shape_words(self.attention.workload())}: {said}."],
+            figures=_figures(results, standard),
+            reasons=[f"{on(device, several)}{self.algorithm}, {shape_words(self.attention.workload())}: {sentence}."],
         )
 
     def _result(self, device: Device, algorithm: str, columns: int | None) -> AttentionResult:
         width = self.attention.d or 0
         rows = None if columns is None else self.rows or min(columns, width)
-        asked = self.attention.updated({"algorithm": algorithm, "block_q": rows, "block_kv": columns})
-        return asked.compare(device).shown()[0]
+        question = self.attention.updated({"algorithm": algorithm, "block_q": rows, "block_kv": columns})
+        return question.compare(device).shown()[0]
 
-    def _accesses(self, found: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
-        series = [Series(self.algorithm, [(columns, float(result.total.access_bytes)) for columns, result in found.items()])]
+    def _accesses(self, results: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
+        series = [Series(self.algorithm, [(columns, float(result.total.access_bytes)) for columns, result in results.items()])]
         limits, caption = [Limit("standard", float(standard.total.access_bytes))], self.caption
         return LineChart(
             f"{title}: accesses without a cache", X_LABEL, "accesses without a cache", series, "count", "B", limits=limits, caption=caption
         )
 
-    def _times(self, found: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
+    def _times(self, results: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
         def longest(*resources: str) -> XY:
-            return [(columns, max(float(r.total.terms.get(name, 0.0)) for name in resources)) for columns, r in found.items()]
+            return [(columns, max(float(r.total.terms.get(name, 0.0)) for name in resources)) for columns, r in results.items()]
 
-        at_roof: XY = [(columns, float(result.total.roofline_s)) for columns, result in found.items()]
+        at_roof: XY = [(columns, float(result.total.roofline_s)) for columns, result in results.items()]
         series = [Series(f"{self.algorithm}, roof", at_roof, "dashed", group="roof")]
         series += [Series("memory alone", longest("dram", "l2")), Series("arithmetic alone", longest("tensor", "vector", "sfu"))]
         limits = [Limit("standard, roof", float(standard.total.roofline_s))]
         return LineChart(f"{title}: time at the roof", X_LABEL, "time", series, "count", "s", limits=limits)
 
-    def _sentence(self, found: dict[int, AttentionResult], standard: AttentionResult) -> str:
-        small, large = min(found), max(found)
-        a, b = found[small].total, found[large].total
+    def _sentence(self, results: dict[int, AttentionResult], standard: AttentionResult) -> str:
+        small, large = min(results), max(results)
+        a, b = results[small].total, results[large].total
         fewer = float(standard.total.access_bytes / b.access_bytes)
-        turn = next((columns for columns, one in found.items() if one.total.bound not in ("dram", "l2")), None)
+        turn = next((columns for columns, result in results.items() if result.total.bound not in ("dram", "l2")), None)
         stops = (
-            f"beyond B_c {turn} {BOUND_WORDS.get(found[turn].total.bound or '', 'arithmetic')} binds and larger blocks buy no time"
+            f"beyond B_c {turn} {BOUND_WORDS.get(results[turn].total.bound or '', 'arithmetic')} binds and larger blocks buy no time"
             if turn
             else "memory binds at every size"
         )
@@ -107,31 +107,31 @@ class BlockSizeSection(Options):
         )
 
 
-def _figures(found: dict[int, AttentionResult], standard: AttentionResult) -> list[Figure]:
-    """Bytes of the largest block, of the smallest and of standard attention."""
-    moved = {f"blocks of {columns}": found[columns] for columns in dict.fromkeys((max(found), min(found)))} | {
+def _figures(results: dict[int, AttentionResult], standard: AttentionResult) -> list[Figure]:
+    """Figures: bytes with the largest block, with the smallest, and of standard attention."""
+    moved = {f"blocks of {columns}": results[columns] for columns in dict.fromkeys((max(results), min(results)))} | {
         "standard attention": standard
     }
-    return [Figure(f"accesses, {name}", text(int(one.total.access_bytes), "B")) for name, one in moved.items()]
+    return [Figure(f"accesses, {name}", text(int(result.total.access_bytes), "B")) for name, result in moved.items()]
 
 
 def _table(results: Sequence[AttentionResult], standard: AttentionResult, title: str) -> DataTable:
     """A row per block size, then standard attention."""
 
     def edge(name: str) -> Callable[[AttentionResult], Value]:
-        return lambda one: int(getattr(one.parts[0].tile, name)) if one.parts[0].tile else None
+        return lambda result: int(getattr(result.parts[0].tile, name)) if result.parts[0].tile else None
 
     columns: list[tuple[Column, Callable[[AttentionResult], Value]]] = [
-        (Column("algorithm", "algorithm"), lambda one: one.algorithm.name),
+        (Column("algorithm", "algorithm"), lambda result: result.algorithm.name),
         (Column("bc", "B_c", "count"), edge("bc")),
         (Column("br", "B_r", "count"), edge("br")),
-        (Column("accesses", "accesses without a cache", "B"), lambda one: int(one.total.access_bytes)),
-        (Column("of_standard", "standard / this", "ratio"), lambda one: float(standard.total.access_bytes / one.total.access_bytes)),
-        (Column("sram", "L2 traffic", "B"), lambda one: int(one.total.sram.total)),
-        (Column("dram", "DRAM traffic", "B"), lambda one: int(one.total.dram.total)),
-        (Column("flops", "FLOP, executed", "FLOP"), lambda one: int(one.total.executed_flops)),
-        (Column("roofline_s", "roofline", "s"), lambda one: float(one.total.roofline_s)),
-        (Column("bound", "bound by"), lambda one: SHORT.get(one.total.bound or "")),
+        (Column("accesses", "accesses without a cache", "B"), lambda result: int(result.total.access_bytes)),
+        (Column("of_standard", "standard / this", "ratio"), lambda result: float(standard.total.access_bytes / result.total.access_bytes)),
+        (Column("sram", "L2 traffic", "B"), lambda result: int(result.total.sram.total)),
+        (Column("dram", "DRAM traffic", "B"), lambda result: int(result.total.dram.total)),
+        (Column("flops", "FLOP, executed", "FLOP"), lambda result: int(result.total.executed_flops)),
+        (Column("roofline_s", "roofline", "s"), lambda result: float(result.total.roofline_s)),
+        (Column("bound", "bound by"), lambda result: SHORT.get(result.total.bound or "")),
     ]
     return DataTable.of(title, results, columns)
 

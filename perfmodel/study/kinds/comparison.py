@@ -1,4 +1,4 @@
-"""Two devices, algorithms or implementations over the same workloads: before and after, with ratio and verdict."""
+"""A comparison of two devices, algorithms or implementations over the same workloads, with ratios and a verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from perfmodel.timing.implementations import algorithm_of
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSection(Options):
-    """``between``: two names, of devices, of attention algorithms or of implementations. ``device``: where algorithms run."""
+    """A comparison ``between`` two devices, attention algorithms or implementations. ``device``: where the latter two run."""
 
     between: list[str]
     workloads: list[Workload] = field(default_factory=list)
@@ -36,33 +36,33 @@ class ComparisonSection(Options):
     title: str = ""
 
     def build(self, scope: Scope) -> Report:
-        """The report of ``perfmodel compare``; its charts, tables and sentences under the title of the section."""
-        made, _, warnings = self.compared(scope)
-        first, *others = made.reasons
+        """The report of ``perfmodel compare`` under the title of the section."""
+        report, _, warnings = self.compared(scope)
+        first, *later = report.reasons
         lead = f"{self.title}: " * bool(self.title)
         charts: list[Chart] = [
-            replace(one, title=f"{lead}{one.title[0].lower() if lead else one.title[0]}{one.title[1:]}") for one in made.charts
+            replace(chart, title=f"{lead}{chart.title[0].lower() if lead else chart.title[0]}{chart.title[1:]}") for chart in report.charts
         ]
-        reasons = [f"{lead}{first}", *others, *warnings]
-        return replace(made, title=self.title, verdict=made.verdict[:1], charts=charts, reasons=reasons, assumptions=warnings)
+        reasons = [f"{lead}{first}", *later, *warnings]
+        return replace(report, title=self.title, verdict=report.verdict[:1], charts=charts, reasons=reasons, assumptions=warnings)
 
     def compared(self, scope: Scope) -> tuple[Report, list[Change], list[str]]:
-        """The report of ``perfmodel compare``, its changes, and sentences on what cannot run or be compared."""
+        """The report of ``perfmodel compare``, its changes, and sentences on workloads that cannot run or be compared."""
         made = self._operands(scope)
         sides = MetricComparison(made.before, made.after, self.threshold)
-        found = sides.report(self.title or f"{made.before.name} against {made.after.name}")
-        charts: Sequence[Chart] = [made.chart] if made.chart else found.charts
-        return replace(found, charts=[*charts], notes=[*made.notes, *found.notes]), sides.changes, made.warnings
+        comparison = sides.report(self.title or f"{made.before.name} against {made.after.name}")
+        charts: Sequence[Chart] = [made.chart] if made.chart else comparison.charts
+        return replace(comparison, charts=[*charts], notes=[*made.notes, *comparison.notes]), sides.changes, made.warnings
 
     def _operands(self, scope: Scope) -> Operands:
-        """What ``between`` names, over the workloads. UsageError if the two are not of one kind."""
+        """Both sides of ``between`` over the workloads. UsageError if the two are not of one kind."""
         if len(self.between) != 2:
             raise UsageError(
                 f"between: a comparison is between two, not {len(self.between)}", "name two devices, algorithms or implementations"
             )
-        (one, two), (first, other) = self.between, map(_kind_of, self.between)
+        (first_name, two), (first, other) = self.between, map(_kind_of, self.between)
         if first is not other:
-            raise UsageError(f"{one!r} and {two!r} are of different kinds", "name two devices, algorithms or implementations")
+            raise UsageError(f"{first_name!r} and {two!r} are of different kinds", "name two devices, algorithms or implementations")
         if first is None:
             return _devices(self, scope)
         if first is _as_run_by and any(w.model is not None for w in self.workloads):
@@ -74,7 +74,7 @@ class ComparisonSection(Options):
 class Operands:
     """Both sides of a comparison.
 
-    ``chart``: where both are on one device, its roofline with arrows from before to after. ``warnings``: what cannot run.
+    ``chart``: the roofline with arrows from before to after, if both are on one device. ``warnings``: sentences on what cannot run.
     """
 
     before: Compared
@@ -86,7 +86,7 @@ class Operands:
 
 @dataclass(slots=True)
 class _Points:
-    """A point per answer on one device; why some have no time, which cannot run, and the kernels of those that are predicted."""
+    """Points of answers on one device. ``missing``: why some have no time; ``cannot``: which do not fit; ``kernels``: those predicted."""
 
     points: list[RooflinePoint] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -95,31 +95,34 @@ class _Points:
 
     @classmethod
     def of(cls, workloads: Sequence[Workload], device: Device, scope: Scope, untimed: Sequence[Collection[str]] = ()) -> _Points:
-        """Points of ``workloads``. ``untimed``: for each of them the operations whose predicted times are left out."""
-        made, answers = cls(), list[WorkloadAnswer]()
+        """Points of ``workloads``. ``untimed``: for each workload, the operations whose predicted times are left out."""
+        points, answers = cls(), list[WorkloadAnswer]()
         for w, left_out in zip(workloads, untimed or [()] * len(workloads), strict=True):
             try:
-                found = answers_to(w, device, scope)
+                answered = answers_to(w, device, scope)
             except UnavailableError as error:
-                made.missing.append(f"{error.message}.")
+                points.missing.append(f"{error.message}.")
                 continue
-            answers += [replace(one, point=replace(one.point, predicted=None)) if {*left_out} & {*one.kernels} else one for one in found]
-        for one in with_dtypes(answers):
-            made.points.append(one.point)
-            made.missing += one.missing
-            made.kernels[one.point.name] = one.kernels
-            words = too_large(one, device)
-            made.cannot += [f"{one.point.name} CANNOT RUN: {words}."] * bool(words)
-        return made
+            answers += [
+                replace(answer, point=replace(answer.point, predicted=None)) if {*left_out} & {*answer.kernels} else answer
+                for answer in answered
+            ]
+        for answer in with_dtypes(answers):
+            points.points.append(answer.point)
+            points.missing += answer.missing
+            points.kernels[answer.point.name] = answer.kernels
+            words = too_large(answer, device)
+            points.cannot += [f"{answer.point.name} CANNOT RUN: {words}."] * bool(words)
+        return points
 
 
 _Changed = Callable[[Workload, str, Sequence[str]], Workload]
 
 
 def _kind_of(name: str) -> _Changed | None:
-    """How a workload becomes that of the algorithm or implementation ``name``; None for a device.
+    """The function that changes a workload to the algorithm or implementation ``name``; None for a device.
 
-    UsageError with the nearest names if nothing is called so.
+    UsageError with the nearest names for an unknown one.
     """
     if name in models_of():
         return _as_run_by
@@ -139,38 +142,38 @@ def _kind_of(name: str) -> _Changed | None:
 # Devices
 
 
-def _devices(asked: ComparisonSection, scope: Scope) -> Operands:
-    if asked.device is not None:
+def _devices(section: ComparisonSection, scope: Scope) -> Operands:
+    if section.device is not None:
         raise UsageError("--hardware, when two devices are compared", "leave it out")
-    devices = [scope.device(name) for name in asked.between]
-    alike = [with_one_kernel(w, devices, scope) for w in asked.workloads]
-    untimed = [[name for name, kernel in shared.items() if not kernel] for _, shared in alike]
-    pairs = [(found, _Points.of([w for w, _ in alike], found, scope, untimed)) for found in devices]
-    said = [words for _, shared in alike for words in kernel_notes(shared, devices)]
-    short = short_names(found.name for found in devices)
-    metrics = [_metrics(own.points, roofline(found, own.points)) if asked.workloads else _rates(found) for found, own in pairs]
-    before, after = (Compared(found.name, own, f"the {short[found.name]}") for found, own in zip(devices, metrics, strict=True))
-    notes = [f"{found.name}: {missing}" for found, own in pairs for missing in own.missing]
-    operations = [(what, found, kernels) for found, own in pairs for what, kernels in own.kernels.items() if len(kernels) > 1]
-    cannot = [words for _, own in pairs for words in own.cannot]
-    return Operands(before, after, None, notes, [*cannot, *said, *different_kernels(operations)])
+    devices = [scope.device(name) for name in section.between]
+    chosen = [with_one_kernel(w, devices, scope) for w in section.workloads]
+    untimed = [[name for name, kernel in shared.items() if not kernel] for _, shared in chosen]
+    pairs = [(device, _Points.of([w for w, _ in chosen], device, scope, untimed)) for device in devices]
+    sentences = [words for _, shared in chosen for words in kernel_notes(shared, devices)]
+    short = short_names(device.name for device in devices)
+    metrics = [_metrics(side.points, roofline(device, side.points)) if section.workloads else _rates(device) for device, side in pairs]
+    before, after = (Compared(device.name, rows, f"the {short[device.name]}") for device, rows in zip(devices, metrics, strict=True))
+    notes = [f"{device.name}: {missing}" for device, side in pairs for missing in side.missing]
+    operations = [(name, device, kernels) for device, side in pairs for name, kernels in side.kernels.items() if len(kernels) > 1]
+    cannot = [words for _, side in pairs for words in side.cannot]
+    return Operands(before, after, None, notes, [*cannot, *sentences, *different_kernels(operations)])
 
 
 def _metrics(points: Sequence[RooflinePoint], chart: Roofline) -> list[Metric]:
-    return [one for point in points for one in of_point(point, chart)]
+    return [metric for point in points for metric in of_point(point, chart)]
 
 
 def _rates(device: Device) -> list[Metric]:
-    """Peaks, bandwidths and ridge points of the profile."""
-    found, dram = [], device.dram.bandwidth_bytes_per_s
+    """Metrics of a profile: peaks, bandwidths and ridge points."""
+    metrics, dram = [], device.dram.bandwidth_bytes_per_s
     for roof in ceilings(device):
         compute, measured = roof.kind == COMPUTE, ", measured" * roof.measured
         quantity, unit = ("peak", "FLOP/s") if compute else ("bandwidth", "B/s")
-        found.append(Metric(roof.name, roof.value, f"{quantity}{measured}", unit))
+        metrics.append(Metric(roof.name, roof.value, f"{quantity}{measured}", unit))
         if compute and dram and not measured:
-            found.append(Metric(roof.name, roof.value / dram, "ridge point, DRAM", "FLOP/B"))
+            metrics.append(Metric(roof.name, roof.value / dram, "ridge point, DRAM", "FLOP/B"))
     capacity = device.dram.capacity
-    return [*found, Metric("DRAM", capacity.number, "capacity", "B")] if capacity else found
+    return [*metrics, Metric("DRAM", capacity.number, "capacity", "B")] if capacity else metrics
 
 
 # Algorithms and implementations
@@ -187,32 +190,32 @@ def _as_run_by(w: Workload, name: str, between: Sequence[str]) -> Workload:
     return replace(w, attention=attention, implementation=name)
 
 
-def _on_one(asked: ComparisonSection, scope: Scope, changed: _Changed) -> Operands:
-    """Both on one device. Kernels differ in their time: what is not predicted of both has a warning in place of a verdict."""
-    between = asked.between
-    if not asked.workloads:
+def _on_one(section: ComparisonSection, scope: Scope, changed: _Changed) -> Operands:
+    """Both sides on one device. Points without a prediction on both sides get a warning in place of a verdict."""
+    between = section.between
+    if not section.workloads:
         raise UsageError(f"{between[0]} against {between[1]} on which workload?", "such as: --attention 'n=4096 d=64 heads=16 batch=8'")
-    if asked.device is None:
+    if section.device is None:
         raise UsageError(f"{between[0]} against {between[1]} on which device?", "such as: --hardware h200")
-    found, predicted = scope.device(asked.device), changed is _as_run_by
-    made = [(name, _Points.of([changed(w, name, between) for w in asked.workloads], found, scope)) for name in between]
-    before, after = ([_plainly(point) for point in own.points] for _, own in made)
+    device, predicted = scope.device(section.device), changed is _as_run_by
+    sides = [(name, _Points.of([changed(w, name, between) for w in section.workloads], device, scope)) for name in between]
+    before, after = ([_plainly(point) for point in points.points] for _, points in sides)
     notes, warnings = list[str](), list[str]()
-    for name, own in made:
-        notes += [] if predicted else own.missing
-        warnings += [*(f"{name}: {missing}" for missing in own.missing if predicted), *own.cannot]
+    for name, points in sides:
+        notes += [] if predicted else points.missing
+        warnings += [*(f"{name}: {missing}" for missing in points.missing if predicted), *points.cannot]
     if predicted:
-        known = {point.name for point in before if point.predicted} & {point.name for point in after if point.predicted}
-        before, after = ([point for point in points if point.name in known] for points in (before, after))
-    chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
+        both_predicted = {point.name for point in before if point.predicted} & {point.name for point in after if point.predicted}
+        before, after = ([point for point in points if point.name in both_predicted] for points in (before, after))
+    chart = roofline(device, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {device.name}")
     first, other = (Compared(name, _metrics(points, chart)) for name, points in zip(between, (before, after), strict=True))
     return Operands(first, other, chart if chart.points else None, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
 
 
 def _plainly(point: RooflinePoint) -> RooflinePoint:
-    """Without the algorithm in its name: the two operands' points have one name."""
-    series, comma, rest = point.name.partition(", ")
-    return replace(point, name=rest if comma and series == point.group else point.name)
+    """``point`` without the algorithm in its name, so that the points of both sides have one name."""
+    series, comma, following = point.name.partition(", ")
+    return replace(point, name=following if comma and series == point.group else point.name)
 
 
 SECTION = ComparisonSection

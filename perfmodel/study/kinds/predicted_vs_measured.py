@@ -1,4 +1,4 @@
-"""Predictions against the measurements that they were not fitted to, and measurements against their bounds."""
+"""Predictions beside measurements that no fit saw, and measurements beside their bounds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from perfmodel.study.schema import Options, Scope
 from perfmodel.validation.compare import RecordGroup, RecordRow, groups
 
 BAND = (0.1, 0.9)
-"""Quantiles of measured / predicted between which the band lies: it holds 80 % of the measurements."""
+"""Quantiles of measured / predicted at the ends of the band, which holds 80 % of the measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedVsMeasuredSection(Options):
-    """``records``: which are compared. ``shown``: at most so many stand in the picture; figures are of all of them."""
+    """Predictions beside ``records``. ``shown``: most points in the picture; figures are over all records."""
 
     records: RecordChoice
     shown: int = 80
@@ -26,10 +26,10 @@ class PredictedVsMeasuredSection(Options):
     caption: str = ""
 
     def build(self, scope: Scope) -> Report:
-        """The scatter, and a row per group."""
+        """The report: a scatter chart, and a row per group."""
         rows = rows_of(self.records, scope)
         by_device = len({row.record.hardware for row in rows}) > 1
-        found, title = groups(rows, by_device), self.title or "predicted against measured"
+        record_groups, title = groups(rows, by_device), self.title or "predicted against measured"
         predicted = [row for row in rows if row.prediction is not None]
         missing = sorted(row.reason for row in rows if row.prediction is None)
         notes = [f"{missing.count(reason)} records are not predicted: {reason}." for reason in dict.fromkeys(missing)]
@@ -37,19 +37,19 @@ class PredictedVsMeasuredSection(Options):
             notes.append(f"{title}: {len(rows)} records, evenly chosen from those of every group that meet the conditions.")
         if len(predicted) > self.shown:
             notes.append(f"The picture shows {self.shown} of {len(predicted)} measurements, evenly chosen; the figures are of all.")
-        whole = RecordGroup(title, "", rows)
-        said = [_sentence(title, whole, len(predicted))]
-        charts: list[Chart] = [self._scatter(title, found, by_device)] if predicted else []
-        tables = [_table(title, found, by_device)]
-        return Report("", said, [], notes, charts=charts, data_tables=tables, figures=_figures(title, whole), reasons=said)
+        all_records = RecordGroup(title, "", rows)
+        sentences = [_sentence(title, all_records, len(predicted))]
+        charts: list[Chart] = [self._scatter(title, record_groups, by_device)] if predicted else []
+        tables = [_table(title, record_groups, by_device)]
+        return Report("", sentences, [], notes, charts=charts, data_tables=tables, figures=_figures(title, all_records), reasons=sentences)
 
-    def _scatter(self, title: str, found: Sequence[RecordGroup], by_device: bool) -> ScatterChart:
-        """Pairs of measured and predicted time, by group; the band is of all of them."""
-        ratios = [row.record.time_s.median / row.prediction.seconds for group in found for row in group.rows if row.prediction]
+    def _scatter(self, title: str, record_groups: Sequence[RecordGroup], by_device: bool) -> ScatterChart:
+        """Chart of measured and predicted times by group, with one band over all."""
+        ratios = [row.record.time_s.median / row.prediction.seconds for group in record_groups for row in group.rows if row.prediction]
         low, high = (quantile(ratios, share) for share in BAND)
         pairs = [
             Pair(row_name(row), row.record.time_s.median, row.prediction.seconds, row_group(row) + f", {row.record.hardware}" * by_device)
-            for row in thinned([[row for row in group.rows if row.prediction] for group in found], self.shown)
+            for row in thinned([[row for row in group.rows if row.prediction] for group in record_groups], self.shown)
         ]
         return ScatterChart(title, pairs, "s", low, high, self.caption)
 
@@ -59,11 +59,11 @@ def _error(row: RecordRow) -> float | None:
 
 
 def _covered(group: RecordGroup) -> float | None:
-    found = [row.covered for row in group.rows if row.covered is not None]
-    return sum(found) / len(found) if found else None
+    covered = [row.covered for row in group.rows if row.covered is not None]
+    return sum(covered) / len(covered) if covered else None
 
 
-def _table(title: str, found: Sequence[RecordGroup], by_device: bool) -> DataTable:
+def _table(title: str, record_groups: Sequence[RecordGroup], by_device: bool) -> DataTable:
     columns: list[tuple[Column, Callable[[RecordGroup], Value]]] = [
         (Column("group", "group"), lambda group: group.name),
         *[(Column("device", "device"), lambda group: group.hardware)] * by_device,
@@ -75,25 +75,25 @@ def _table(title: str, found: Sequence[RecordGroup], by_device: bool) -> DataTab
         (Column("worst", "worst", "share"), lambda group: group.quantile(1.0, _error)),
         (Column("covered", "in the interval", "share"), _covered),
     ]
-    return DataTable.of(f"{title}, by group", found, columns)
+    return DataTable.of(f"{title}, by group", record_groups, columns)
 
 
-def _figures(title: str, whole: RecordGroup) -> list[Figure]:
-    """Errors, and how many measurements lie in the interval."""
-    found = {f"{words} error, {title}": whole.quantile(share, _error) for words, share in (("median", 0.5), ("90 %", 0.9))}
-    found[f"in the 80 % interval, {title}"] = _covered(whole)
-    return [Figure(label, f"{value:.1%}") for label, value in found.items() if value is not None]
+def _figures(title: str, all_records: RecordGroup) -> list[Figure]:
+    """Figures: errors, and the share of measurements in the interval."""
+    errors = {f"{words} error, {title}": all_records.quantile(share, _error) for words, share in (("median", 0.5), ("90 %", 0.9))}
+    errors[f"in the 80 % interval, {title}"] = _covered(all_records)
+    return [Figure(label, f"{value:.1%}") for label, value in errors.items() if value is not None]
 
 
-def _sentence(title: str, whole: RecordGroup, predicted: int) -> str:
-    count = whole.violations
+def _sentence(title: str, all_records: RecordGroup, predicted: int) -> str:
+    count = all_records.violations
     beaten = f"VIOLATION: {count} are faster than their lower bound" if count else "none is faster than its lower bound"
-    median, most = (whole.quantile(share, _error) for share in (0.5, 0.9))
+    median, p90 = (all_records.quantile(share, _error) for share in (0.5, 0.9))
     if median is None:
-        return f"{title}: none of {len(whole.rows)} measurements is predicted; {beaten}."
+        return f"{title}: none of {len(all_records.rows)} measurements is predicted; {beaten}."
     return (
         f"{title}: {predicted} measurements are predicted within {median:.1%} in the median and "
-        f"{most:.1%} for nine in ten; {_covered(whole):.0%} lie in the 80 % interval; {beaten}."
+        f"{p90:.1%} for nine in ten; {_covered(all_records):.0%} lie in the 80 % interval; {beaten}."
     )
 
 

@@ -1,4 +1,4 @@
-"""A serving engine on some GPUs: the front of tokens a second of a GPU and of a user over layouts and users, and the best in limits."""
+"""A search over layouts and users of serving engines: the front of tokens/s per GPU and per user, and the best within limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfmodel.study.schema import Options, Scope
 
 @dataclass(frozen=True, slots=True)
 class ServingSection(Options):
-    """``model`` under ``engines`` on up to ``gpus`` of each of ``devices``; limits as typed, such as 500ms."""
+    """``model`` served by ``engines`` on up to ``gpus`` of each of ``devices``; limits are written as 500ms."""
 
     devices: list[str]
     model: str
@@ -33,31 +33,31 @@ class ServingSection(Options):
     title: str = ""
 
     def build(self, scope: Scope) -> Report:
-        """A front, a row per point and what is best, of each device."""
+        """The report: a front, a row per point, and the best candidate of each device."""
         if not self.engines:
             raise UsageError("engines: name at least one", "such as vllm")
-        same = {one.name: getattr(self, one.name) for one in fields(ServeQuestion) if hasattr(self, one.name)}
-        asked = ServeQuestion(self.model, search=True, **same)
-        found = [searched(asked, device, self.engines, scope.fallbacks) for device in scope.some_devices(self.devices)]
-        known = [(one, one.found.chosen) for one in found if one.found.chosen is not None]
-        best = [(one.device.name, verdict(one, chosen)[0]) for one, chosen in known]
-        shown = [figure for one, chosen in known[:1] for figure in figures(one, chosen)[1:]]
-        drawn, leader = [picture(one.found, one.found.chosen) for one in found], found[0]
-        front = (f"{tokens(one.tokens_per_s_gpu)} per GPU at {tokens(one.tokens_per_s_user)} per user" for one in _ends(leader))
+        values = {field_.name: getattr(self, field_.name) for field_ in fields(ServeQuestion) if hasattr(self, field_.name)}
+        question = ServeQuestion(self.model, search=True, **values)
+        searches = [searched(question, device, self.engines, scope.fallbacks) for device in scope.some_devices(self.devices)]
+        chosen_of = [(search, search.result.chosen) for search in searches if search.result.chosen is not None]
+        best = [(search.device.name, verdict(search, chosen)[0]) for search, chosen in chosen_of]
+        top_figures = [figure for search, chosen in chosen_of[:1] for figure in figures(search, chosen)[1:]]
+        drawn, leader = [picture(search.result, search.result.chosen) for search in searches], searches[0]
+        front = (f"{tokens(point.tokens_per_s_gpu)} per GPU at {tokens(point.tokens_per_s_user)} per user" for point in _ends(leader))
         asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
         return Report(
             "",
-            [f"On {a_device(name)}, {said[0].lower()}{said[1:]}" for name, said in best],
+            [f"On {a_device(name)}, {sentence[0].lower()}{sentence[1:]}" for name, sentence in best],
             [],
             charts=[*drawn],
-            data_tables=[self._table(found)],
-            figures=shown,
-            reasons=[f"{name}: {said}" for name, said in best],
+            data_tables=[self._table(searches)],
+            figures=top_figures,
+            reasons=[f"{name}: {sentence}" for name, sentence in best],
             assumptions=[f"{asked_for}; prompts of {self.isl:,} tokens, answers of {self.osl:,}."],
-            sensitivity=[f"Other limits: the front goes from {' to '.join(front)}."] * bool(leader.found.front),
+            sensitivity=[f"Other limits: the front goes from {' to '.join(front)}."] * bool(leader.result.front),
         )
 
-    def _table(self, found: list[Searched]) -> DataTable:
+    def _table(self, searches: list[Searched]) -> DataTable:
         columns: list[tuple[Column, Callable[[tuple[Searched, Candidate]], Value]]] = [
             (Column("device", "device"), lambda row: row[0].device.name),
             (Column("engine", "engine"), lambda row: row[1].engine),
@@ -68,13 +68,13 @@ class ServingSection(Options):
             (Column("ttft_s", "first token", "s"), lambda row: row[1].ttft_s),
             (Column("tpot_s", "each after it", "s"), lambda row: row[1].tpot_s),
         ]
-        return DataTable.of(self.title or "front", [(one, point) for one in found for point in one.found.front], columns)
+        return DataTable.of(self.title or "front", [(search, point) for search in searches for point in search.result.front], columns)
 
 
 def _ends(searched: Searched) -> list[Candidate]:
-    """The points of the front with most tokens per second of a GPU and of a user."""
-    front = searched.found.front
-    return [max(front, key=key) for key in (lambda one: one.tokens_per_s_gpu, lambda one: one.tokens_per_s_user)] if front else []
+    """The points of the front with the most tokens/s per GPU and per user."""
+    front = searched.result.front
+    return [max(front, key=key) for key in (lambda point: point.tokens_per_s_gpu, lambda point: point.tokens_per_s_user)] if front else []
 
 
 SECTION = ServingSection

@@ -1,4 +1,4 @@
-"""Memory of a training step: what is held, what waits for the backward pass, against the capacity of devices."""
+"""Memory of training steps beside the capacity of devices."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from perfmodel.transformer.training.memory import MemoryResult, evaluate
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun(Options, MemoryQuestion):
-    """A training step of ``model``; ``name``: how it is called in the report."""
+    """A training step of ``model``; ``name``: its name in the report."""
 
     name: str = ""
     model: str = field(kw_only=True)
 
     def evaluate(self, device: Device) -> tuple[str, MemoryResult]:
-        """Title of the run, and the memory that it takes on ``device``."""
+        """The title of the run, and its memory on ``device``."""
         check_no_device("runs", self)
-        asked = MemoryQuestion(self.model).updated(self.given())
-        asked.check_read()
-        training = asked.training(find_model(self.model))
+        question = MemoryQuestion(self.model).updated(self.given())
+        question.check_read()
+        training = question.training(find_model(self.model))
         return self.name or f"{self.model} b {training.batch} n {training.n}", evaluate(training, device, self.implementation)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingMemorySection(Options):
-    """``runs`` on one of their GPUs, the fullest; capacities of ``devices`` beside them."""
+    """Memory of ``runs`` on their fullest GPU, beside the capacities of ``devices``."""
 
     devices: list[str]
     runs: list[TrainingRun] = field(default_factory=list)
@@ -45,14 +45,14 @@ class TrainingMemorySection(Options):
     caption: str = ""
 
     def build(self, scope: Scope) -> Report:
-        """Bars of what the peak is made of."""
+        """The report: a bar per run with the parts of its peak."""
         devices = scope.some_devices(self.devices)
         if not self.runs:
             raise UsageError("runs: name at least one step", "such as - {model: gpt2}")
-        found = [run.evaluate(devices[0]) for run in self.runs]
+        results = [run.evaluate(devices[0]) for run in self.runs]
         limits = [Limit(device.name, device.dram.capacity.number) for device in devices if device.dram.capacity]
         title = self.title or "memory of a training step"
-        bars = [Bar(name, list(_parts(one).items())) for name, one in found]
+        bars = [Bar(name, list(_parts(result).items())) for name, result in results]
         columns: list[tuple[Column, Callable[[_Found], Value]]] = [
             (Column("run", "run"), lambda row: row[0]),
             *((Column(part, part, "B"), partial(_part, part)) for part in PARTS),
@@ -60,14 +60,16 @@ class TrainingMemorySection(Options):
             (Column("moment", "reached in"), lambda row: row[1].peak.moment.title),
             (Column("largest", f"sequences that fit {devices[0].name}", "count"), lambda row: row[1].largest),
         ]
-        sentences = [_sentence(name, one, limits) for name, one in found]
-        drawn, table = BarChart(title, "B", bars, limits, self.caption), DataTable.of(title, found, columns)
-        counts = {limit.label: sum(one.peak.bytes <= limit.value for _, one in found) for limit in limits}
-        largest, least = (end(found, key=lambda pair: pair[1].peak.bytes) for end in (max, min))
+        sentences = [_sentence(name, result, limits) for name, result in results]
+        drawn, table = BarChart(title, "B", bars, limits, self.caption), DataTable.of(title, results, columns)
+        counts = {limit.label: sum(result.peak.bytes <= limit.value for _, result in results) for limit in limits}
+        largest, smallest = (end(results, key=lambda pair: pair[1].peak.bytes) for end in (max, min))
         fits = " and ".join(f"{count} fit the {short_name(name)}" for name, count in counts.items())
-        answer = f"Of {len(found)} steps {fits or 'all have a peak'}; {largest[0]} needs most, {text(largest[1].peak.bytes, 'B')}."
-        figures = [Figure(f"{word}, {name}", text(one.peak.bytes, "B")) for word, (name, one) in (("most", largest), ("least", least))]
-        figures += [Figure(f"fit {name}", f"{count} of {len(found)}") for name, count in counts.items()]
+        answer = f"Of {len(results)} steps {fits or 'all have a peak'}; {largest[0]} needs most, {text(largest[1].peak.bytes, 'B')}."
+        figures = [
+            Figure(f"{word}, {name}", text(result.peak.bytes, "B")) for word, (name, result) in (("most", largest), ("least", smallest))
+        ]
+        figures += [Figure(f"fit {name}", f"{count} of {len(results)}") for name, count in counts.items()]
         return Report(self.title, [answer, *sentences], [], charts=[drawn], data_tables=[table], figures=figures, reasons=sentences)
 
 
@@ -75,11 +77,11 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "temporary")
 _Found = tuple[str, MemoryResult]
 
 
-def _parts(one: MemoryResult) -> dict[str, int | float]:
-    """What the peak holds; they add up to it."""
-    peak = one.peak
-    held = (peak.state.weights, peak.gradients, peak.state.optimizer, peak.activations)
-    parts: dict[str, int | float] = dict(zip(PARTS, (*held, peak.bytes - sum(held)), strict=True))
+def _parts(result: MemoryResult) -> dict[str, int | float]:
+    """The parts of the peak, which add up to it."""
+    peak = result.peak
+    parts_of_peak = (peak.state.weights, peak.gradients, peak.state.optimizer, peak.activations)
+    parts: dict[str, int | float] = dict(zip(PARTS, (*parts_of_peak, peak.bytes - sum(parts_of_peak)), strict=True))
     return parts if parts["temporary"] > 0 else {name: size for name, size in parts.items() if name != "temporary"}
 
 
@@ -87,11 +89,11 @@ def _part(name: str, row: _Found) -> Value:
     return _parts(row[1]).get(name)
 
 
-def _sentence(name: str, one: MemoryResult, limits: Sequence[Limit]) -> str:
-    parts = _parts(one)
+def _sentence(name: str, result: MemoryResult, limits: Sequence[Limit]) -> str:
+    parts = _parts(result)
     most = max(parts, key=lambda part: parts[part])
-    fits = ", ".join(f"{'fits' if one.peak.bytes <= limit.value else 'does not fit'} {limit.label}" for limit in limits)
-    return f"{name} peaks at {text(one.peak.bytes, 'B')}, {parts[most] / one.peak.bytes:.0%} of it {most}" + (f"; {fits}." if fits else ".")
+    fits = ", ".join(f"{'fits' if result.peak.bytes <= limit.value else 'does not fit'} {limit.label}" for limit in limits)
+    return f"{name} peaks at {text(result.peak.bytes, 'B')}, {parts[most] / result.peak.bytes:.0%} of it {most}{'; ' * bool(fits)}{fits}."
 
 
 SECTION = TrainingMemorySection
