@@ -22,11 +22,11 @@ __version__ = "0.1.0"
 
 __all__ = ["Report", "Result", "__version__", "answer", "api", "attention", "capture", "compare_attention", "sweep"]  # noqa: F405
 _FROM = {"Report": "report.document", "Result": "result", "answer": "api", "capture": "program.capture", "compare_attention": "api"}
-"""Where a public name is from that is no command."""
+"""Modules of public names that are no commands."""
 
 
 def __getattr__(name: str) -> Any:
-    """What is loaded only when asked for: a class, a module, or the function of a command."""
+    """A public name, loaded when it is first used: a class, a module, or the function of a command."""
     if name in _FROM:
         return getattr(import_module(f"{__name__}.{_FROM[name]}"), name)
     if name == "api" or (_is_command(name) and find_spec(f"{__name__}.{name}")):  # such a module can be called

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from perfmodel.sweep.table import RowTable
 
 MOST_BYTES = 1 << 32
-"""Largest size of a sweep's columns in memory, unless the caller allows more."""
+"""Default limit in bytes for a sweep's columns in memory."""
 
 
 def result(command: str, /, *places: Any, **options: Any) -> Result:
@@ -89,14 +89,14 @@ def function(name: str) -> Callable[..., Any]:
 def _function(name: str, app: Typer) -> Callable[..., Result]:
     from perfmodel.commands._python import help_of, signature_of
 
-    def asked(*places: Any, **options: Any) -> Result:
+    def command_function(*places: Any, **options: Any) -> Result:
         return result(name, *places, **options)
 
-    asked.__name__ = asked.__qualname__ = name
-    asked.__module__ = "perfmodel"
-    asked.__signature__ = signature_of(app, Result)  # type: ignore[attr-defined]
-    asked.__doc__ = help_of(app, name)
-    return asked
+    command_function.__name__ = command_function.__qualname__ = name
+    command_function.__module__ = "perfmodel"
+    command_function.__signature__ = signature_of(app, Result)  # type: ignore[attr-defined]
+    command_function.__doc__ = help_of(app, name)
+    return command_function
 
 
 def compare_attention(*, hardware: str | Device | None = None, implementation: str | None = None, **options: Any) -> Comparison:
@@ -121,16 +121,16 @@ def compare_attention(*, hardware: str | Device | None = None, implementation: s
     from perfmodel.sweep.values import scalar
     from perfmodel.timing.select_kernel import answered
 
-    [asked] = from_python([AttentionQuestion], {name: scalar(value) for name, value in options.items()}, "attention")
+    [question] = from_python([AttentionQuestion], {name: scalar(value) for name, value in options.items()}, "attention")
     if hardware is not None and not isinstance(hardware, (str, Device)):
         raise UsageError(f"hardware is {hardware!r:.40}", "give a device's name, the path of a profile, or a Device")
     device = hardware if isinstance(hardware, Device) else device_named(DEFAULT_DEVICE if hardware is None else hardware)
-    comparison: Comparison = asked.compare(device)
+    comparison: Comparison = question.compare(device)
     named = converted("implementation", "str", implementation)
     if named is None:
         return comparison
-    launched, known, _ = answered(comparison, named, calibrated_devices)
-    return replace(launched, predictions=known)
+    launched, predictions, _ = answered(comparison, named, calibrated_devices)
+    return replace(launched, predictions=predictions)
 
 
 class Columns(Mapping[str, Any]):
@@ -142,7 +142,7 @@ class Columns(Mapping[str, Any]):
 
     def __init__(self, table: RowTable, left_out: Mapping[str, int], excluded: int) -> None:
         self._table, self.left_out, self.excluded = table, dict(left_out), excluded
-        self.units = {one.name: one.unit for one in table.fields}
+        self.units = {field_.name: field_.unit for field_ in table.fields}
         self._decoded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -158,7 +158,7 @@ class Columns(Mapping[str, Any]):
         return iter(self.units)
 
     def __len__(self) -> int:
-        """How many columns there are."""
+        """Number of columns."""
         return len(self.units)
 
     def to_frame(self) -> DataFrame:
@@ -175,7 +175,7 @@ class Columns(Mapping[str, Any]):
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._table.rows
 
     def codes(self, name: str) -> tuple[Any, tuple[str, ...]]:
@@ -183,10 +183,10 @@ class Columns(Mapping[str, Any]):
 
         KeyError for a column of numbers, or none.
         """
-        one = next((one for one in self._table.fields if one.name == name), None)
-        if one is None or not one.words:
+        field_ = next((candidate for candidate in self._table.fields if candidate.name == name), None)
+        if field_ is None or not field_.words:
             raise KeyError(name)
-        return self._table.column(name), one.words
+        return self._table.column(name), field_.words
 
     def __repr__(self) -> str:
         return f"<{self.rows:,} rows of {', '.join(self.units)}>"
@@ -233,8 +233,8 @@ def sweep(
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
-    """``value`` as several texts; UsageError if it is none."""
-    found = tuple(value) if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping)) else (value,)
-    for one in found:
-        check_type(name, one, isinstance(one, str), "a text or a list of texts")
-    return found
+    """``value`` as a tuple of texts; UsageError if it is neither a text nor several."""
+    values = tuple(value) if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping)) else (value,)
+    for text in values:
+        check_type(name, text, isinstance(text, str), "a text or a list of texts")
+    return values

@@ -1,4 +1,4 @@
-"""Find device profiles, workload configurations, models and systems by name, and read them."""
+"""The catalog of device profiles, models, systems, engines and configurations: finds them by name and reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Model = TypeVar("_Model")
 
 
 def data_folder(name: str) -> Path:
-    """``hardware_specs`` or ``configs``: inside an installed package, beside it in a source tree."""
+    """The folder ``hardware_specs`` or ``configs``: inside an installed package, beside it in a source tree."""
     inside = _PACKAGE / "_data" / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
@@ -42,38 +42,38 @@ def device_ids() -> list[str]:
 def find_device(name: str, option: str = "--hardware") -> Device:
     """The device that ``name`` means: an id, a short name, whole hyphen-separated words of exactly one id, or a path to a profile.
 
-    Where the words are those of several, and one of these alone is an SXM module, it is that one: ``h100`` is no PCIe card. ``option``:
-    what messages begin with.
+    If the words fit several devices of which only one is an SXM module, it is that one: ``h100`` is no PCIe card. ``option`` begins error
+    messages.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return load_device(Path(name))
     ids = device_ids()
     words = sorted({*ids, *"-".join(ids).split("-")})
-    found = short_name(name) or _meant(
+    device_id = short_name(name) or _meant(
         name, ids, f"{option}: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'"
     )
-    return _shipped_device(data_folder("hardware_specs") / f"{found}.yaml")
+    return _shipped_device(data_folder("hardware_specs") / f"{device_id}.yaml")
 
 
 MODULE = "sxm"
-"""The form that the name of a GPU of a data centre means, where it does not say."""
+"""The form of a data-centre GPU that a name without a form means."""
 
 
 def _meant(
     name: str, known: list[str], option: str, kind: str, file: str, words: list[str] | None = None, otherwise: str | None = None
 ) -> str:
-    """The one of ``known`` that ``name`` means: itself, or the only one with all its hyphen-separated words, two of which may be one; of
-    several the one whose words all others have too: ``rtx-3090`` is no Ti.
+    """The entry of ``known`` that ``name`` means: itself, or the only one with all its hyphen-separated words, of which two may be joined.
+    Of several, it is the one whose words all others contain: ``rtx-3090`` is no Ti.
 
-    UsageError begins with ``option`` and suggests the nearest of ``words``, else says ``otherwise``, or to give the path of a ``file``.
+    The UsageError begins with ``option``. It suggests the nearest of ``words``, or else ``otherwise``, or the path of a ``file``.
     """
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    asked, parts = set(wanted.split("-")), {one: one.split("-") for one in known}
-    matches = [wanted] if wanted in known else [one for one in known if asked <= set(parts[one])]
-    matches = matches or [one for one in known if asked <= {*parts[one], *map("".join, pairwise(parts[one]))}]
-    modules = [one for one in matches if MODULE in one.split("-")]
+    wanted_words, parts = set(wanted.split("-")), {entry: entry.split("-") for entry in known}
+    matches = [wanted] if wanted in known else [entry for entry in known if wanted_words <= set(parts[entry])]
+    matches = matches or [entry for entry in known if wanted_words <= {*parts[entry], *map("".join, pairwise(parts[entry]))}]
+    modules = [match for match in matches if MODULE in match.split("-")]
     matches = modules if len(modules) == 1 and wanted not in ("", "nvidia") else matches
-    plain = [one for one in matches if all(set(parts[one]) <= set(parts[other]) for other in matches)]
+    plain = [match for match in matches if all(set(parts[match]) <= set(parts[other]) for other in matches)]
     matches = plain if wanted and len(plain) == 1 else matches
     if not matches or not wanted:
         hint = suggest(wanted, words or known, otherwise)
@@ -84,7 +84,9 @@ def _meant(
 
 
 def _trusted(path: Path, built: Callable[[Any], _Model], checked: Callable[[Path], _Model]) -> _Model:
-    """The content of a shipped file as ``built``, which checks nothing; ``checked`` where someone has edited it, to say what is wrong."""
+    """The content of a shipped file, made by ``built``, which checks nothing. If that fails, because the file was edited, ``checked`` says
+    why.
+    """
     try:
         return built(read_yaml(path)[0])
     except (AttributeError, DataError, KeyError, TypeError):
@@ -103,7 +105,7 @@ def _is_calibrated(path: Path, changed: int) -> bool:
 
 
 def load_device(path: Path) -> Device:
-    """The profile in ``path``, validated, its calibrations too."""
+    """The profile in ``path``, validated with its calibrations."""
     from perfmodel.core.sanity import validated
 
     device = validated_section(path, (), validated)
@@ -123,7 +125,7 @@ def _shipped_device(path: Path) -> Device:
 
 @cache
 def _read_once(path: Path, changed: int) -> Device:
-    """The profile in ``path``; ``changed``: when it was, so that an edited one is read again."""
+    """The profile in ``path``. ``changed``: time of its last change, so that an edited file is read again."""
     from perfmodel.core.hardware import trusted
 
     return _trusted(path, trusted, load_device)
@@ -173,9 +175,9 @@ def find_model(name: str) -> ModelSpec:
         return load_model(Path(name))
     from perfmodel.transformer.hf import spec
 
-    found = _meant(name, model_names(), "", "model", "a config.json")
-    path = data_folder("configs") / "models" / f"{found}.yaml"
-    return _trusted(path, lambda raw: spec(raw["config"], found, raw["source"]), load_model)
+    known_name = _meant(name, model_names(), "", "model", "a config.json")
+    path = data_folder("configs") / "models" / f"{known_name}.yaml"
+    return _trusted(path, lambda raw: spec(raw["config"], known_name, raw["source"]), load_model)
 
 
 def load_model(path: Path) -> ModelSpec:
@@ -187,9 +189,9 @@ def load_model(path: Path) -> ModelSpec:
     if not os.path.lexists(path):
         raise DataError(f"{path}: No such file", "give the path of a config.json, or a model's name, such as llama-3-8b")
     if path.suffix == ".json":
-        raw, beside = read_json(path), path.with_name("hf_quant_config.json")
-        if isinstance(raw, dict) and "quantization_config" not in raw and path.stem == "config" and beside.is_file():
-            raw["quantization_config"] = read_json(beside)
+        raw, quantization_path = read_json(path), path.with_name("hf_quant_config.json")
+        if isinstance(raw, dict) and "quantization_config" not in raw and path.stem == "config" and quantization_path.is_file():
+            raw["quantization_config"] = read_json(quantization_path)
     else:
         document = read_yaml(path)[0]
         if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
@@ -220,13 +222,13 @@ def find_system(name: str) -> System:
 
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return checked(Path(name))
-    found = _meant(name, system_names(), "--system: ", "system", "a file, ending in .yaml")
-    return _trusted(data_folder("configs") / "systems" / f"{found}.yaml", trusted, checked)
+    known_name = _meant(name, system_names(), "--system: ", "system", "a file, ending in .yaml")
+    return _trusted(data_folder("configs") / "systems" / f"{known_name}.yaml", trusted, checked)
 
 
 def system_of(device: str) -> System | None:
     """The shipped system of devices with this id; None if there is none."""
-    return next((found for name in system_names() if (found := find_system(name)).device == device), None)
+    return next((system for name in system_names() if (system := find_system(name)).device == device), None)
 
 
 # Engines
@@ -251,22 +253,22 @@ def find_engine(name: str) -> Engine:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return checked(Path(name))
     name = ENGINE_ALIASES.get(name.lower(), name)
-    found = _meant(name, engine_names(), "--engine: ", "engine", "a file, ending in .yaml")
-    return _trusted(data_folder("configs") / "engines" / f"{found}.yaml", lambda raw: known(trusted(raw)), checked)
+    known_name = _meant(name, engine_names(), "--engine: ", "engine", "a file, ending in .yaml")
+    return _trusted(data_folder("configs") / "engines" / f"{known_name}.yaml", lambda raw: known(trusted(raw)), checked)
 
 
 @cache
 def implementations() -> dict[str, set[str]]:
-    """Implementations that a shipped profile has calibrations of, by workload."""
+    """Implementations with calibrations in shipped profiles, by workload."""
     from perfmodel.timing.implementations import calibrated_as, listed
 
-    found: dict[str, set[str]] = {}
+    by_workload: dict[str, set[str]] = {}
     for device in calibrated_devices():
         for block in device.calibration:
-            found.setdefault(block.workload, set()).add(block.implementation)
-    for known in found.values():
-        known |= {name for name in listed() if not known.isdisjoint(calibrated_as(name))}
-    return found
+            by_workload.setdefault(block.workload, set()).add(block.implementation)
+    for names in by_workload.values():
+        names |= {name for name in listed() if not names.isdisjoint(calibrated_as(name))}
+    return by_workload
 
 
 ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp"}

@@ -39,7 +39,7 @@ _device = cache(find_device)
 
 @dataclass(frozen=True, slots=True)
 class ClaimInput:
-    """What goes into an expression, and where it is from: given, or read off a device profile."""
+    """An input of an expression and its source: given, or from a device profile."""
 
     symbol: str
     meaning: str
@@ -47,19 +47,19 @@ class ClaimInput:
     source: str
 
 
-def _input(name: str, given: Any) -> ClaimInput:
-    """``given``: a number, or an expression for (profile, meaning, Quantity)."""
+def _input(name: str, raw: Any) -> ClaimInput:
+    """The input ``name`` from ``raw``: a number, or an expression for (profile, meaning, Quantity)."""
     symbol, meaning = _file()["symbols"].get(name, (name, ""))
-    if not isinstance(given, str):
-        return ClaimInput(symbol, meaning, given, "given")
-    profile, meaning, quantity = evaluate(given, {})
+    if not isinstance(raw, str):
+        return ClaimInput(symbol, meaning, raw, "given")
+    profile, meaning, quantity = evaluate(raw, {})
     return ClaimInput(symbol, meaning, quantity.number, _device(profile).origin(quantity))
 
 
 # Expressions
 
 
-_BUILTINS = {one.__name__: one for one in (float, int, len, max, range, sum, zip)}
+_BUILTINS = {function_.__name__: function_ for function_ in (float, int, len, max, range, sum, zip)}
 
 
 @cache
@@ -73,21 +73,21 @@ def _file() -> dict[str, Any]:
 
 @cache
 def names() -> dict[str, Any]:
-    """What an expression may name besides its inputs: parts of the package, constants, and functions of the file."""
+    """Names that an expression may use besides its inputs: parts of the package, constants, and functions of the file."""
     content, lines = _read()
     parts = {name: resolve_name(path) for name, path in content["names"].items()}
-    found = {**_BUILTINS, "device": _device, **content["constants"], **parts}
+    namespace = {**_BUILTINS, "device": _device, **content["constants"], **parts}
     for section, functions in content["functions"].items():
         for signature, body in functions.items():
             line = lines["functions", section, signature, "is"]
-            made = function(signature, body["is"], found, f"line {line}, {signature}")
-            made.__module__, made.__doc__ = f"{__name__}.{section}", body["what"]
-            found[made.__name__] = cache(made) if body.get("cached") else made
-    return found
+            defined = function(signature, body["is"], namespace, f"line {line}, {signature}")
+            defined.__module__, defined.__doc__ = f"{__name__}.{section}", body["what"]
+            namespace[defined.__name__] = cache(defined) if body.get("cached") else defined
+    return namespace
 
 
 def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
-    """``expression`` over ``names``, with ``values`` for its inputs.
+    """The value of ``expression`` over ``names``, with ``values`` for its inputs.
 
     >>> evaluate("standard_forward(n, d)", {"n": 1024, "d": 64})
     4456448
@@ -96,7 +96,7 @@ def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """What the docstring of ``function`` gives as its source, else the first line of it.
+    """The source in the docstring of ``function``, or else the docstring's first line.
 
     >>> from perfmodel.kernels.attention.algorithms import standard
     >>> source_of(standard.forward)
@@ -113,9 +113,9 @@ def source_of(function: Callable[..., Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A number of the project beside the claimed one, in base units; ``agrees`` is None where none is claimed.
+    """A computed number beside the claimed one, in base units; ``agrees`` is None if none is claimed.
 
-    ``tolerance`` is absolute; ``digits``: how many to show. ``role``: STATED, RELABEL or BEYOND.
+    ``tolerance`` is absolute; ``digits``: digits to show. ``role``: STATED, RELABEL or BEYOND.
     """
 
     what: str
@@ -131,10 +131,11 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``of``: what is computed. ``printed``: the source's number with its unit; ``formula``: its formula; neither: a number beside.
+    """A check of a claim. ``of``: the expression to compute. ``printed``: the source's number with its unit; ``formula``: the source's
+    formula; with neither, the number is only shown.
 
-    A printed number agrees if the computed one lies within half a unit of its last digit, a formula to 1e-9, or either ``within``
-    that share of it. ``at``: inputs other than the claim's. ``unit``: base unit, where the printed one has a prefix or there is none.
+    A printed number agrees if the computed one lies within half a unit of its last digit, a formula to 1e-9, or either ``within`` that
+    share of it. ``at``: inputs that differ from the claim's. ``unit``: base unit, if the printed one has a prefix or there is none.
     """
 
     what: str
@@ -153,7 +154,7 @@ class Check:
         return self.unit or self.printed.partition(" ")[2]
 
     def run(self, inputs: Mapping[str, Number]) -> Computed:
-        """The number computed, and whether it agrees."""
+        """The computed number, and whether it agrees."""
         value, claimed = float(evaluate(self.of, inputs)), self._claimed(inputs)
         tolerance = self._tolerance(claimed)
         agrees = None
@@ -170,7 +171,7 @@ class Check:
         return float(evaluate(self.formula, inputs)) if self.formula else None
 
     def _tolerance(self, claimed: float | None) -> float:
-        """Absolute, in base units; a hair more than half a digit, for rounding of floats."""
+        """Tolerance in base units: slightly more than half a digit, to allow for rounding of floats."""
         if claimed is None or self.relation != "=":
             return 0.0
         if self.within is not None or not self.printed:
@@ -182,7 +183,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """``quote``: words of ``source`` at ``place``; ``substance`` instead where they are condensed or not there. ``why``: what is right."""
+    """A claim. ``quote``: words of ``source`` at ``place``; ``substance``: a summary if there are no such words. ``why``: what is right."""
 
     id: str
     source: str
@@ -195,30 +196,30 @@ class Claim:
 
     @property
     def statement(self) -> str:
-        """The words in quotation marks, or what they come to."""
+        """The quote in quotation marks, or the summary."""
         return f'"{self.quote}"' if self.quote else f"In substance: {self.substance}"
 
     def inputs(self, check: Check | None = None) -> dict[str, ClaimInput]:
         """Inputs of ``check``, or of the claim, by the name that its expressions have for them."""
-        found, changed = {}, check.at if check else {}
-        for name, given in {**self.given, **changed}.items():
+        inputs, changed = {}, check.at if check else {}
+        for name, raw in {**self.given, **changed}.items():
             with self._at(*(("checks", self.checks.index(check)) if check and name in changed else ("given", name))):
-                found[name] = _input(name, given)
-        return found
+                inputs[name] = _input(name, raw)
+        return inputs
 
     @cached_property
     def numbers(self) -> list[Computed]:
-        """What the checks compute."""
+        """The numbers that the checks compute."""
         return [self._run(index, check) for index, check in enumerate(self.checks)]
 
     def _run(self, index: int, check: Check) -> Computed:
-        values = {name: given.value for name, given in self.inputs(check).items()}
+        values = {name: claim_input.value for name, claim_input in self.inputs(check).items()}
         with self._at("checks", index):
             return check.run(values)
 
     @contextmanager
     def _at(self, *place: str | int) -> Iterator[None]:
-        """An expression that cannot be worked out in the block is a DataError with the line of ``place`` in this claim."""
+        """Context that turns a failing expression into a DataError with the line of ``place`` in this claim."""
         try:
             yield
         except FAULTS as error:
@@ -226,24 +227,25 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """One of VERDICTS, from what the checks say."""
+        """One of VERDICTS, from the checks."""
         return verdict_of(self.numbers)
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
-        """What the checks call."""
+        """Names of the functions that the checks call."""
         return list(dict.fromkeys(function for check in self.checks for function in self.functions_of(check)))
 
     def functions_of(self, check: Check) -> list[Callable[..., Any]]:
-        """What the expression of ``check`` calls; an input goes before a function of its name."""
+        """Functions that the expression of ``check`` calls; an input hides a function of its name."""
         named = [names().get(name) for name in names_in(check.of) if name not in self.given and name not in check.at]
         return [value for value in named if isfunction(value)]
 
     def explain(self, check: Check) -> list[FormulaStep]:
         """The number of ``check`` explained: its inputs, then its formula in symbols and in values."""
         trace, source = Trace(), "; ".join(map(source_of, self.functions_of(check))) or self.source
-        named = {name: given for name, given in self.inputs(check).items() if name in names_in(check.of)}
-        result = evaluate(check.of, {name: trace.symbol(one.symbol, one.value, one.meaning, one.source) for name, one in named.items()})
+        named = {name: claim_input for name, claim_input in self.inputs(check).items() if name in names_in(check.of)}
+        symbols = {name: trace.symbol(item.symbol, item.value, item.meaning, item.source) for name, item in named.items()}
+        result = evaluate(check.of, symbols)
         trace.define(check.what, check.base_unit, result, source)
         steps = [replace(step, source=step.source or source) for step in trace.steps.values()]
         if isinstance(result, Traced):
@@ -252,7 +254,9 @@ class Claim:
 
 
 def verdict_of(numbers: Sequence[Computed]) -> str:
-    """Wrong if a number disagrees as stated, unless all agree once relabelled; incomplete if one disagrees beyond what is stated."""
+    """The verdict: wrong if a number disagrees as stated, unless all agree once relabelled; incomplete if one disagrees beyond what is
+    stated.
+    """
     judged = [number for number in numbers if number.agrees is not None]
     agree = {role: [number.agrees for number in judged if number.role == role] for role in (STATED, RELABEL, BEYOND)}
     if not judged:
@@ -274,12 +278,12 @@ def all_claims() -> list[Claim]:
 
 def find_claims(ids: Sequence[str] = (), verdict: str | None = None) -> list[Claim]:
     """The claims of these ``ids`` (all if none is given) that have this ``verdict``; UsageError for an unknown one."""
-    known = {claim.id: claim for claim in all_claims()}
+    by_id = {claim.id: claim for claim in all_claims()}
     for name in ids:
-        if name.upper() not in known:
-            nearest = suggest(name.upper(), list(known), f"ids run from {min(known)} to {max(known)}")
+        if name.upper() not in by_id:
+            nearest = suggest(name.upper(), list(by_id), f"ids run from {min(by_id)} to {max(by_id)}")
             raise UsageError(f"ID: no claim is called {name!r}", nearest)
     if verdict is not None and verdict not in VERDICTS:
         raise UsageError(f"--verdict: unknown verdict {verdict!r}", suggest(verdict, list(VERDICTS)))
-    chosen = [known[name] for name in sorted({name.upper() for name in ids})] if ids else list(known.values())
+    chosen = [by_id[name] for name in sorted({name.upper() for name in ids})] if ids else list(by_id.values())
     return [claim for claim in chosen if verdict in (None, claim.verdict)]

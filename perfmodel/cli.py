@@ -22,9 +22,9 @@ from perfmodel.core.plugins import docstring, module_names
 
 INTERRUPTED = 130
 LONGEST_PATH = 300
-"""Characters of a path that a message repeats whole."""
+"""Longest path that a message repeats whole."""
 LONGEST_LINE = 1000
-"""Characters of a line of a message: what a file holds may be of any length."""
+"""Longest line of a message, as texts from files can be of any length."""
 _HELP = """Analytical performance model for attention and transformers on accelerators.
 
 Start with: perfmodel attention --n 4096 --d 64
@@ -38,7 +38,7 @@ Completion (bash, zsh, fish): eval "$(perfmodel --show-completion bash)" """
 
 
 def command_names() -> list[str]:
-    """Every command, by the name of its file."""
+    """Names of all commands, from their files."""
     return module_names(commands.__path__)
 
 
@@ -46,7 +46,7 @@ def command_app(command: str) -> typer.Typer:
     """The application of a command, in ``commands/`` under its name; UsageError if there is none."""
     name = command.replace("-", "_")
     if name not in command_names():
-        raise UsageError(f"there is no command {command!r}", suggest(command, [one.replace("_", "-") for one in command_names()]))
+        raise UsageError(f"there is no command {command!r}", suggest(command, [name.replace("_", "-") for name in command_names()]))
     module = import_module(f"{commands.__name__}.{name}")
     app: typer.Typer = getattr(module, "app", None) or getattr(module, name)
     return app
@@ -61,8 +61,8 @@ def _summary(name: str) -> str:
 @cache
 def _parser(app: typer.Typer, name: str) -> Any:
     """The command ``app`` under its ``name``."""
-    for one in app.registered_commands:
-        one.help = one.help or docstring(one.callback)
+    for registered in app.registered_commands:
+        registered.help = registered.help or docstring(registered.callback)
     command = typer.main.get_command(app)
     command.name = name
     return command
@@ -94,8 +94,8 @@ class CommandGroup(TyperGroup):
             from perfmodel.commands._completion import complete, script
 
             names = [name.replace("_", "-") for name in command_names()]
-            found = complete(args[1:], names, lambda name: self.get_command(ctx, name)) if args[0] == "--complete" else None
-            typer.echo(script(" ".join(args[1:])).rstrip() if found is None else "\n".join(found))
+            completions = complete(args[1:], names, lambda name: self.get_command(ctx, name)) if args[0] == "--complete" else None
+            typer.echo(script(" ".join(args[1:])).rstrip() if completions is None else "\n".join(completions))
             ctx.exit()
         if not args or args[0] == "--help":
             typer.echo(self.get_help(ctx))
@@ -147,7 +147,7 @@ def _fail(message: str, code: int, args: list[str] | None) -> int:
 
 
 def _without_long_words(message: str, args: list[str] | None) -> str:
-    """``message`` with what the user typed cut where it is long, but for the names of files that exist, and with every line cut."""
+    """``message`` with long words of the user cut, except names of existing files, and with long lines cut."""
     words = [text for word in (sys.argv[1:] if args is None else args) for text in (word, word.partition("=")[2])]
     words += [repr(word)[1:-1] for word in words]
     pieces = [piece for word in words for piece in re.split(r"[\s,=:()'\"]+", word)]
@@ -158,6 +158,6 @@ def _without_long_words(message: str, args: list[str] | None) -> str:
 
 
 def _silence_stdout() -> None:
-    """What is still buffered goes nowhere, so that the end of the process does not fail again."""
+    """Discard buffered output, so that the end of the process does not fail again."""
     with suppress(OSError, ValueError):  # a stream without a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What a command gives to Python: its answer as one object, short where it is shown and whole where it is read."""
+"""The result of a command in Python: one object with the whole answer, which prints in a few lines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 LINES, WIDTH = 3, 160
 """Sentences that ``repr`` shows, and the characters of each."""
 ROWS = ("results", "ops", "rows", "devices", "claims")
-"""Fields whose objects are the rows of ``to_frame``; the first that an answer has."""
+"""Fields whose objects become rows of ``to_frame``; the first that an answer has counts."""
 ABOUT = ("schema", "version", "metric_units", "provenance", "verdict", "reasons")
-"""Fields that say something of an answer and are no part of it."""
+"""Fields about the answer, which are no part of it."""
 PANDAS = "pip install pandas"
 INDENT = "\u00a0\u00a0"
 
@@ -39,8 +39,8 @@ class View(Mapping[str, Any]):
     __slots__ = ("_own",)
     _own: dict[str, Any]
 
-    def __init__(self, own: dict[str, Any]) -> None:
-        object.__setattr__(self, "_own", own)
+    def __init__(self, content: dict[str, Any]) -> None:
+        object.__setattr__(self, "_own", content)
 
     def __getitem__(self, name: str) -> Any:
         """The field called ``name``: a number, a text, a list or ``View``; KeyError if there is none."""
@@ -51,7 +51,7 @@ class View(Mapping[str, Any]):
         return iter(self._own)
 
     def __len__(self) -> int:
-        """How many fields there are."""
+        """Number of fields."""
         return len(self._own)
 
     def __getattr__(self, name: str) -> Any:
@@ -67,7 +67,7 @@ class View(Mapping[str, Any]):
         raise AttributeError(f"{type(self).__name__} is read-only; to_dict() gives a copy to change")
 
     def __dir__(self) -> list[str]:
-        """What follows a dot: the fields that are words, and the methods."""
+        """Attribute names: methods, and fields that are valid names."""
         return sorted({*object.__dir__(self), *(name for name in self._own if name.isidentifier())})
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class View(Mapping[str, Any]):
 def _seen(value: Any) -> Any:
     if isinstance(value, dict):
         return View(value)
-    return [_seen(one) for one in value] if isinstance(value, list) else value
+    return [_seen(item) for item in value] if isinstance(value, list) else value
 
 
 def _brief(value: Any) -> str:
@@ -109,32 +109,32 @@ class Result(View):
 
     __slots__ = ("_asked", "_devices", "report")
     report: Report
-    """What the command found, as it is printed: verdict, tables, pictures, notes."""
+    """The answer as it is printed: verdict, tables, pictures, notes."""
     _asked: str
     _devices: tuple[str, ...]
 
-    def __init__(self, report: Report, asked: str = "", devices: Sequence[str] = ()) -> None:
+    def __init__(self, report: Report, question: str = "", devices: Sequence[str] = ()) -> None:
         from perfmodel.report.formats.json import render
 
         super().__init__(loads(render(report)))
-        for name, value in (("report", report), ("_asked", asked), ("_devices", tuple(devices))):
+        for name, value in (("report", report), ("_asked", question), ("_devices", tuple(devices))):
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Result, (self.report, self._asked, self._devices)
 
     def __repr__(self) -> str:
-        shown = self._readable()
+        readable = self._readable()
         fields = f"Fields: {', '.join(self._without_about())}"
-        return "\n".join(cut(line, WIDTH) for line in (shown.title, *shown.verdict[:LINES], fields))
+        return "\n".join(cut(line, WIDTH) for line in (readable.title, *readable.verdict[:LINES], fields))
 
     def _repr_html_(self) -> str:
-        """The answer for a notebook: what it says, its first picture and the table that a screen shows."""
+        """The answer for a notebook: verdict, first picture, and the table of a screen."""
         from perfmodel.report.document import on_screen
 
-        shown = self._readable()
-        said = "".join(f"<li>{escape(one)}</li>" for one in shown.verdict)
-        parts = [f"<b>{escape(shown.title)}</b>", f"<ul>{said}</ul>" * bool(said), _picture(shown), *map(_table, on_screen(shown))]
+        report = self._readable()
+        items = "".join(f"<li>{escape(sentence)}</li>" for sentence in report.verdict)
+        parts = [f"<b>{escape(report.title)}</b>", f"<ul>{items}</ul>" * bool(items), _picture(report), *map(_table, on_screen(report))]
         return f"<div>{''.join(parts)}</div>"
 
     def _readable(self) -> Report:
@@ -156,8 +156,8 @@ class Result(View):
     def records(self) -> list[dict[str, Any]]:
         """The rows of ``to_frame``, as flat dicts; lists inside them are left out."""
         if not self.report.data:
-            return next((one.records() for one in self._tables() if one.rows), [])
-        listed = next((found for name in ROWS if (found := self._own.get(name)) and isinstance(found[0], dict)), [self._without_about()])
+            return next((table.records() for table in self._tables() if table.rows), [])
+        listed = next((rows for name in ROWS if (rows := self._own.get(name)) and isinstance(rows[0], dict)), [self._without_about()])
         rows = [row for row in map(_flat, listed) if row]
         inner = {name.rpartition(".")[0] for row in rows for name in row}
         return [{name: value for name, value in row.items() if name not in inner} for row in rows]
@@ -184,22 +184,22 @@ class Result(View):
         return target
 
 
-def _flat(one: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """``one`` with the fields inside it beside its own, by their path, and without lists.
+def _flat(record: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """``record`` as a flat dict: nested fields go by their path, lists are left out.
 
     >>> _flat({"n": 1, "time_s": {"roofline": 2.0}, "kernels": []})
     {'n': 1, 'time_s.roofline': 2.0}
     """
-    found: dict[str, Any] = {}
-    for name, value in one.items():
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
         if not isinstance(value, list):
-            found |= _flat(value, f"{place}{name}.") if isinstance(value, dict) else {f"{place}{name}": value}
-    return found
+            flat |= _flat(value, f"{place}{name}.") if isinstance(value, dict) else {f"{place}{name}": value}
+    return flat
 
 
-def _picture(shown: Report) -> str:
-    """The first picture of ``shown``, as an image in the text."""
-    if not shown.charts:
+def _picture(report: Report) -> str:
+    """The first picture of ``report`` as HTML with the image inside."""
+    if not report.charts:
         return ""
     from base64 import b64encode
 
@@ -207,7 +207,7 @@ def _picture(shown: Report) -> str:
     from perfmodel.report.document import captioned
     from perfmodel.report.formats.svg import FONT, panel
 
-    chart = captioned(shown)[0]
+    chart = captioned(report)[0]
     drawn = b64encode(standalone(panel(chart), FONT).encode()).decode()
     return f'<img alt="{escape(chart.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{drawn}">'
 

@@ -1,1 +1,1 @@
-"""One command per file: parse, call, hand a Report to ``report``."""
+"""The commands, one per file: each reads its options, computes, and hands a Report to ``report``."""

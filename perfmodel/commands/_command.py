@@ -1,4 +1,4 @@
-"""A command from its questions: their fields become arguments and options, checked, and ``--help`` answers at once."""
+"""Commands made from questions, whose fields become arguments and options. ``--help`` is printed before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OUTPUT = "--output", "-o"
 
 @dataclass(frozen=True)
 class Destination(Question):
-    """Where a report goes. ``OFFERS``: fields that it fills beside its texts and tables, None where the command finds out and checks."""
+    """Options on where a report goes. ``OFFERS``: fields that it fills besides texts and tables; None if the command checks itself."""
 
     OFFERS: ClassVar[tuple[str, ...] | None] = ()
 
@@ -39,7 +39,7 @@ class Destination(Question):
     full: bool = option("Print every table and note.", default=False)
 
     def check(self, offers: Sequence[str] = ()) -> None:
-        """UsageError for a file that cannot be written by a report that fills ``offers``; called before anything is computed."""
+        """UsageError for an output file whose format needs more than ``offers``; called before anything is computed."""
         from perfmodel.report import check_output
 
         for name in self.files:
@@ -51,21 +51,21 @@ class Destination(Question):
         return [name for name in self.output or () if name != "-"]
 
     def emit(self, report: Report) -> None:
-        """Write ``report`` to every file, and to stdout unless only files were asked for: a terminal then reads which."""
+        """Write ``report`` to every file, or to stdout if there is none. A terminal is told which files were written."""
         from perfmodel.report import write
 
         report = self.chosen(report)
         if self.files:
-            made = signed_here(report)
+            signed = signed_here(report)
             for name in self.files:
-                write(Path(name), made)
+                write(Path(name), signed)
         if not self.output or self.json or "-" in self.output:
             self.show(report)
         elif sys.stdout.isatty():
             sys.stdout.write(f"wrote {', '.join(self.files)}\n")
 
     def chosen(self, report: Report) -> Report:
-        """What of ``report`` is written: all of it."""
+        """The part of ``report`` that is written: all of it."""
         return report
 
     def show(self, report: Report) -> None:
@@ -75,7 +75,7 @@ class Destination(Question):
 
 @dataclass(frozen=True)
 class Pictured(Destination):
-    """Where a report with charts goes: .svg and .png are written from them."""
+    """Options on where a report with charts goes, which can be .svg and .png files."""
 
     OFFERS: ClassVar[tuple[str, ...] | None] = ("charts",)
 
@@ -83,12 +83,12 @@ class Pictured(Destination):
 
     @property
     def pictures(self) -> bool:
-        """Whether any of the files shows them."""
+        """Whether any of the files shows charts."""
         return any(name.endswith((".html", ".svg", ".png")) for name in self.files)
 
 
 _ALL = "all"
-"""In place of a name after ``--explain``: every number."""
+"""Value of ``--explain`` that stands for every number."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Explanation(Question):
 
 @dataclass(frozen=True)
 class Explained(Destination, _Explanation):
-    """Where a report with formulas goes."""
+    """Options on where a report with formulas goes."""
 
     @property
     def explained(self) -> bool:
@@ -106,7 +106,7 @@ class Explained(Destination, _Explanation):
         return self.explain is not None
 
     def chosen(self, report: Report) -> Report:
-        """``report``, or the one number of it that is to be explained."""
+        """``report``, or only the explanation of the number asked for."""
         if self.explain in (None, _ALL):
             return report
         from perfmodel.report.explained import only
@@ -116,7 +116,7 @@ class Explained(Destination, _Explanation):
 
 @dataclass(frozen=True)
 class ExplainedPicture(Pictured, Explained):
-    """Where a report with formulas and charts goes."""
+    """Options on where a report with formulas and charts goes."""
 
 
 def new_app(**settings: Any) -> typer.Typer:
@@ -132,9 +132,9 @@ def command(function: Callable[..., None]) -> typer.Typer:
 
 
 def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperCommand] | None = None, **settings: Any) -> Callable[[Any], Any]:
-    """Add a function to ``app`` whose parameters are questions: each field is an option, of those with one name the last.
+    """A decorator that adds a function of questions to ``app`` as a command. Their fields become options; the last of a name counts.
 
-    Before it is called, options that nothing reads and files that cannot be written are refused.
+    Options that nothing reads and files that cannot be written are refused before the call.
     """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
@@ -142,12 +142,12 @@ def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperComman
 
         @wraps(function)
         def run(**values: Any) -> None:
-            _carry_out(function, [question(**{one.name: values[one.name] for one in fields(question)}) for question in questions])
+            _carry_out(function, [question(**{field_.name: values[field_.name] for field_ in fields(question)}) for question in questions])
 
         parameters = _parameters(questions)
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         run.renamed = {old: new for question in questions for old, new in renamed(question).items()}  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         app.command(name, cls=cls or Command, **settings)(run)
         return function
 
@@ -155,81 +155,81 @@ def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperComman
 
 
 def _questions(function: Callable[..., None]) -> list[type[Question]]:
-    return [one for parameter, one in get_type_hints(function).items() if parameter != "return"]
+    return [hint for parameter, hint in get_type_hints(function).items() if parameter != "return"]
 
 
 def _carry_out(function: Callable[..., None], questions: Sequence[Question]) -> None:
-    for one in questions:
-        one.check_read()
-    for one in questions:
-        if isinstance(one, Destination) and one.OFFERS is not None:
-            one.check(one.OFFERS)
+    for question in questions:
+        question.check_read()
+    for question in questions:
+        if isinstance(question, Destination) and question.OFFERS is not None:
+            question.check(question.OFFERS)
     function(*questions)
 
 
 def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mapping[str, Any]) -> Report:
-    """The report of the command ``app`` for options from Python, by field; ``places``: its arguments. Of a group, the first names one.
+    """The report of the command ``app`` for ``options`` by field and arguments ``places``, the first of which names a group's command.
 
     UsageError for options that have no meaning, or give no report.
     """
-    functions = [one.callback.__wrapped__ for one in app.registered_commands]  # type: ignore[union-attr]
-    commands = {one.name or function.__name__: function for one, function in zip(app.registered_commands, functions, strict=True)}
+    functions = [entry.callback.__wrapped__ for entry in app.registered_commands]  # type: ignore[union-attr]
+    commands = {entry.name or function.__name__: function for entry, function in zip(app.registered_commands, functions, strict=True)}
     if len(commands) > 1:
         name, places = f"{name} {places[0] if places else ''}".strip(), places[1:]
     function = next(iter(commands.values())) if len(commands) == 1 else commands.get(name.partition(" ")[2])
     if function is None:
         raise UsageError(f"{name} is no command", f"begin with one of {', '.join(map(repr, commands))}")
-    if not any(issubclass(one, Destination) for one in _questions(function)):
+    if not any(issubclass(question, Destination) for question in _questions(function)):
         raise UsageError(f"{name} gives no report", "run it on the command line")
-    found: list[Report] = []
-    kept = {"show": lambda self, report: found.append(report), "pictures": True}  # in place of stdout
-    questions = [type(one.__name__, (one,), kept) if issubclass(one, Destination) else one for one in _questions(function)]
-    arguments = [one.name for question in questions for one in fields(question) if one.metadata["option"].argument]
+    reports: list[Report] = []
+    overrides = {"show": lambda self, report: reports.append(report), "pictures": True}  # in place of stdout
+    questions = [type(kind.__name__, (kind,), overrides) if issubclass(kind, Destination) else kind for kind in _questions(function)]
+    arguments = [field_.name for question in questions for field_ in fields(question) if field_.metadata["option"].argument]
     if len(places) > len(arguments):
         raise UsageError(f"{name} takes {len(arguments)} values without a name", "give the others by name")
-    given = {**dict(zip(arguments, places, strict=False)), **options, "json": True}
-    if isinstance(given.get("explain"), bool):
-        given["explain"] = _ALL if given["explain"] else None
-    for key, value in given.items():
+    values = {**dict(zip(arguments, places, strict=False)), **options, "json": True}
+    if isinstance(values.get("explain"), bool):
+        values["explain"] = _ALL if values["explain"] else None
+    for key, value in values.items():
         _check_number(key, value)
     with suppress(typer.Exit):  # after the report: what it found is in it
-        _carry_out(function, from_python(questions, given, name))
-    return found[0]
+        _carry_out(function, from_python(questions, values, name))
+    return reports[0]
 
 
 def _parameters(questions: Sequence[type[Question]]) -> list[Parameter]:
-    """An argument or option per field; of fields with one name the last."""
-    found: dict[str, Parameter] = {}
+    """A Typer parameter per field of ``questions``; the last field of a name counts."""
+    parameters: dict[str, Parameter] = {}
     kinds = {question: get_type_hints(question) for question in questions}
-    for question, one in ((each, one) for each in kinds for one in fields(each)):
-        shown: Option = one.metadata["option"]
-        kind = kinds[question][one.name]
+    for question, field_ in ((kind, field_) for kind in kinds for field_ in fields(kind)):
+        shown: Option = field_.metadata["option"]
+        kind = kinds[question][field_.name]
         listed = [member for member in get_args(kind) if getattr(member, "__origin__", None) is list]
-        names = shown.names or (f"--{one.name.replace('_', '-')}",)
+        names = shown.names or (f"--{field_.name.replace('_', '-')}",)
         info = (
             typer.Argument(metavar=shown.metavar, help=shown.help, show_default=False)
             if shown.argument
             else typer.Option(*names, metavar=shown.metavar, help=shown.help, show_default=False, rich_help_panel=shown.group or None)
         )
         annotation: Any = listed[0] | None if listed else kind  # a text alone is for Python and files
-        default = Parameter.empty if shown.argument and one.default is MISSING else one.default
-        found.pop(one.name, None)
-        found[one.name] = Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
-    return list(found.values())
+        default = Parameter.empty if shown.argument and field_.default is MISSING else field_.default
+        parameters.pop(field_.name, None)
+        parameters[field_.name] = Parameter(field_.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
+    return list(parameters.values())
 
 
 class Command(TyperCommand):
-    """A command that starts fast: ``--help`` answers before anything is converted, and plain types convert plainly."""
+    """A command that starts fast: ``--help`` is printed before values are converted, and plain types need no schema."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The text below the usage, then each example on a line of its own, whole, so that it can be copied."""
+        """Write the description and then each example on one line, so that it can be copied."""
         text, examples = examples_apart(self.help or "")
         with formatter.indentation():
             formatter.write_text(text)
         formatter.write("".join(f"  Example: {example}\n" for example in examples))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments and common options first, those of a group after, with what there is to choose from; --help has just been found."""
+        """Write arguments and common options, then options by group, with the names to choose from. --help itself is left out."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in [param for param in self.get_params(ctx) if not getattr(param, "hidden", False) and param.name != "help"]:
             heading = getattr(param, "rich_help_panel", None) or ("Options" if param.name not in _SAME else OUTPUT)
@@ -243,7 +243,7 @@ class Command(TyperCommand):
             formatter.buffer = [page.replace("\n\n", "\n")]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Print help at once if asked for; else parse as usual."""
+        """Print help if asked for; else parse as usual."""
         if "--help" in args:
             typer.echo(self.get_help(ctx))
             ctx.exit()
@@ -260,7 +260,7 @@ class Command(TyperCommand):
         return parsed
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; what it writes says by which command line."""
+        """Run the command; its output records the command line."""
         token = CONTEXT.set(ctx)
         try:
             return super().invoke(ctx)
@@ -268,7 +268,7 @@ class Command(TyperCommand):
             CONTEXT.reset(token)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All options, with plain conversions."""
+        """All parameters, with plain conversions."""
         params: list[Any] = super().get_params(ctx)
         for param in params:
             if hasattr(param, "get_runtime_param"):
@@ -278,9 +278,9 @@ class Command(TyperCommand):
 
 
 HELP_LINES = 50
-"""Lines of a ``--help``; a longer one goes without blank lines."""
+"""Most lines of a ``--help`` with blank lines; a longer one goes without them."""
 NAMES = 22
-"""Columns of the names of options in ``--help``; longer ones have a line of their own, or leave out how to turn them off."""
+"""Columns for option names in ``--help``. Longer names get their own line, or lose the switch that turns them off."""
 OUTPUT = "Output"
 _SAME = ("explain", "json", "output", "full")
 """Options that every command has."""
@@ -288,40 +288,40 @@ _LETTERS: dict[Any, str] = {int: "N", float: "X"}
 
 
 def _names(param: Any) -> str:
-    """An option as it is typed, with a word for its value; of a pair of switches both, where there is room."""
+    """An option as typed, with a word for its value; both of a pair of switches if there is room."""
     if param.param_type_name == "argument":
         return param.make_metavar(None) if param.metavar is None else str(param.metavar)
     listed = sorted(param.opts, key=len)
     if param.is_flag:
-        both = "/".join([listed[-1], *param.secondary_opts])
-        return both if len(both) <= NAMES else str(listed[-1])
+        switches = "/".join([listed[-1], *param.secondary_opts])
+        return switches if len(switches) <= NAMES else str(listed[-1])
     kind = param.get_runtime_param().annotation if hasattr(param, "get_runtime_param") else None
     return f"{', '.join(listed)} {param.metavar or _LETTERS.get(kind, 'TEXT')}"
 
 
-def spelled_out(help: str, shown: Callable[[str], bool] = lambda name: True) -> str:
-    """``help`` with placeholders such as {algorithms} replaced by the available names for which ``shown`` holds."""
-    found = re.search(r"\{(algorithms|formats|pictured)\}", help)
-    if found is None:
+def spelled_out(help: str, pick: Callable[[str], bool] = lambda name: True) -> str:
+    """``help`` with a placeholder such as {algorithms} replaced by the available names that ``pick`` accepts."""
+    match = re.search(r"\{(algorithms|formats|pictured)\}", help)
+    if match is None:
         return help
     from perfmodel.kernels.attention.algorithms import names
     from perfmodel.report.formats import suffixes
 
-    listed = filter(shown, names() if found[1] == "algorithms" else suffixes(("charts",) if found[1] == "pictured" else ()))
-    return help.replace(found[0], ", ".join(listed))
+    listed = filter(pick, names() if match[1] == "algorithms" else suffixes(("charts",) if match[1] == "pictured" else ()))
+    return help.replace(match[0], ", ".join(listed))
 
 
 class _Conversion:
-    """Text to the type of an option: int, float, str, bool or a list of str.
+    """A conversion of text to the type of an option: int, float, str, bool or a list of str.
 
-    Typer builds a schema for every option, which takes as long as all the rest of a short command; these need none.
+    Typer's own conversions build a schema per option, which takes as long as the rest of a short command.
     """
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """``value`` converted, a number also from what people write: 8k, 8Ki, 1e6; a usage error that names the option otherwise."""
+        """``value`` converted; numbers may be written as 8k, 8Ki or 1e6. A usage error names the option."""
         if value is None or self.annotation not in _WORDS:
             return value
         with suppress(ValueError):
@@ -341,7 +341,7 @@ _ZERO = re.compile(r"-0+(\.0*)?")
 
 
 def _check_words(args: Sequence[str]) -> None:
-    """UsageError for an empty word, which an unset variable of a shell leaves, and for a zero below zero."""
+    """UsageError for an empty word, which an unset shell variable leaves, and for -0."""
     for before, word in zip(["", *args], args, strict=False):
         name, equals, value = word.partition("=") if word.startswith("--") else (before if before.startswith("-") else "", "=", word)
         if equals and not value.strip():
@@ -352,18 +352,18 @@ def _check_words(args: Sequence[str]) -> None:
 
 
 def _with_new_names(new: Mapping[str, str], args: Sequence[str]) -> list[str]:
-    """``args`` with options by the names that they have now; a note says each."""
-    found = []
+    """``args`` with former option names replaced by today's; each gives a note."""
+    renamed_args = []
     for word in args:
         name, equals, value = word.partition("=")
         if name in new:
             say(f"note: {name} is called {new[name]} now; the old name is taken for one more version")
-        found.append(f"{new.get(name, name)}{equals}{value}")
-    return found
+        renamed_args.append(f"{new.get(name, name)}{equals}{value}")
+    return renamed_args
 
 
 def _named_explanation(command: TyperCommand, args: list[str]) -> list[str]:
-    """``args`` with the name after ``--explain`` that older versions did not take: all."""
+    """``args`` with ``all`` after a bare ``--explain``, which older versions accepted."""
     if "--explain" not in args or not any("--explain" in param.opts for param in command.params):
         return args
     place = args.index("--explain") + 1
@@ -374,24 +374,24 @@ def _named_explanation(command: TyperCommand, args: list[str]) -> list[str]:
 
 
 def _note_short_names(values: Iterable[Any]) -> None:
-    """Say of each short name of a device which one is meant."""
+    """Print a note on which device each short name stands for."""
     texts = [text for value in values for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
     for name in dict.fromkeys(word for text in texts for word in text.split(",")):
-        if found := short_name(name):
-            say(f"note: {name.strip()} is taken as {found}; --hardware {found} leaves out this note")
+        if device_id := short_name(name):
+            say(f"note: {name.strip()} is taken as {device_id}; --hardware {device_id} leaves out this note")
 
 
-def _check_repeated(given: Sequence[Any]) -> None:
-    """UsageError for an option that is ``given`` twice although one value alone counts."""
-    single = [one for one in given if one.param_type_name == "option" and not one.multiple and (one.secondary_opts or not one.is_flag)]
-    for one, count in Counter(single).items():
+def _check_repeated(params: Sequence[Any]) -> None:
+    """UsageError for an option that is given twice although only one value counts."""
+    single = [param for param in params if param.param_type_name == "option" and not param.multiple]
+    for param, count in Counter(param for param in single if param.secondary_opts or not param.is_flag).items():
         if count > 1:
-            names = "/".join([max(one.opts, key=len), *one.secondary_opts])
+            names = "/".join([max(param.opts, key=len), *param.secondary_opts])
             raise UsageError(f"{names} is given {count} times, and only one value counts", "give it once")
 
 
 def _check_number(name: str, value: Any) -> None:
-    """UsageError for a number that no option takes."""
+    """UsageError for a number beyond what any option takes."""
     from perfmodel.core.workload import LARGEST_SIZE
 
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -406,25 +406,25 @@ _EXAMPLE = re.compile(r"\s*\b(?:Example|Or): (?=perfmodel )")
 
 
 def examples_apart(text: str) -> tuple[str, list[str]]:
-    """``text`` of a help page without its examples, and those.
+    """``text`` of a help page without its examples, and the list of examples.
 
     >>> examples_apart("Adds numbers. Example: perfmodel add 1 2. Or: perfmodel add")
     ('Adds numbers.', ['perfmodel add 1 2', 'perfmodel add'])
     """
-    rest, *found = _EXAMPLE.split(text)
-    return rest, [" ".join(example.split()).removesuffix(".") for example in found]
+    description, *examples = _EXAMPLE.split(text)
+    return description, [" ".join(example.split()).removesuffix(".") for example in examples]
 
 
 # Outputs
 
 
 def device_for(name: str | None) -> Device:
-    """The device that ``--hardware`` names, or the default one."""
+    """The device called ``name``, or the default one."""
     from perfmodel.catalog import find_device
 
     return find_device(DEFAULT_DEVICE if name is None else name)
 
 
 def say(text: str) -> None:
-    """Progress, on stderr."""
+    """Print ``text`` to stderr."""
     print(visible_lines(text), file=sys.stderr, flush=True)

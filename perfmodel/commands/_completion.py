@@ -1,7 +1,7 @@
-"""Shell completion: the script that a shell evaluates, and the words that it then asks for.
+"""Shell completion: the script that a shell evaluates, and the completions that the script then asks for.
 
-A script calls ``perfmodel --complete WORDS...`` with the words up to the cursor, the last one unfinished. Only the module of the
-command in question is loaded.
+A script calls ``perfmodel --complete WORDS...`` with the words up to the cursor, the last one unfinished. Only the module of the command in
+question is loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def script(shell: str) -> str:
-    """What ``shell`` evaluates: eval "$(perfmodel --show-completion bash)"."""
+    """The script for ``shell``: eval "$(perfmodel --show-completion bash)"."""
     if shell not in SCRIPTS:
         raise UsageError(f"--show-completion: no script for {shell!r}", suggest(shell, list(SCRIPTS)))
     return SCRIPTS[shell]
@@ -52,13 +52,13 @@ _LISTED = {
     "--implementation": ("timing.base", "models_of"),
     "--algorithm": ("kernels.attention.algorithms", "names"),
 }
-"""Where the values of an option are listed: module and name."""
+"""Module and function that list the values of an option."""
 _ARGUMENTS = {("device", "ID"): "--hardware", ("file", "FILE"): "--hardware", ("name", "MODEL"): "--model", ("model", "MODEL"): "--model"}
-"""Arguments by name and metavar, and the options that take the same."""
+"""The option that takes the same values as an argument with this name and metavar."""
 
 
 def _values(option: str) -> list[str]:
-    """What ``option`` takes, where that can be listed."""
+    """The values that ``option`` takes; empty if they cannot be listed."""
     if option not in _LISTED:
         return _WORDS.get(option, [])
     module, name = _LISTED[option]
@@ -67,9 +67,9 @@ def _values(option: str) -> list[str]:
 
 
 def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str], Any]) -> list[str]:
-    """What the last of ``words`` may become; nothing leaves it to the shell, which completes names of files.
+    """Completions of the last of ``words``; if there are none, the shell completes file names.
 
-    ``commands``: names of all commands; ``find`` makes the parser of one.
+    ``commands``: names of all commands; ``find(name)`` gives a command's parser.
     """
     *before, unfinished = [word for word in words if word != "="] or [""]  # bash takes --hardware=h200 apart
     if unfinished.startswith("--") and "=" in unfinished:
@@ -96,7 +96,7 @@ def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str]
 
 
 def _in_command(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:
-    """Values of the option before the cursor, names of options, or values of the arguments."""
+    """Completions inside a command: values of the option before the cursor, option names, or arguments."""
     last = before[-1] if before else ""
     if listed := _values(last):
         return _matching(listed, unfinished)
@@ -110,7 +110,7 @@ def _in_command(params: Sequence[Any], before: Sequence[str], unfinished: str) -
 
 
 def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:
-    """A study or a workload, then its axes beside the options that every sweep has; columns for what asks for one."""
+    """Completions inside ``sweep``: studies and workloads, then axes and options, or columns after an option that takes one."""
     from perfmodel.sweep.study import WORKLOADS, read_study, shipped_studies, workload_named
 
     if not before and not unfinished.startswith("-"):
@@ -120,18 +120,18 @@ def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> 
         workload = workload_named(named if named in WORKLOADS else read_study(named).workload)
     except PerfmodelError:
         return []
-    axes = {one.option: one for one in workload.inputs}
+    axes = {axis.option: axis for axis in workload.inputs}
     last = axes.get(before[-1]) if before else None
     if last is not None and not unfinished.startswith("-"):
         words = ["true", "false", "both"] if last.kind == "flag" else [] if last.names is None else [*last.names(), "all"]
         return _matching(words, unfinished)
     if before and before[-1] in ("--minimize", "--columns", "--pareto"):
-        return _matching([*workload.words, *(one.name for one in workload.columns)], unfinished)
-    found = _in_command(params, before, unfinished)
-    return [*_matching(list(axes), unfinished), *found] if unfinished.startswith("-") else found
+        return _matching([*workload.words, *(column.name for column in workload.columns)], unfinished)
+    matching = _in_command(params, before, unfinished)
+    return [*_matching(list(axes), unfinished), *matching] if unfinished.startswith("-") else matching
 
 
 def _matching(values: Sequence[str], unfinished: str) -> list[str]:
-    """``values`` that begin with ``unfinished``; if none does, those with it inside, so that h200 finds nvidia-h200-sxm."""
+    """``values`` that begin with ``unfinished``, or else contain it, so that h200 finds nvidia-h200-sxm."""
     text = unfinished.lower()
     return [value for value in values if value.startswith(text)] or [value for value in values if text and text in value]

@@ -1,4 +1,4 @@
-"""What a command prints, and what its files say of how they were made."""
+"""The output of a command: its provenance, and the text that is printed."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from perfmodel.report import Report
 
 WORDS = "perfmodel.words"
-"""Where a context keeps the command line as typed."""
+"""Key under which a context keeps the command line as typed."""
 CONTEXT: ContextVar[Any] = ContextVar("context", default=None)
-"""The context of the command that runs."""
+"""The context of the running command."""
 _UNSIGNED = re.compile(r"--(?:output(?:=.*)?|json|full)|-o.*", re.DOTALL)
-"""Words of a command line that say where its answer goes."""
+"""Words of a command line that only say where its answer goes."""
 
 
 def signed_here(report: Report) -> Report:
-    """``report`` with its provenance: the command line that made it, and the profiles that it rests on."""
+    """``report`` with its provenance: the command line, and the device profiles that it rests on."""
     from perfmodel.report.provenance import named_devices, signed
 
     context = CONTEXT.get()
     if context is None:
         return report
-    words, is_file = [], False
+    words, is_value = [], False
     for word in context.meta.get(WORDS, ()):
-        if not is_file and not _UNSIGNED.fullmatch(word):
+        if not is_value and not _UNSIGNED.fullmatch(word):
             words.append(word)
-        is_file = not is_file and word in ("--output", "-o")
+        is_value = not is_value and word in ("--output", "-o")
     return signed(report, shlex.join([*context.command_path.split(), *words]), named_devices(context.params))
 
 
 def as_text(report: Report, as_json: bool, full: bool) -> str:
-    """``report`` as it is printed: JSON, plain text for a pipe, or for the terminal."""
+    """``report`` as text: JSON, plain text for a pipe, or a page for the terminal."""
     if as_json:
         from perfmodel.report.formats.json import render as render_json
 

@@ -1,4 +1,4 @@
-"""Progress on stderr: on a terminal a bar with the time left, once the work has taken a second; else lines."""
+"""Progress on stderr: lines, or on a terminal a bar with the time left for work of more than a second."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Self
 from perfmodel.commands._command import say
 
 AFTER_S = 1.0
-"""Work that takes less needs no bar."""
+"""Seconds after which a bar appears."""
 _NUMBERED = re.compile(r"(?:\w+ )?(?P<number>\d+)(?:/| of )(?P<of>\d+)\b")
-"""How a line begins that says which case of how many is done."""
+"""Beginning of a text that says which case of how many is done."""
 
 
 class ProgressBar:
-    """Called with a text it says it, ``done`` moves the bar, 0 starts a phase; a text such as ``3/20 matmul`` moves it too."""
+    """A progress bar. A call prints a text; one such as ``3/20 matmul`` also moves the bar, as does ``done``, with 0 for a new phase."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock, self.began, self.share = clock, clock(), 0.0
@@ -35,7 +35,7 @@ class ProgressBar:
             self.rich.stop()
 
     def done(self, share: float) -> None:
-        """``share`` of the phase is done."""
+        """Show that ``share`` of the phase is done."""
         self.share = share
         if share == 0:
             self.began = self.clock()
@@ -48,35 +48,35 @@ class ProgressBar:
             self.rich.update(task, completed=share, description=self.words)
 
     def __call__(self, text: str) -> None:
-        """Say ``text``."""
-        found = _NUMBERED.match(text)
-        if found and int(found["of"]):
-            self.done(min(1.0, int(found["number"]) / int(found["of"])))
+        """Print ``text``, or show it beside the bar."""
+        match = _NUMBERED.match(text)
+        if match and int(match["of"]):
+            self.done(min(1.0, int(match["number"]) / int(match["of"])))
         if self.rich is not None:
             self.rich.console.print(text, markup=False, highlight=False)
         else:
-            left = (
+            time_left = (
                 f" ({self.share:.0%} done, about {(self.clock() - self.began) * (1 / self.share - 1):.0f} s left)"
                 if 0 < self.share < 1
                 else ""
             )
-            say(f"{text}{left}")
+            say(f"{text}{time_left}")
 
 
 def _bar() -> Any:
-    """A bar that is shown from now on."""
+    """A new bar on the terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(elapsed_when_finished=True))
-    made = Progress(*columns, console=Console(stderr=True), transient=True)
-    made.add_task("", total=1.0)
-    made.start()
-    return made
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("", total=1.0)
+    bar.start()
+    return bar
 
 
 class SweepProgress(ProgressBar):
-    """Progress of a sweep, in rows: where there is no terminal, a line every ten seconds."""
+    """Progress of a sweep in rows; without a terminal, a line every ten seconds."""
 
     def __init__(self) -> None:
         super().__init__(time.monotonic)
@@ -85,12 +85,12 @@ class SweepProgress(ProgressBar):
         self.said = False
 
     def expect(self, total: int) -> Callable[[int], None]:
-        """A function to tell of rows that are done, of ``total`` in all."""
+        """Set the number of rows to ``total``; returns the function to report finished rows to."""
         self.total = total
         return self.tell
 
     def tell(self, points: int) -> None:
-        """``points`` more are done."""
+        """Add ``points`` finished rows."""
         self.points += points
         now = self.clock()
         if sys.stderr.isatty():
@@ -100,11 +100,11 @@ class SweepProgress(ProgressBar):
             from perfmodel.core.units import format_si, format_time
 
             self.told, self.said, rate = now, True, self.points / (now - self.begun)
-            left = format_time((self.total - self.points) / rate, 2)
-            say(f"{self.points:,} of {self.total:,} rows, {format_si(rate, 'rows/s', 3)}, {left} left")
+            time_left = format_time((self.total - self.points) / rate, 2)
+            say(f"{self.points:,} of {self.total:,} rows, {format_si(rate, 'rows/s', 3)}, {time_left} left")
 
     def interrupted(self, path: Path | None) -> None:
-        """Say what there is, and how to go on."""
+        """Print how many rows ``path`` has, and how to go on."""
         if path is None:
             return
         from perfmodel.sweep.parts import interrupted_rows

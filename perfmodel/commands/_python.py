@@ -1,4 +1,4 @@
-"""A command as a function of Python: its signature and its help, from its options."""
+"""A command as a Python function: its signature and its help."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from perfmodel.commands._command import examples_apart, spelled_out
 from perfmodel.core.plugins import docstring
 
 LEFT_OUT = ("json", "full")
-"""Options of the command line that mean nothing here."""
+"""Options of the command line that have no meaning in Python."""
 WIDTH = 100
 _OPTION = re.compile(r"(?<![\w-])(?:--([a-z][a-z0-9-]*)|-o\b)")
 _COMMAND = re.compile(r"\bperfmodel (?=[a-z])")
 
 
 def signature_of(app: typer.Typer, returns: Any) -> Signature:
-    """Signature of the command: arguments by place or name, options by name; of a group, the name of one first, then options of all."""
-    own = [_parameters(one.callback) for one in _reporting(app)]
-    if len(own) == 1:
-        return Signature(own[0], return_annotation=returns)
-    named = {one.name: one.replace(kind=Parameter.KEYWORD_ONLY) for several in own for one in several}
-    options = [one if one.default is not Parameter.empty else one.replace(default=None) for one in named.values()]
+    """Signature of a command: arguments by place or name, options by name. For a group: the name of a command, then the options of all."""
+    signatures = [_parameters(command.callback) for command in _reporting(app)]
+    if len(signatures) == 1:
+        return Signature(signatures[0], return_annotation=returns)
+    named = {param.name: param.replace(kind=Parameter.KEYWORD_ONLY) for several in signatures for param in several}
+    options = [param if param.default is not Parameter.empty else param.replace(default=None) for param in named.values()]
     places = [
         Parameter("command", Parameter.POSITIONAL_ONLY, annotation=str),
         Parameter("values", Parameter.VAR_POSITIONAL, annotation=str),
@@ -36,60 +36,60 @@ def signature_of(app: typer.Typer, returns: Any) -> Signature:
 
 
 def _reporting(app: typer.Typer) -> list[Any]:
-    """Commands of ``app`` that give a report."""
-    return [one for one in app.registered_commands if "json" in signature(one.callback).parameters]  # type: ignore[arg-type]
+    """The commands of ``app`` that give a report."""
+    return [command for command in app.registered_commands if "json" in signature(command.callback).parameters]  # type: ignore[arg-type]
 
 
 def _parameters(callback: Any) -> list[Parameter]:
-    """Parameters in Python's order: those without a default first."""
-    found = []
-    for one in signature(callback).parameters.values():
-        if one.name not in LEFT_OUT:
-            kind, info = get_args(one.annotation)
+    """Parameters in Python's order: without a default first."""
+    parameters = []
+    for param in signature(callback).parameters.values():
+        if param.name not in LEFT_OUT:
+            kind, info = get_args(param.annotation)
             place = isinstance(info, typer.models.ArgumentInfo)
             where = Parameter.POSITIONAL_OR_KEYWORD if place else Parameter.KEYWORD_ONLY
-            found.append(Parameter(one.name, where, default=one.default, annotation=kind))
-    return sorted(found, key=lambda one: (one.kind, one.default is not Parameter.empty))
+            parameters.append(Parameter(param.name, where, default=param.default, annotation=kind))
+    return sorted(parameters, key=lambda param: (param.kind, param.default is not Parameter.empty))
 
 
 def help_of(app: typer.Typer, name: str) -> str:
-    """What the command does, an example, and a line for each option; of a group, one after the other."""
+    """Description, example and a line per option of a command, or of each command of a group."""
     parts = []
-    for one in _reporting(app):
-        text, examples = examples_apart(docstring(one.callback))
-        own = [] if len(app.registered_commands) == 1 else [one.name or one.callback.__wrapped__.__name__]
-        calls = [f"    {_call(app, name, own, shlex.split(example)[1 + len(own) + 1 :])}" for example in examples]
-        said = [f"{' '.join([name, *map(repr, own)])}: {_in_python(text)}" if own else _in_python(text)]
-        shown = "\n".join(["Example:", *calls]) if calls else ""
-        parts.append("\n\n".join(filter(None, [*said, shown, _options(one.callback)])))
+    for command in _reporting(app):
+        text, examples = examples_apart(docstring(command.callback))
+        own_name = [] if len(app.registered_commands) == 1 else [command.name or command.callback.__wrapped__.__name__]
+        calls = [f"    {_call(app, name, own_name, shlex.split(example)[1 + len(own_name) + 1 :])}" for example in examples]
+        description = [f"{' '.join([name, *map(repr, own_name)])}: {_in_python(text)}" if own_name else _in_python(text)]
+        shown_examples = "\n".join(["Example:", *calls]) if calls else ""
+        parts.append("\n\n".join(filter(None, [*description, shown_examples, _options(command.callback)])))
     return "\n\n".join(parts)
 
 
 def _in_python(text: str) -> str:
-    """Options in ``text`` as Python writes them."""
+    """``text`` with options and commands as Python writes them."""
     return _OPTION.sub(lambda match: (match[1] or "output").replace("-", "_"), _COMMAND.sub("perfmodel.", text)).rstrip()
 
 
 def _options(callback: Any) -> str:
-    kept = [(one, get_args(one.annotation)[1]) for one in signature(callback).parameters.values() if one.name not in LEFT_OUT]
-    lines = (f"{one.name}: {_in_python(spelled_out(info.help or ''))}" for one, info in kept)
+    parameters = [(param, get_args(param.annotation)[1]) for param in signature(callback).parameters.values() if param.name not in LEFT_OUT]
+    lines = (f"{param.name}: {_in_python(spelled_out(info.help or ''))}" for param, info in parameters)
     filled = (fill(line, WIDTH, initial_indent="    ", subsequent_indent="        ") for line in lines)
-    return "\n".join(["Options:", *filled]) if kept else ""
+    return "\n".join(["Options:", *filled]) if parameters else ""
 
 
-def _call(app: typer.Typer, name: str, own: Sequence[str], words: Iterable[str]) -> str:
-    """The call that does what ``words`` do on the command line."""
+def _call(app: typer.Typer, name: str, own_name: Sequence[str], words: Iterable[str]) -> str:
+    """The Python call for the command line ``words``."""
     parser: Any = typer.main.get_command(app)
-    parser = parser.commands[own[0]] if own else parser
+    parser = parser.commands[own_name[0]] if own_name else parser
     context = parser.make_context(name, list(words), resilient_parsing=True)
     arguments = [param.name for param in parser.params if param.param_type_name == "argument"]
     defaults = {param.name: param.default for param in parser.params}
-    given = {key: value for key, value in context.params.items() if value not in (None, (), [], defaults.get(key)) and key not in LEFT_OUT}
-    named = {key: value for key, value in given.items() if key not in arguments}
-    places = [repr(_one(given[key])) for key in arguments if key in given]
-    return f"perfmodel.{name}({', '.join([*map(repr, own), *places, *(f'{key}={_one(value)!r}' for key, value in named.items())])})"
+    values = {key: value for key, value in context.params.items() if value not in (None, (), [], defaults.get(key)) and key not in LEFT_OUT}
+    named = {key: value for key, value in values.items() if key not in arguments}
+    places = [repr(_one(values[key])) for key in arguments if key in values]
+    return f"perfmodel.{name}({', '.join([*map(repr, own_name), *places, *(f'{key}={_one(value)!r}' for key, value in named.items())])})"
 
 
 def _one(value: Any) -> Any:
-    """A list of one text as that text."""
+    """The only item of a list of one, else ``value``."""
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 SHIPPED = "shipped"
 RUNS = "shipped-serving"
-"""The name of the records that come with the package."""
+"""Name of the shipped records of engine runs."""
 
 
 def record_paths(names: Sequence[str]) -> list[Path]:
-    """Files of records, the shipped ones under their name, and runs of engines under another."""
+    """Files of the records called ``names``: paths, ``shipped``, or the shipped runs of engines."""
     from perfmodel.validation.records import SERVING_RUNS, shipped_records
 
     shipped: dict[str, tuple[str, ...]] = {SHIPPED: (), RUNS: (SERVING_RUNS,)}
@@ -27,7 +27,7 @@ LARGEST_SHARE = 1000
 
 
 def share_of(option: str, text: str) -> float:
-    """``25%`` or ``0.25`` as a share; UsageError names the option."""
+    """The share that ``text`` states, as in ``25%`` or ``0.25``; UsageError names the option."""
     from perfmodel.core.errors import UsageError
 
     try:
@@ -39,36 +39,36 @@ def share_of(option: str, text: str) -> float:
     return value
 
 
-def require(least: int | None, found: int, what: str, reasons: Sequence[str] = ()) -> None:
-    """UsageError if only ``found`` of ``what`` count and ``--require`` (``least``, 1 if None) asks for more.
+def require(least: int | None, count: int, what: str, reasons: Sequence[str] = ()) -> None:
+    """UsageError if ``count`` of ``what`` is below ``least`` (the option ``--require``, 1 if None).
 
-    ``reasons``: one text for each that does not count.
+    ``reasons``: a text for each that does not count.
     """
     from collections import Counter
 
     from perfmodel.core.errors import UsageError
 
     least = 1 if least is None else least
-    if found < least:
+    if count < least:
         listed = [f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)]
-        why = "; ".join(listed or ["there is none in it"] * (not found))
-        fix = f"{why}\n  " * bool(why) + f"to take what there is: --require {found}"
-        raise UsageError(f"{found or 'no'} {what}, and --require is {least}", fix)
+        why = "; ".join(listed or ["there is none in it"] * (not count))
+        fix = f"{why}\n  " * bool(why) + f"to take what there is: --require {count}"
+        raise UsageError(f"{count or 'no'} {what}, and --require is {least}", fix)
 
 
-def workloads_of(asked: Any, implementation: str | None = None) -> list[Workload]:
+def workloads_of(options: Any, implementation: str | None = None) -> list[Workload]:
     """The workloads of ``--attention``, ``--matmul`` and ``--model``, in that order."""
     from perfmodel.study.options import workload_of
 
     kinds = ("attention", "matmul", "model")
-    return [workload_of(kind, text, implementation) for kind in kinds for text in getattr(asked, kind) or ()]
+    return [workload_of(kind, text, implementation) for kind in kinds for text in getattr(options, kind) or ()]
 
 
 def command_line(*words: str, **options: object) -> str:
-    """The command as a user types it, without outputs: lists repeat their option, None is left out."""
-    found = ["perfmodel", *words]
+    """A command line as a user would type it: lists repeat their option, None is left out."""
+    line = ["perfmodel", *words]
     for name, value in options.items():
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            if one is not None:
-                found += [f"--{name.replace('_', '-')}", str(one)]
-    return shlex.join(found)
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if item is not None:
+                line += [f"--{name.replace('_', '-')}", str(item)]
+    return shlex.join(line)

@@ -11,7 +11,7 @@ from perfmodel.kernels.attention.question import RARER, AttentionQuestion
 
 @dataclass(frozen=True, slots=True)
 class AttentionRun(Question):
-    """Options of the command alone; the device is one of the question too."""
+    """Options of this command that are not part of the question."""
 
     config: str | None = option("Options of a shipped configuration or YAML file.", group=RARER)
     hardware: str | None = as_in(Common, "hardware")
@@ -38,20 +38,20 @@ def attention(options: AttentionQuestion, run: AttentionRun, to: ExplainedPictur
     if run.config:
         options = load_config(run.config, "attention", AttentionQuestion).updated(options.given())
     comparison = options.compare(device_for(options.hardware))
-    comparison, known, missing = answered(comparison, run.implementation, calibrated_devices, state_named(run.cache))
-    check_state_read(run.cache, bool(known))
+    comparison, predictions, missing = answered(comparison, run.implementation, calibrated_devices, state_named(run.cache))
+    check_state_read(run.cache, bool(predictions))
     if comparison.device.power is not None or run.power_limit or run.clock:
         from perfmodel.timing.power import of_comparison
 
-        known = of_comparison(comparison, known, run.power_limit, run.clock)
+        predictions = of_comparison(comparison, predictions, run.power_limit, run.clock)
     measured = measured_s(run.measured)
-    found = report(
+    document = report(
         comparison,
-        predictions=known,
+        predictions=predictions,
         unpredicted=missing,
         explained=to.explained,
         crossover=run.crossover,
         pictures=to.pictures,
         measured_s=measured,
     )
-    to.emit(found)
+    to.emit(document)

@@ -19,7 +19,7 @@ _FITTED = Condition("is for --from-records", "leave it out", lambda options: boo
 
 @dataclass(frozen=True, slots=True)
 class CalibrationQuestion(Question):
-    """What to measure, or records to read, and to fit."""
+    """Kernels to measure, or records to read, and the models to fit."""
 
     from_records: list[str] | None = option(f"Fit recorded measurements, .jsonl(.gz), or '{SHIPPED}', instead of measuring. Repeatable.")
     implementation: list[str] | None = option("Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")
@@ -55,21 +55,21 @@ def calibrate(options: CalibrationQuestion, to: _Fits) -> None:
         with ProgressBar() as bar:
             how = CalibrationOptions(options.quick, os.cpu_count() or 1, bar.done, keep)
             if options.from_records:
-                paths, one = record_paths(options.from_records), any(name.endswith(".yaml") for name in to.files)
-                found = fit_records(paths, find_device, options.hardware, names, bar, one, calibrated_devices, how)
-                fitted = sum(len(one.blocks) for one in found)
+                paths, one_table = record_paths(options.from_records), any(name.endswith(".yaml") for name in to.files)
+                fits = fit_records(paths, find_device, options.hardware, names, bar, one_table, calibrated_devices, how)
+                fitted = sum(len(fit.blocks) for fit in fits)
                 why = [] if fitted else ["too few records of each kernel, or none that a model knows"]
                 require(options.required, fitted, "kernels were calibrated", why)
             else:
-                found = [this_machine(find_device, options.hardware, names, bar, how)]
-        if not found and to.output:
+                fits = [this_machine(find_device, options.hardware, names, bar, how)]
+        if not fits and to.output:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
-        to.emit(calibration_report(found, options.quick))
+        to.emit(calibration_report(fits, options.quick))
 
 
 @contextmanager
 def _kept(outputs: list[str]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that keeps each record in a file beside the output, which goes once the run has ended well; else it is named."""
+    """Context with a function that saves each record beside the output. The file is removed after a good run, else its name is printed."""
     path, records = Path(next(iter(outputs), "calibration.jsonl")).with_suffix(".partial.jsonl"), 0
 
     def keep(raw: dict[str, Any]) -> None:

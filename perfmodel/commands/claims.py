@@ -10,7 +10,7 @@ from perfmodel.core.question import Question, argument, option
 
 @dataclass(frozen=True, slots=True)
 class ClaimsQuestion(Question):
-    """Which statements."""
+    """The statements to recompute."""
 
     ids: list[str] | None = argument("ID", "Claims to show, such as S029. [default: all]", None)
     verdict: str | None = option("Only holds, 'holds with relabelling', incomplete, wrong, pending or 'not checkable'.")

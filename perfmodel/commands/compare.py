@@ -20,7 +20,7 @@ FAILS = ("slower", "changed", "never")
 
 @dataclass(frozen=True, slots=True)
 class ComparisonQuestion(Question):
-    """What to compare, and the smallest change that counts."""
+    """The two sides to compare, and the smallest change that counts."""
 
     before: str = argument("A", "A saved report or --json output (.json), a device, an algorithm, an implementation.")
     after: str = argument("B", "Another one of the same kind.")
@@ -51,24 +51,24 @@ def compare(asked: ComparisonQuestion, to: Pictured) -> None:
     if documents:
         if any(options.values()):
             raise UsageError("two documents are compared as they are", "leave out workloads and --hardware")
-        found, changed = _documents(asked.before, asked.after, allowed, line)
+        document, changed = _documents(asked.before, asked.after, allowed, line)
     else:
-        found, changed = _named(asked, allowed, line)
-    to.emit(found)
-    checked = [one for one in changed if one.speed or asked.fail_on == "changed"]
+        document, changed = _named(asked, allowed, line)
+    to.emit(document)
+    checked = [change for change in changed if change.speed or asked.fail_on == "changed"]
     if asked.fail_on != "never" and not checked:
-        what = "nothing" if asked.fail_on == "changed" else "no time or rate"
+        subject = "nothing" if asked.fail_on == "changed" else "no time or rate"
         raise DataError(
-            f"--fail-on {asked.fail_on}: {asked.before} and {asked.after} have {what} in common, so nothing was checked",
+            f"--fail-on {asked.fail_on}: {asked.before} and {asked.after} have {subject} in common, so nothing was checked",
             "compare two documents of one command, whose workloads have the same names",
         )
-    words = {one.word for one in changed}
+    words = {change.word for change in changed}
     if (asked.fail_on == "slower" and "SLOWER" in words) or (asked.fail_on == "changed" and words - {"SAME"}):
         raise typer.Exit(3)
 
 
 def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Report, list[Change]]:
-    """The comparison of two saved answers, and its changes."""
+    """The report and the changes between two saved answers."""
     from dataclasses import replace
     from pathlib import Path
 
@@ -90,22 +90,22 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
             raise DataError(error.message if name in error.message else f"{name}: {error.message}", error.fix) from None
     before_side, after_side = sides
     comparison = MetricComparison(before_side, after_side, threshold)
-    made = comparison.report()
+    document = comparison.report()
     versions = [f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}." for name, raw in saved.items()]
     provenance = Provenance(line, __version__, [], {name: sha256(Path(name)) for name in saved})
-    return replace(made, notes=[*made.notes, *versions], provenance=provenance), comparison.changes
+    return replace(document, notes=[*document.notes, *versions], provenance=provenance), comparison.changes
 
 
-def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Report, list[Change]]:
-    """The comparison of two devices, algorithms or implementations, and its changes."""
+def _named(options: ComparisonQuestion, threshold: float, line: str) -> tuple[Report, list[Change]]:
+    """The report and the changes between two devices, algorithms or implementations."""
     from dataclasses import replace
 
     from perfmodel.study.kinds.comparison import ComparisonSection
     from perfmodel.study.schema import Scope
 
     scope = Scope()
-    section = ComparisonSection([asked.before, asked.after], workloads_of(asked), asked.hardware, threshold, "changes")
-    found, changed, warnings = section.compared(scope)
-    cannot = [said for said in warnings if "CANNOT" in said]
-    verdict = [*cannot, *found.verdict[:2], *(said for said in warnings if said not in cannot), *found.verdict[2:]][:3]
-    return replace(found, verdict=verdict, reasons=[*warnings, *found.reasons], provenance=scope.provenance(line)), changed
+    section = ComparisonSection([options.before, options.after], workloads_of(options), options.hardware, threshold, "changes")
+    document, changed, warnings = section.compared(scope)
+    cannot = [warning for warning in warnings if "CANNOT" in warning]
+    verdict = [*cannot, *document.verdict[:2], *(warning for warning in warnings if warning not in cannot), *document.verdict[2:]][:3]
+    return replace(document, verdict=verdict, reasons=[*warnings, *document.reasons], provenance=scope.provenance(line)), changed

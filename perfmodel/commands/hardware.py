@@ -17,21 +17,21 @@ _GIVEN = "What is known of it"
 
 @dataclass(frozen=True, slots=True)
 class DeviceQuestion(Question):
-    """Which device."""
+    """The device to show."""
 
     device: str = argument("ID", "Device: id, words of one, or a profile's path.")
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileQuestion(Question):
-    """Which profile."""
+    """The profile to check."""
 
     file: str = argument("FILE", "A device profile, or the id of a shipped one.")
 
 
 @dataclass(frozen=True, slots=True)
 class AddedQuestion(Question):
-    """A card that is not shipped, by what sets it apart from one that is."""
+    """A card that is not shipped, by its differences from a shipped one."""
 
     name: str = argument("NAME", "Its id: small letters, digits and hyphens.")
     like: str | None = option("The shipped device nearest to it, which lends the rest.", metavar="DEVICE")
@@ -112,15 +112,15 @@ def add(options: AddedQuestion, to: _Profile) -> None:
 
     to = replace(to, output=to.output or [f"{options.name}.yaml", "-"])
     [like] = options.require("hardware add my-card --like l4 --dram-bandwidth 432GB/s", "like")
-    given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
-    if not given:
+    values = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
+    if not values:
         raise UsageError(f"nothing says how {options.name} differs from {like}", "give what is known, such as --dram-bandwidth 432GB/s")
     if options.name in device_ids():
         raise UsageError(f"{options.name} is the id of a shipped device", "choose another; 'perfmodel hardware list' shows those taken")
     reference = find_device(like, "--like")
-    device = device_like(reference, options.name, given)
+    device = device_like(reference, options.name, values)
     to.check(["profile"])
-    there = [name for name in to.files if not options.force and Path(name).exists()]
-    if there:
-        raise UsageError(f"{there[0]} is there already", "add --force to replace it, or name another with -o")
+    existing = [name for name in to.files if not options.force and Path(name).exists()]
+    if existing:
+        raise UsageError(f"{existing[0]} is there already", "add --force to replace it, or name another with -o")
     to.emit(added_report(device, reference, to.files))

@@ -45,13 +45,13 @@ def matmul(options: MatmulRun, to: ExplainedPicture) -> None:
     if options.implementation is not None:
         check_implementation(options.implementation, "matmul", device, calibrated_devices)
     state = state_named(options.cache)
-    lower, known, missing = lower_in(result.total, state), None, ""
+    lower, prediction, missing = lower_in(result.total, state), None, ""
     try:
-        known = select_product(w, result.tile, own, lower, calibrated_devices, options.implementation, state)
-        result = as_predicted(result, known) if options.implementation and not options.sram else result
+        prediction = select_product(w, result.tile, own, lower, calibrated_devices, options.implementation, state)
+        result = as_predicted(result, prediction) if options.implementation and not options.sram else result
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
-    check_state_read(state, known is not None)
-    known = of_product(result, known, options.power_limit, options.clock)
+    check_state_read(state, prediction is not None)
+    prediction = of_product(result, prediction, options.power_limit, options.clock)
     measured = measured_s(options.measured)
-    to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explained, pictures=to.pictures, measured_s=measured))
+    to.emit(report(result, prediction=prediction, unpredicted=missing, explained=to.explained, pictures=to.pictures, measured_s=measured))

@@ -17,5 +17,5 @@ def memory(options: MemoryQuestion, to: ExplainedPicture) -> None:
     from perfmodel.transformer.training.memory import evaluate
 
     training = options.training(find_model(options.name))
-    found = evaluate(training, device_for(options.hardware), options.implementation)
-    to.emit(report(found, explained=to.explained, pictures=to.pictures))
+    result = evaluate(training, device_for(options.hardware), options.implementation)
+    to.emit(report(result, explained=to.explained, pictures=to.pictures))

@@ -17,4 +17,4 @@ def mlp(options: MlpQuestion, to: ExplainedPicture) -> None:
 
     passes, device = options.passes(), device_for(options.hardware)
     w = options.workload(device)
-    to.emit(report(w, device, [evaluate(w, device, one) for one in passes], explained=to.explained, pictures=to.pictures))
+    to.emit(report(w, device, [evaluate(w, device, direction) for direction in passes], explained=to.explained, pictures=to.pictures))

@@ -38,13 +38,13 @@ def model(options: ModelQuestion, to: _InTime) -> None:
     device = device_for(options.hardware)
     request = options.request_for(find_model(options.name), device)
     request = request if options.engine is None else find_engine(options.engine).on(device).runs(request)
-    found = answer(request, cache(calibrated_devices))
+    result = answer(request, cache(calibrated_devices))
     measured = measured_s(options.measured)
-    to.emit(report(found, explained=to.explained, pictures=to.pictures, measured_s=measured))
+    to.emit(report(result, explained=to.explained, pictures=to.pictures, measured_s=measured))
 
 
 def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report:
-    """A training step, or a search for the fastest layout."""
+    """The report of a training step, or of a search for the fastest layout."""
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_model, find_system
@@ -64,24 +64,24 @@ def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(gpus, device, system)
-        found = search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap)
-        return search_report(found, pictures)
+        layouts = search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap)
+        return search_report(layouts, pictures)
     from perfmodel.core.power import PowerOptions
     from perfmodel.report.train import report
     from perfmodel.transformer.step_power import training_power
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
-    one = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap)
-    return report(one, explained=explained, pictures=pictures, power=training_power(one, PowerOptions(options.power_limit)))
+    step = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap)
+    return report(step, explained=explained, pictures=pictures, power=training_power(step, PowerOptions(options.power_limit)))
 
 
 def _joined(gpus: int, device: Device, system: System | None) -> System | None:
-    """What joins the GPUs: the system that was named, the shipped one of the device, or the device's own links."""
+    """The system that joins the GPUs: the one given, the shipped one of the device, or the device's own links."""
     from perfmodel.catalog import system_of
     from perfmodel.transformer.training.step.system import of_device
 
     if gpus == 1:
         return None
-    found = (system_of(device.id) or of_device(device)) if system is None else system
-    return found.holds(gpus)
+    joined = (system_of(device.id) or of_device(device)) if system is None else system
+    return joined.holds(gpus)

@@ -36,7 +36,7 @@ def _schedules(options: RematQuestion, explained: bool, pictures: bool) -> Repor
 
     source, named = options.source(), tuple(options.strategy or ())
     memory = options.budget(source.sized)
-    found = evaluate(source, options.plan(memory), named)
+    result = evaluate(source, options.plan(memory), named)
     points = curve(source.chain) if memory is not None else []
     ranked = choices(source.tensors, source.dtype, source.device) if source.dtype and source.device and not named else []
-    return report(found, points, ranked, explained=explained, pictures=pictures)
+    return report(result, points, ranked, explained=explained, pictures=pictures)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _WORKLOADS = ("attention", "matmul", "model")
 _ASKED = Condition(
-    "is for --attention, --matmul and --model", "a study names its own", lambda asked: any(getattr(asked, kind) for kind in _WORKLOADS)
+    "is for --attention, --matmul and --model", "a study names its own", lambda study: any(getattr(study, kind) for kind in _WORKLOADS)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StudyQuestion(Question):
-    """Which study to build, and a saved report to compare it with."""
+    """The study to build, and a saved report to compare it with."""
 
     study: str | None = argument("STUDY", "A shipped study, a study's .yaml, or a saved report's .json.", None)
     attention: list[str] | None = option("A study of attention: 'n=1024:65536:x2 d=64 heads=16', one size swept or none. Repeatable.")
@@ -39,67 +39,67 @@ class StudyQuestion(Question):
 
 
 @command
-def report(asked: StudyQuestion, to: Pictured) -> None:
+def report(options: StudyQuestion, to: Pictured) -> None:
     """A study in one document: verdict, rooflines, sweeps and tables, in every format.
 
     A saved report is rendered again without computing. Example: perfmodel report standard-vs-flash -o report.html -o report.md
     Or: perfmodel report --attention 'n=1024:65536:x2 d=64 heads=16 batch=8' --hardware h100 --hardware h200
     """
-    if asked.schema:
-        if len(asked.given()) > 1 or to.given():
+    if options.schema:
+        if len(options.given()) > 1 or to.given():
             raise UsageError("--schema only prints a schema", "give it alone")
         from perfmodel.study.described import schema_text
 
         typer.echo(schema_text())
         return
-    workloads = [kind for kind in _WORKLOADS if getattr(asked, kind)]
-    if asked.study is not None and workloads:
+    workloads = [kind for kind in _WORKLOADS if getattr(options, kind)]
+    if options.study is not None and workloads:
         raise UsageError(f"--{workloads[0]} with a study", "a study names its own workloads and devices")
-    if asked.save_study is not None and not asked.save_study.endswith((".yaml", ".yml")):
-        raise UsageError(f"--save-study: {asked.save_study} is no YAML file", "end it in .yaml")
+    if options.save_study is not None and not options.save_study.endswith((".yaml", ".yml")):
+        raise UsageError(f"--save-study: {options.save_study} is no YAML file", "end it in .yaml")
     from perfmodel.report.baseline import based
 
-    to.emit(based(_asked(asked) if workloads else _named(asked), asked.baseline))
+    to.emit(based(_asked(options) if workloads else _named(options), options.baseline))
 
 
-def _asked(asked: StudyQuestion) -> Report:
-    """The study that options spell out."""
+def _asked(options: StudyQuestion) -> Report:
+    """The report of a study given by options."""
     from perfmodel.core.files import text_of_yaml
     from perfmodel.study.document import build
     from perfmodel.study.options import study_of
     from perfmodel.study.schema import Scope, StudyFile, study_from
 
     scope = Scope()
-    texts = {kind: getattr(asked, kind) or [] for kind in _WORKLOADS}
-    raw = study_of(texts, asked.hardware or [DEFAULT_DEVICE], asked.implementation, scope)
+    texts = {kind: getattr(options, kind) or [] for kind in _WORKLOADS}
+    raw = study_of(texts, options.hardware or [DEFAULT_DEVICE], options.implementation, scope)
     with ProgressBar() as bar:
-        found = build(StudyFile(study_from(raw)), command_line("report", **asked.given()), done=bar.done, scope=scope)
-    if asked.save_study is not None:
-        _save(asked.save_study, f"# perfmodel report {asked.save_study}\n{text_of_yaml({'study': raw})}")
-    return found
+        document = build(StudyFile(study_from(raw)), command_line("report", **options.given()), done=bar.done, scope=scope)
+    if options.save_study is not None:
+        _save(options.save_study, f"# perfmodel report {options.save_study}\n{text_of_yaml({'study': raw})}")
+    return document
 
 
-def _named(asked: StudyQuestion) -> Report:
-    """A study of a file, shipped or not, or a saved report."""
+def _named(options: StudyQuestion) -> Report:
+    """The report of a study file, shipped or not, or a saved report."""
     from perfmodel.study.schema import read_study, study_names
 
-    if asked.study is None:
+    if options.study is None:
         fix = f"give one of {', '.join(study_names())}; a path ending in .yaml or .json; or --attention, --matmul or --model"
         raise UsageError("STUDY is missing", fix)
-    if asked.study.endswith(".json"):
+    if options.study.endswith(".json"):
         from perfmodel.report.document import read_report
 
-        if asked.save_study is not None:
+        if options.save_study is not None:
             raise UsageError("--save-study with a saved report", "it does not hold its study; build that again")
-        return read_report(Path(asked.study))
+        return read_report(Path(options.study))
     from perfmodel.study.document import build
 
-    study = read_study(asked.study)
+    study = read_study(options.study)
     with ProgressBar() as bar:
-        found = build(study, command_line("report", asked.study, baseline=asked.baseline), done=bar.done)
-    if asked.save_study is not None and study.path is not None:
-        _save(asked.save_study, study.path.read_text(encoding="utf-8"))
-    return found
+        document = build(study, command_line("report", options.study, baseline=options.baseline), done=bar.done)
+    if options.save_study is not None and study.path is not None:
+        _save(options.save_study, study.path.read_text(encoding="utf-8"))
+    return document
 
 
 def _save(name: str, text: str) -> None:

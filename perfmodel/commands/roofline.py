@@ -28,7 +28,7 @@ _MEASURED = Condition("is for --records and --ncu", "leave it out", lambda optio
 
 @dataclass(frozen=True, slots=True)
 class RooflineQuestion(Question):
-    """What to draw, and on which devices."""
+    """Workloads, records and profiled kernels to draw, and the devices."""
 
     study: str | None = argument("STUDY", "The rooflines of a study: its name or its .yaml.", None)
     attention: list[str] | None = as_in(Common, "attention")
@@ -50,32 +50,32 @@ def roofline(options: RooflineQuestion, to: Pictured) -> None:
 
     Example: perfmodel roofline --attention 'n=4096 d=64 heads=16 batch=8' --matmul 8192x8192x8192 --hardware h200 -o roofline.svg
     """
-    given = options.given()
+    values = options.given()
     if options.ncu_command:
         from perfmodel.validation.ncu_points import COMMAND
 
-        if len(given) > 1 or to.given():
+        if len(values) > 1 or to.given():
             raise UsageError("--ncu-command only prints a command", "give it alone")
         typer.echo(COMMAND)
         return
     from perfmodel.report.baseline import based
 
-    drawn = {name: value for name, value in given.items() if name not in ("study", "required")}
+    drawn = {name: value for name, value in values.items() if name not in ("study", "required")}
     line = command_line("roofline", *([options.study] if options.study else []), **drawn)
     to.emit(based(_of_options(options, line) if options.study is None else _of_study(options.study, line, drawn), options.baseline))
 
 
-def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
+def _of_study(name: str, line: str, values: dict[str, Any]) -> Report:
     from perfmodel.study.document import build
     from perfmodel.study.schema import read_study
 
-    clash = next((other for other in given if other != "baseline"), None)
+    clash = next((other for other in values if other != "baseline"), None)
     if clash is not None:
         raise UsageError(f"--{clash} with a study", "a study names its own workloads and devices")
-    found = build(read_study(name), line, ["roofline"])
-    if not found.charts:
+    document = build(read_study(name), line, ["roofline"])
+    if not document.charts:
         raise UsageError(f"study {name!r} has no section of kind roofline", f"see all of it: perfmodel report {name}")
-    return found
+    return document
 
 
 def _of_options(options: RooflineQuestion, line: str) -> Report:
@@ -111,33 +111,33 @@ def _of_options(options: RooflineQuestion, line: str) -> Report:
 
 
 def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) -> tuple[list[RecordChoice], list[str]]:
-    """``choices`` with the devices of --hardware where they name none, and a note on each that has no record. UsageError if none has."""
+    """``choices`` on the devices of --hardware unless they name some, and notes on those without records. UsageError if none has any."""
     from perfmodel.study.recorded import devices_of
 
-    found, absent = [], []
+    chosen, absent = [], []
     for choice in choices:
-        known = devices_of(choice, scope) if choice.hardware is None else []
-        if not known:
-            found.append(choice)
+        with_records = devices_of(choice, scope) if choice.hardware is None else []
+        if not with_records:
+            chosen.append(choice)
             continue
         wanted = {device.id: name for name in hardware for device in [scope.device(name)]}
-        there = [name for device, name in wanted.items() if device in known]
-        if not there:
+        available = [name for device, name in wanted.items() if device in with_records]
+        if not available:
             message = f"--hardware: no record in --records {choice.file} is of {' or '.join(wanted)}"
-            raise UsageError(message, f"its records are of {', '.join(known)}")
-        absent += [f"No record in {choice.file} is of {device}." for device, name in wanted.items() if name not in there]
-        found.append(replace(choice, hardware=there))
-    return found, absent
+            raise UsageError(message, f"its records are of {', '.join(with_records)}")
+        absent += [f"No record in {choice.file} is of {device}." for device, name in wanted.items() if name not in available]
+        chosen.append(replace(choice, hardware=available))
+    return chosen, absent
 
 
 def _one_chart_each(parts: Sequence[Any]) -> list[Any]:
-    """``parts`` with the points of one device in one picture."""
+    """``parts`` with one chart per device."""
     from perfmodel.report.roofline_chart import at_one_level
 
     charts: dict[str, Any] = {}
     for part in parts:
         for chart in part.charts:
-            known = charts.get(chart.device)
-            charts[chart.device] = chart if known is None else replace(known, points=[*known.points, *chart.points])
-    first, *others = parts
-    return [replace(first, charts=at_one_level(list(charts.values()))), *(replace(part, charts=[]) for part in others)]
+            first_chart = charts.get(chart.device)
+            charts[chart.device] = chart if first_chart is None else replace(first_chart, points=[*first_chart.points, *chart.points])
+    first, *later = parts
+    return [replace(first, charts=at_one_level(list(charts.values()))), *(replace(part, charts=[]) for part in later)]

@@ -20,16 +20,16 @@ def serve(options: ServeQuestion, to: Pictured) -> None:
 
     Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8
     """
-    made = _searched(options, to.pictures) if options.search else _served(options, to.pictures)
-    to.emit(made)
-    if options.search and made.data["best"] is None:
+    document = _searched(options, to.pictures) if options.search else _served(options, to.pictures)
+    to.emit(document)
+    if options.search and document.data["best"] is None:
         import typer
 
         raise typer.Exit(3)
 
 
 def _served(options: ServeQuestion, pictures: bool) -> Report:
-    """The report of one layout."""
+    """The report on one layout."""
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
@@ -42,14 +42,14 @@ def _served(options: ServeQuestion, pictures: bool) -> Report:
     model, stored = served_as(find_model(options.name), options.weights_dtype)
     engine, fallbacks = find_engine(options.engine or DEFAULT_ENGINE).on(device), cache(calibrated_devices)
 
-    def times(own: Engine, like: ModelPass) -> KernelTimes:
-        return step_times(model, device, own, like, fallbacks)
+    def times(engine: Engine, base_pass: ModelPass) -> KernelTimes:
+        return step_times(model, device, engine, base_pass, fallbacks)
 
     return report(answered(options, model, stored, device, engine, times), pictures)
 
 
 def _searched(options: ServeQuestion, pictures: bool) -> Report:
-    """The report of a search: every layout and number of users, under one engine or all."""
+    """The report of a search over layouts and numbers of users, with one engine or all."""
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, engine_names, find_engine

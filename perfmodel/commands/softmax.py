@@ -22,7 +22,7 @@ _PREDICTED = Condition(
 
 
 LIBRARY = "torch-softmax"
-"""Kernel that a measured time is held against, unless another is named."""
+"""Kernel with which a measured time is compared by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ def softmax(options: SoftmaxRun, to: ExplainedPicture) -> None:
     device = device_for(options.hardware)
     w = options.workload(device)
     results = evaluate(w, device)
-    known = None if options.implementation is None else _predicted(w, results[-1], options.implementation, device, options.cache)
-    own = measured_s(options.measured)
-    if own is not None and known is None:
+    prediction = None if options.implementation is None else _predicted(w, results[-1], options.implementation, device, options.cache)
+    measured = measured_s(options.measured)
+    if measured is not None and prediction is None:
         with suppress(UnavailableError):
-            known = _predicted(w, results[-1], LIBRARY, device, options.cache)
-    to.emit(report(w, device, results, prediction=known, explained=to.explained, pictures=to.pictures, measured_s=own))
+            prediction = _predicted(w, results[-1], LIBRARY, device, options.cache)
+    to.emit(report(w, device, results, prediction=prediction, explained=to.explained, pictures=to.pictures, measured_s=measured))
 
 
 def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device, cache: str) -> Prediction:
-    """Predicted time of ``w``, not below the bound of ``fused``; UsageError for an unknown name, UnavailableError for no time."""
+    """Predicted time of ``w``, at least the bound of ``fused``; UsageError for an unknown name, UnavailableError without a calibration."""
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.workload import FORWARD, Stream
     from perfmodel.timing.base import Case, state_named

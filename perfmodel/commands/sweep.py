@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 app = new_app()
 ROWS = (".csv", ".jsonl", ".parquet")
-"""Suffixes of files of rows."""
+"""Suffixes of row files."""
 TIME = "time"
-"""Word for a column that is a roof of kernels, and a prediction of models: for one version more."""
+"""Column that is a roof for kernels and a prediction for models; accepted for one more version."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepQuestion(Question):
-    """A study or a workload with axes, which rows are kept, and what is looked for among them."""
+    """A study or a workload with axes, the rows to keep, and what to look for among them."""
 
     words: list[str] | None = argument("[STUDY] [--AXIS VALUES]...", "A study file or its name, or a workload; then axes.", None)
     where: list[str] | None = option("Keep rows that meet this: 'n * batch <= 65536'.")
@@ -60,7 +60,7 @@ class _Rows(Pictured):
 
 
 class SweepCommand(Command):
-    """Help that lists the axes of the workload that is named beside it, of attention where none is."""
+    """A command whose help lists the axes of the workload named beside it, by default attention."""
 
     named = ""
 
@@ -83,8 +83,8 @@ def sweep(options: SweepQuestion, to: _Rows) -> None:
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
     """
     rows, reports = _outputs(to.output, options.form, options.resume, options.dask)
-    shown = replace(to, output=reports)
-    shown.check(["charts"])
+    printed = replace(to, output=reports)
+    printed.check(["charts"])
     from perfmodel.report.sweep import report
     from perfmodel.sweep.run import DEFAULT_MEMORY, run_sweep
 
@@ -98,20 +98,20 @@ def sweep(options: SweepQuestion, to: _Rows) -> None:
         raise
     if rows is None or rows.path is not None:
         later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.pointwise else ""
-        shown.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}.", shown.pictures))
+        printed.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}.", printed.pictures))
         return
     from perfmodel.report.formats import readable
     from perfmodel.report.formats.txt import render
 
-    made = report(result, pictures=shown.pictures)
-    sys.stderr.write(render(readable(made)))  # rows took stdout
-    if shown.files:
-        Destination(False, shown.files).emit(made)
+    document = report(result, pictures=printed.pictures)
+    sys.stderr.write(render(readable(document)))  # rows took stdout
+    if printed.files:
+        Destination(False, printed.files).emit(document)
 
 
 @contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """Let SIGTERM end a sweep as Ctrl-C does: with a file that can be read."""
+    """Context in which SIGTERM ends a sweep as Ctrl-C does, with a readable file."""
     handled = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if handled else None
     try:
@@ -122,7 +122,7 @@ def _terminated_is_interrupted() -> Iterator[None]:
 
 
 def _study(options: SweepQuestion) -> SweepStudy:
-    """The study that is named or spelt out, options before what its file says."""
+    """The sweep that is named or given by options; options override its file."""
     from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study, workload_named
 
     words, study = options.words or [], SweepStudy()
@@ -138,43 +138,43 @@ def _study(options: SweepQuestion) -> SweepStudy:
     if column is not None and any(TIME in re.findall(r"\w+", text) for text in texts):
         say(f"note: time is {column} of {study.workload}; name roofline_s or predicted_s, the short name is taken for one more version")
     values = {name: getattr(options, name) for name in ("columns", "minimize", "maximize", "pareto", "top")}
-    given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-    return replace(study, axes={**study.axes, **_axes(words, study.workload)}, where=[*study.where, *conditions], **given)
+    overrides: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    return replace(study, axes={**study.axes, **_axes(words, study.workload)}, where=[*study.where, *conditions], **overrides)
 
 
 def _axes(words: Sequence[str], kind: str) -> dict[str, Any]:
-    """``--n 512 --causal`` as axes; an option given twice has both values."""
+    """Axes from words such as ``--n 512 --causal``; an option given twice has both values."""
     from perfmodel.sweep.study import workload_named
 
     workload = workload_named(kind)
-    old = {one.name.replace("_", "-"): one for one in workload.inputs if one.typed}
-    known = {one.option.removeprefix("--"): one for one in workload.inputs}
-    found: dict[str, Any] = {}
-    rest = list(words)
-    while rest:
-        word, _, value = rest.pop(0).partition("=")
+    old = {axis.name.replace("_", "-"): axis for axis in workload.inputs if axis.typed}
+    by_option = {axis.option.removeprefix("--"): axis for axis in workload.inputs}
+    axes: dict[str, Any] = {}
+    remaining = list(words)
+    while remaining:
+        word, _, value = remaining.pop(0).partition("=")
         name = word.lstrip("-")
-        negated = name.startswith("no-") and name not in known
+        negated = name.startswith("no-") and name not in by_option
         name = name.removeprefix("no-") if negated else name
-        one = known.get(name) or old.get(name)
-        if one is not None and name not in known:
-            say(f"note: --{name} is called {one.option} now; the old name is taken for one more version")
-        if not word.startswith("-") and "model" in known:
+        axis = by_option.get(name) or old.get(name)
+        if axis is not None and name not in by_option:
+            say(f"note: --{name} is called {axis.option} now; the old name is taken for one more version")
+        if not word.startswith("-") and "model" in by_option:
             raise UsageError(f"{word}: sweeps take their axes as options", f"name the model as --model {word}")
-        if not word.startswith("-") or one is None:
-            raise UsageError(f"{word}: sweeps over {workload.name} have no such option", suggest(name, list(known)))
-        if one.kind == "flag" and not value:
-            value = rest.pop(0) if rest and not rest[0].startswith("-") and not negated else str(not negated).lower()
+        if not word.startswith("-") or axis is None:
+            raise UsageError(f"{word}: sweeps over {workload.name} have no such option", suggest(name, list(by_option)))
+        if axis.kind == "flag" and not value:
+            value = remaining.pop(0) if remaining and not remaining[0].startswith("-") and not negated else str(not negated).lower()
         elif not value:
-            if not rest:
+            if not remaining:
                 raise UsageError(f"{word} needs a value", "such as --n 512:131072:x2")
-            value = rest.pop(0)
-        found[one.name] = f"{found[one.name]},{value}" if one.name in found else value
-    return found
+            value = remaining.pop(0)
+        axes[axis.name] = f"{axes[axis.name]},{value}" if axis.name in axes else value
+    return axes
 
 
 def _outputs(output: Sequence[str] | None, form: str | None, resume: bool, dask: str | None) -> tuple[Output | None, list[str]]:
-    """The output for rows, if any, and those for the report. UsageError if they do not go together."""
+    """The row file, if any, and the outputs for the report. UsageError if they do not go together."""
     from perfmodel.report.formats import suffixes
 
     pictured, reports, rows = suffixes(["charts"]), list[str](), list[str]()
@@ -190,8 +190,8 @@ def _outputs(output: Sequence[str] | None, form: str | None, resume: bool, dask:
             raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
     if len(rows) > 1:
         raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")
-    for word, given in (("--resume", resume), ("--dask", dask), ("--format", form)):
-        if given and not rows:
+    for word, is_given in (("--resume", resume), ("--dask", dask), ("--format", form)):
+        if is_given and not rows:
             raise UsageError(f"{word} is about rows in a file", "say where with -o, such as -o rows.parquet")
     return _rows_output(rows[0], form, resume, dask) if rows else None, reports
 
@@ -220,19 +220,19 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
 
 
 def _axes_help(name: str) -> str:
-    """Axes and columns of the workload called ``name``, in 78 columns."""
+    """Help on axes and columns of the workload called ``name``, 78 characters wide."""
     from textwrap import wrap
 
     from perfmodel.sweep.study import WORKLOADS, workload_named
 
     workload = workload_named(name)
-    others = ", ".join(other for other in WORKLOADS if other != workload.name)
-    axes = ", ".join(one.option.removeprefix("--") for one in workload.inputs)
+    other_workloads = ", ".join(other for other in WORKLOADS if other != workload.name)
+    axes = ", ".join(axis.option.removeprefix("--") for axis in workload.inputs)
     short = ", ".join(f"{word} = {column}" for word, column in workload.words.items() if word != TIME)
     parts = [
         "Values: a number (8k, 1e6), a list 64,128, a range 512:128Ki:x2 or 1:64:+1, an expression of other axes (heads/4), or all.",
         f"Axes of {workload.name}: {axes}",
-        f"Columns: {', '.join(one.name for one in workload.columns)}",
-        f"Short: {short}. See also perfmodel sweep NAME --help of {others}.",
+        f"Columns: {', '.join(column.name for column in workload.columns)}",
+        f"Short: {short}. See also perfmodel sweep NAME --help of {other_workloads}.",
     ]
     return "\n".join(line for part in parts for line in wrap(part, 78, subsequent_indent="  ", break_on_hyphens=False))

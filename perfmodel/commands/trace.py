@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TraceQuestion(Question):
-    """A profile, the device it was taken on, and others that it is moved to."""
+    """A profile, the device that it was taken on, and other devices to predict."""
 
     file: str = argument(
         "FILE", "What torch.profiler's export_chrome_trace wrote, with record_shapes=True, or perfmodel.capture: .json or .json.gz."
@@ -41,17 +41,17 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
     from perfmodel.core.errors import UsageError
     from perfmodel.report.trace import report
 
-    found, prices = _answer(options.file, options.hardware), _prices(options.gpu_hour or ())
+    answer, prices = _answer(options.file, options.hardware), _prices(options.gpu_hour or ())
     other = None if options.compare is None else _answer(options.compare, options.hardware)
     devices = {device.id: device for device in (find_device(name, "--on") for name in options.on or ())}
     if strange := set(prices) - set(devices):
         raise UsageError(f"--gpu-hour {min(strange)}: the program is not predicted there", f"add --on {min(strange)}")
-    moved = [found.on(device) for device in devices.values()]
-    to.emit(report(found, options.file, moved, prices, other, options.compare or "", pictures=to.pictures))
+    moved = [answer.on(device) for device in devices.values()]
+    to.emit(report(answer, options.file, moved, prices, other, options.compare or "", pictures=to.pictures))
 
 
 def _answer(file: str, hardware: str | None) -> ProgramAnswer:
-    """The answer of a profile or a captured program, on the device that it names unless ``hardware`` does."""
+    """The answer for a profile or a captured program on ``hardware``, by default the device that the profile names."""
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
@@ -74,7 +74,7 @@ def _answer(file: str, hardware: str | None) -> ProgramAnswer:
 
 
 def _prices(texts: Iterable[str]) -> dict[str, float]:
-    """Prices of an hour by the id of the device; UsageError for a text that is none."""
+    """Price of an hour by device id; UsageError for a text that states none."""
     from perfmodel.catalog import find_device
     from perfmodel.core.errors import UsageError
 

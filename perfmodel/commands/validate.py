@@ -14,7 +14,7 @@ from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _RUN = {"backend", "counters", "all"}
 _ALONE = {"counters_csv": {*_RUN, "records", "scoreboard"}, "records": _RUN, "scoreboard": _RUN}
-"""Options beside which others would be ignored."""
+"""Options next to which others would be ignored."""
 _TIMED = Condition(
     "is for measurements of time", "leave it out", lambda options: options.counters_csv is None and options.backend != "simulator"
 )
@@ -22,7 +22,7 @@ _TIMED = Condition(
 
 @dataclass(frozen=True, slots=True)
 class ValidationQuestion(Question):
-    """What to measure, or records to read, and to compare with predictions."""
+    """Kernels to measure, or records to read, for a comparison with predictions."""
 
     backend: str | None = option("Where kernels run: auto, cuda, cpu or simulator. [default: auto]")
     records: list[str] | None = option(f"Compare recorded measurements instead: a .jsonl(.gz), '{SHIPPED}' or '{RUNS}'. Repeatable.")
@@ -35,9 +35,9 @@ class ValidationQuestion(Question):
     required: int | None = as_in(Common, "required")
 
     def check_together(self) -> None:
-        """UsageError for options that exclude each other, since one would be ignored."""
-        given = self.given()
-        for name, other in ((name, other) for name in given for other in given if other in _ALONE.get(name, ())):
+        """UsageError for options of which one would be ignored."""
+        values = self.given()
+        for name, other in ((name, other) for name in values for other in values if other in _ALONE.get(name, ())):
             raise UsageError(f"--{other.replace('_', '-')} with --{name.replace('_', '-')}", "leave one of them out")
 
 
@@ -71,22 +71,22 @@ def validate(options: ValidationQuestion, to: _Records) -> None:
     with ProgressBar() as bar:
         if options.records or options.scoreboard:
             paths = record_paths(options.records or [SHIPPED])
-            found = validation_run.read(paths, find_device, options.hardware, cache(calibrated_devices), bar.done, options.scoreboard)
+            run = validation_run.read(paths, find_device, options.hardware, cache(calibrated_devices), bar.done, options.scoreboard)
         else:
             chosen = validation_run.best_backend() if options.backend in (None, "auto") else str(options.backend)
             if chosen != options.backend and chosen == "cpu":
                 bar(validation_run.NO_GPU)
-            found = validation_run.run(chosen, find_device, options.hardware, options.counters, bar, options.all)
+            run = validation_run.run(chosen, find_device, options.hardware, options.counters, bar, options.all)
     if options.scoreboard:
         from perfmodel.validation.run import scoreboard as lines
 
-        made = lines(found.rows)
-        require(options.required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
-        to.emit(scoreboard_report(made))
+        scores = lines(run.rows)
+        require(options.required, sum(line.points for line in scores), "held-out records were checked", [row.reason for row in run.rows])
+        to.emit(scoreboard_report(scores))
     else:
-        checked = sum(row.lower_s is not None or row.memory_error is not None for row in found.rows) + len(found.counts)
-        require(options.required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])
-        to.emit(report(found, allowed, to.pictures))
-    wrong = found.backend and not all(count.agrees for count in found.counts)
-    if wrong or any(row.violates for row in found.rows) or beyond(found.rows, allowed):
+        checked = sum(row.lower_s is not None or row.memory_error is not None for row in run.rows) + len(run.counts)
+        require(options.required, checked, "rows were checked", [row.reason for row in run.rows if row.lower_s is None])
+        to.emit(report(run, allowed, to.pictures))
+    wrong = run.backend and not all(count.agrees for count in run.counts)
+    if wrong or any(row.violates for row in run.rows) or beyond(run.rows, allowed):
         raise typer.Exit(3)

@@ -193,10 +193,10 @@ def _read(name: str, kind: str, value: Any) -> Any:
 
 def as_typed(field_: Any, value: Any = True) -> str:
     """The option of ``field_`` as a user types it; of a pair of switches, the one for ``value``."""
-    option_: Option = field_.metadata["option"]
-    if option_.argument:
-        return str(option_.metavar)
-    on, _, off = max(option_.names or (f"--{field_.name.replace('_', '-')}",), key=len).partition("/")
+    shown: Option = field_.metadata["option"]
+    if shown.argument:
+        return str(shown.metavar)
+    on, _, off = max(shown.names or (f"--{field_.name.replace('_', '-')}",), key=len).partition("/")
     return off if value is False and off else on
 
 
@@ -204,9 +204,9 @@ def renamed(question: type[Question]) -> dict[str, str]:
     """Today's option names of ``question`` by the names of the version before."""
     names: dict[str, str] = {}
     for field_ in fields(question):
-        option_: Option = field_.metadata["option"]
-        for old in option_.old:
-            names |= dict(zip(old.split("/"), max(option_.names, key=len).split("/"), strict=False))
+        shown: Option = field_.metadata["option"]
+        for old in shown.old:
+            names |= dict(zip(old.split("/"), max(shown.names, key=len).split("/"), strict=False))
     return names
 
 

@@ -45,7 +45,7 @@ class Searched:
     models: Mapping[Formats, ModelSpec]
     device: Device
     engines: Sequence[Engine]
-    found: Search
+    result: Search
 
     @property
     def model(self) -> ModelSpec:
@@ -65,7 +65,7 @@ class Searched:
     @property
     def within(self) -> list[Candidate]:
         """Points of the front within the limits."""
-        return [point for point in self.found.front if self.found.limits.hold(point)]
+        return [point for point in self.result.front if self.result.limits.hold(point)]
 
     def users(self, point: Candidate) -> int:
         """Users of all copies of ``point``: those that were asked for, else as many as were best."""
@@ -125,11 +125,11 @@ def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fal
 
 def report(result: Searched, pictures: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
-    point = result.found.chosen
+    point = result.result.chosen
     if point is None:
         alone = f"give narrower formats: {result.device.id} has no interconnect in its profile, so one GPU holds all"
         fix = alone if result.device.interconnect is None else MORE_GPUS
-        raise UsageError(f"{result.model.name} on {result.gpus} x {result.device.name}: {result.found.why}", fix)
+        raise UsageError(f"{result.model.name} on {result.gpus} x {result.device.name}: {result.result.why}", fix)
     pasted = result.lines(point)
     shown = [point, *spread([one for one in result.within if one != point], FRONT_ROWS)]
     rows = [_metrics(one, result) for one in result.within or [point]]
@@ -140,7 +140,7 @@ def report(result: Searched, pictures: bool = False) -> Report:
         [as_rows("", rows, labels=COLUMNS), *_pasted(pasted)],
         _notes(result),
         data(result, point, pasted),
-        charts=[picture(result.found, point)] if pictures else [],
+        charts=[picture(result.result, point)] if pictures else [],
         figures=figures(result, point),
         brief=[as_rows("", [_metrics(one, result) for one in shown], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
     )
@@ -148,7 +148,7 @@ def report(result: Searched, pictures: bool = False) -> Report:
 
 def data(result: Searched, point: Candidate, pasted: Sequence[str]) -> dict[str, Any]:
     """The object of schema perfmodel.serve/1 of a search."""
-    found, chosen = result.found, as_json(_metrics(point, result))
+    found, chosen = result.result, as_json(_metrics(point, result))
     inputs = {"model": result.model.name, "gpus": result.gpus, "engines": [one.id for one in result.engines]}
     inputs |= {name: getattr(result.load, name) for name in ("isl", "osl", "prefix", "draft_tokens", "acceptance")}
     return {
@@ -212,7 +212,7 @@ def _metrics(point: Candidate, result: Searched) -> list[Metric]:
 
 def verdict(result: Searched, point: Candidate) -> list[str]:
     """What is best, what its users wait for, and how many were compared."""
-    found, limits, price = result.found, result.found.limits, result.price(point)
+    found, limits, price = result.result, result.result.limits, result.price(point)
     bounds = [f"{name} {format_time(value, 3)}" for name, value in limits.given.items()]
     start = f"Best within {' and '.join(bounds)}:" if bounds else "Most per GPU:"
     start = start if found.best is not None else f"{capital(found.why)}. It is"
@@ -244,7 +244,7 @@ def _pools_words(found: Search) -> str:
 
 def figures(result: Searched, point: Candidate) -> list[Figure]:
     """The numbers that decide about one point of the front."""
-    name, price = "best" if result.found.best is not None else "nearest", result.price(point)
+    name, price = "best" if result.result.best is not None else "nearest", result.price(point)
     return [
         Figure(name, f"{point.engine}, {layout_words(point)}, {counted(point.users, 'user')}"),
         Figure("throughput per GPU", tokens(point.tokens_per_s_gpu)),
@@ -287,7 +287,7 @@ def picture(found: Search, chosen: Candidate | None) -> Chart:
 
 
 def _notes(result: Searched) -> list[str]:
-    counts, front = result.found.counts, result.found.front
+    counts, front = result.result.counts, result.result.front
     beyond = len(front) - len(result.within)
     given = result.options.concurrency is not None
     idle = not given and any(result.copies(one) * one.gpus < result.gpus for one in front)

@@ -62,7 +62,7 @@ class SweptSeries:
 
     name: str
     device: Device
-    found: dict[int, WorkloadAnswer]
+    answers: dict[int, WorkloadAnswer]
     notes: list[str]
     called: str = ""
 
@@ -74,12 +74,12 @@ class SweptSeries:
     @property
     def runs(self) -> list[int]:
         """Values at which it fits the memory, as far as that is known; where it never does, all of them."""
-        return [value for value, one in self.found.items() if one.fits is not False] or list(self.found)
+        return [value for value, one in self.answers.items() if one.fits is not False] or list(self.answers)
 
     @property
     def predicted(self) -> bool:
         """Whether every value is predicted."""
-        return all(one.point.predicted for one in self.found.values())
+        return all(one.point.predicted for one in self.answers.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,13 @@ class Pairwise:
     @property
     def values(self) -> list[int]:
         """Values at which both can run; where there are none, those that both have."""
-        known = [value for value in self.first.found if value in self.other.found]
+        known = [value for value in self.first.answers if value in self.other.answers]
         return [value for value in known if value in self.first.runs and value in self.other.runs] or known
 
     @property
     def cut(self) -> bool:
         """Whether a larger value does not fit the memory with one of the two."""
-        return max(self.first.found) > self.values[-1] or max(self.other.found) > self.values[-1]
+        return max(self.first.answers) > self.values[-1] or max(self.other.answers) > self.values[-1]
 
     @property
     def basis(self) -> str:
@@ -120,7 +120,7 @@ class Pairwise:
     def turns(self) -> list[SpeedCrossover]:
         """Where the order turns, by bisection between the values."""
         found = []
-        leads = {value: self._leads({one.name: one.found[value] for one in (self.first, self.other)}) for value in self.values}
+        leads = {value: self._leads({one.name: one.answers[value] for one in (self.first, self.other)}) for value in self.values}
         for low, high in pairwise(self.values):
             if leads[low] != leads[high]:
                 at = self._first(low, high, leads[high])
@@ -146,7 +146,7 @@ class Pairwise:
         return high
 
     def _against(self, value: int, where: str) -> str:
-        sides = ((swept.name, swept.found[value]) for swept in (self.first, self.other))
+        sides = ((swept.name, swept.answers[value]) for swept in (self.first, self.other))
         first, other = (Side(name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out) for name, one in sides)
         return against(first, other, f" at {self.over} {where}")
 
@@ -186,7 +186,7 @@ class Pairwise:
         """How many times faster the other one is, by value."""
         found = {}
         for value in self.values:
-            first, other = self._times({one.name: one.found[value] for one in (self.first, self.other)})
+            first, other = self._times({one.name: one.answers[value] for one in (self.first, self.other)})
             found[value] = first / other
         return found
 
@@ -209,13 +209,13 @@ class Pairwise:
         found += [f"A prediction: {one.spoken} has a roof alone." for one in (self.first, self.other) if not one.predicted]
         if (unfit := self.unfit()) is not None:
             series, value = unfit
-            needs = text(float(series.found[value].memory or 0), "B")
+            needs = text(float(series.answers[value].memory or 0), "B")
             found.append(f"More memory, or a smaller batch: {series.spoken} needs {needs} at {size(self.over, value)}.")
         return found
 
     def unfit(self) -> tuple[SweptSeries, int] | None:
         """Which one stops fitting the memory, at which value; None if both fit."""
-        every = ((value, one) for one in (self.first, self.other) for value, known in one.found.items() if known.fits is False)
+        every = ((value, one) for one in (self.first, self.other) for value, known in one.answers.items() if known.fits is False)
         found = min(every, key=lambda pair: pair[0], default=None)
         return None if found is None else (found[1], found[0])
 
@@ -225,7 +225,7 @@ class Pairwise:
 
     def gain(self, value: int) -> Interval | None:
         """How many times faster the other one is at ``value``, with its interval; None where one is not predicted."""
-        first, other = (one.found[value].point.predicted for one in (self.first, self.other))
+        first, other = (one.answers[value].point.predicted for one in (self.first, self.other))
         return ratio(first, other) if first and other else None
 
 
@@ -245,8 +245,8 @@ def size(over: str, value: int) -> str:
 def alone(swept: SweptSeries, over: str) -> str:
     """A series without another: from the first value to the last."""
     first, last = min(swept.runs), max(swept.runs)
-    a, b = seconds(swept.found[first]), seconds(swept.found[last])
-    before, after = _limit(swept.found[first]), _limit(swept.found[last])
+    a, b = seconds(swept.answers[first]), seconds(swept.answers[last])
+    before, after = _limit(swept.answers[first]), _limit(swept.answers[last])
     binds = f"bound by {before}" + (f", at the end by {after}" if after != before else " throughout")
     grown, basis = f"{text(b, 's')} ({text(b / a, 'ratio')})", PREDICTED if swept.predicted else ROOF
     return f"{swept.name} takes {text(a, 's')} at {over} {first:,} and {grown} at {last:,}, {basis}, {binds}."
@@ -258,15 +258,15 @@ def _limit(one: WorkloadAnswer) -> str:
 
 def too_large(swept: SweptSeries, over: str) -> str:
     """Words for the value from which on the series does not fit the memory; empty if it does."""
-    beyond = next((value for value, one in swept.found.items() if one.fits is False), None)
+    beyond = next((value for value, one in swept.answers.items() if one.fits is False), None)
     if beyond is None:
         return ""
-    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(swept.found[beyond].memory, 'B')}."
+    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(swept.answers[beyond].memory, 'B')}."
 
 
 def table(every: Sequence[SweptSeries], over: str) -> Table:
     """The times of a screen: a row per value, a column per series; what is at its roof, and what does not fit, is marked."""
-    values, names = sorted({value for swept in every for value in swept.found}), short_names(swept.device.name for swept in every)
+    values, names = sorted({value for swept in every for value in swept.answers}), short_names(swept.device.name for swept in every)
     if len(values) > SCREEN_ROWS:
         values = [values[place * (len(values) - 1) // (SCREEN_ROWS - 1)] for place in range(SCREEN_ROWS)]
     heads = [swept.name + f" {names[swept.device.name]}" * (len(names) > 1) + ", roof" * (not swept.predicted) for swept in every]
@@ -275,7 +275,7 @@ def table(every: Sequence[SweptSeries], over: str) -> Table:
 
 
 def _time(swept: SweptSeries, value: int) -> str:
-    one = swept.found.get(value)
+    one = swept.answers.get(value)
     if one is None:
         return "-"
     return NO_ROOM if one.fits is False else format_time(seconds(one), 3)
