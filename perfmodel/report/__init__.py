@@ -31,10 +31,10 @@ setattr(Report, "_repr_html_", _framed)  # noqa: B010  (here and not in the clas
 
 def check_output(path: Path, offers: Collection[str] = ()) -> None:
     """Fail before any work if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
-    known, suffix = suffixes(offers), suffix_of(path)
-    if suffix not in known:
+    allowed, suffix = suffixes(offers), suffix_of(path)
+    if suffix not in allowed:
         kind = repr(suffix) if suffix else "a file without suffix"
-        raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(known)}")
+        raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(allowed)}")
     check = getattr(import_module(f"{formats.__name__}{suffix}"), "check", None)
     if check is not None:
         check()
@@ -56,8 +56,8 @@ def write(path: Path, report: Report) -> None:
     """Write ``report`` whole or not at all: to a temporary file beside ``path``, then renamed."""
     import tempfile
 
-    made = render_for(path, report)
-    content = made.encode("utf-8", "replace") if isinstance(made, str) else made
+    rendered = render_for(path, report)
+    content = rendered.encode("utf-8", "replace") if isinstance(rendered, str) else rendered
     temporary = None
     try:
         target = Path(os.path.realpath(path))

@@ -59,9 +59,9 @@ def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: 
     with them the rate that ``seconds`` means stands beside the peak.
     """
     used = {name: float(terms[name]) for name in RESOURCES if terms.get(name)}
-    most = max(used, key=lambda name: used[name], default=None)
+    largest = max(used, key=lambda name: used[name], default=None)
     return [
-        Meter(RESOURCES[name][0], term / seconds, _rate(name, amounts, term, seconds), name == most and term >= PARTLY * seconds)
+        Meter(RESOURCES[name][0], term / seconds, _rate(name, amounts, term, seconds), name == largest and term >= PARTLY * seconds)
         for name, term in used.items()
     ]
 
@@ -104,23 +104,23 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
     >>> limits([Meter("DRAM bandwidth", 0.1)]), limits([dram], roof=True)
     ('Nothing is over 10% busy', 'Limited by DRAM bandwidth, at the roof')
     """
-    known = sorted(meters, key=lambda meter: (not meter.limits, -meter.share))
+    ordered = sorted(meters, key=lambda meter: (not meter.limits, -meter.share))
     small = bool(causes) and causes[0][:1].isdigit()
-    found = f"{'Too small: ' if small else 'Limited by '}{' and '.join(causes)}" if causes else ""
-    if not known or (roof and found):
-        return f"{found}, left out of the roof" if roof and found else found
-    first = known[0]
+    cause = f"{'Too small: ' if small else 'Limited by '}{' and '.join(causes)}" if causes else ""
+    if not ordered or (roof and cause):
+        return f"{cause}, left out of the roof" if roof and cause else cause
+    first = ordered[0]
     share = percent(float(first.share))
     name = next((words for words in BOUND_WORDS.values() if words.removeprefix("the ") == first.name), first.name)
     if roof:
         return f"Limited by {name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
     if first.share < PARTLY:
         idle = f"nothing{' whose rate is known' * bool(unknown)} is over {share.strip('<')} busy"
-        return found if found.startswith(f"Limited by {STARTING}") else capital(f"{found}; {idle}" if found else idle)
+        return cause if cause.startswith(f"Limited by {STARTING}") else capital(f"{cause}; {idle}" if cause else idle)
     if first.share >= FULL:
         return f"Limited by {name}, {share} busy"
-    if found:
-        return f"{found}; {name} is {share} busy"
+    if cause:
+        return f"{cause}; {name} is {share} busy"
     return capital(f"{name} is the ceiling but busy only {share}")
 
 
@@ -140,10 +140,10 @@ def too_few(blocks: int, device: Device) -> list[str]:
 
 def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
     """Cause: launches of ``kernels`` one after another take longer than their roof; none if they do not."""
-    known = device.launch_overhead
-    launches = kernels * float(known.stream.number if known else LAUNCH_S)
-    what = f"{kernels} launches" if kernels > 1 else "the launch"
-    return [what + (f" ({format_time(launches, 2)})" if known else "")] * (launches >= roof_s)
+    overhead = device.launch_overhead
+    launches = kernels * float(overhead.stream.number if overhead else LAUNCH_S)
+    phrase = f"{kernels} launches" if kernels > 1 else "the launch"
+    return [phrase + (f" ({format_time(launches, 2)})" if overhead else "")] * (launches >= roof_s)
 
 
 def starting(prediction: Prediction | None) -> list[str]:
@@ -154,14 +154,14 @@ def starting(prediction: Prediction | None) -> list[str]:
     return [f"{STARTING} ({between(format_time(start, 2), format_time(prediction.seconds, 3), 'of')})"]
 
 
-def taken(known: Interval) -> str:
+def taken(interval: Interval) -> str:
     """A time to three digits, with its interval.
 
     >>> taken(Interval(7.907e-5, 7.2e-5, 8.43e-5)), taken(Interval(1e-3))
     ('79.1 us (72 to 84.3 us)', '1 ms')
     """
-    time = format_time(known.value, 3)
-    return time if known.low is None or known.high is None else f"{time} ({between(format_time(known.low, 3), format_time(known.high, 3))})"
+    time, low, high = format_time(interval.value, 3), interval.low, interval.high
+    return time if low is None or high is None else f"{time} ({between(format_time(low, 3), format_time(high, 3))})"
 
 
 def sentence(words: str) -> str:

@@ -61,25 +61,25 @@ def report(
     formula. ``crossover``: with the sizes at which tiling pays. ``pictures``: with its roofline and its bytes.
     ``measured_s``: a time to judge, of the algorithm that the answer is about.
     """
-    found = _Answer(comparison, predictions or {})
-    reasons, main = _reasons(found), found.time(found.main)
+    answer = _Answer(comparison, predictions or {})
+    reasons, main = _reasons(answer), answer.time(answer.main)
     plain = Report(
         _title(comparison),
-        _headline(found),
-        _tables(found),
-        [*_notes(comparison), *_time_notes(found, [*unpredicted, *ratio_notes(reasons)])],
-        data(found),
-        charts=_charts(found) if pictures else [],
+        _headline(answer),
+        _tables(answer),
+        [*_notes(comparison), *_time_notes(answer, [*unpredicted, *ratio_notes(reasons)])],
+        data(answer),
+        charts=_charts(answer) if pictures else [],
         meters=main.meters,
         metered=main.metered,
-        figures=_figures(found),
-        brief=_tables(found, BRIEF, main.crowded_out)[-1:],
+        figures=_figures(answer),
+        brief=_tables(answer, BRIEF, main.crowded_out)[-1:],
         reasons=reasons,
     )
     plain = _with_sram_sizes(plain, comparison) if comparison.sram_sizes else plain
     plain = _with_crossovers(plain, comparison) if crossover else plain
     plain = with_measured(plain, measured_s, main.cost, main.predicted)
-    return _with_formulas(plain, found) if explained else plain
+    return _with_formulas(plain, answer) if explained else plain
 
 
 @dataclass(frozen=True)
@@ -94,52 +94,52 @@ class _Answer:
 
     @cached_property
     def _times(self) -> dict[tuple[str, str], KernelTime]:
-        device, dtype, found = self.comparison.device, self.comparison.workload.dtype, {}
-        for one in self.comparison.results:
-            name, known = one.algorithm.name, self.prediction(one)
-            least, causes = None if known else _least(one, device), self._causes(one, known)
-            time = KernelTime(one.total, device, dtype, one.memory_bytes, known, name, causes, least, "visible FLOP")
-            found[name, one.direction] = time
-        return found
+        device, dtype, times = self.comparison.device, self.comparison.workload.dtype, {}
+        for result in self.comparison.results:
+            name, prediction = result.algorithm.name, self.prediction(result)
+            floor_s, causes = None if prediction else _least(result, device), self._causes(result, prediction)
+            time = KernelTime(result.total, device, dtype, result.memory_bytes, prediction, name, causes, floor_s, "visible FLOP")
+            times[name, result.direction] = time
+        return times
 
     def time(self, result: AttentionResult) -> KernelTime:
         """Time of ``result``, with what takes time beside work and traffic."""
         return self._times[result.algorithm.name, result.direction]
 
-    def _causes(self, result: AttentionResult, known: Prediction | None) -> list[str]:
+    def _causes(self, result: AttentionResult, prediction: Prediction | None) -> list[str]:
         """The start of the kernel that is predicted, else launches, and too few blocks of it."""
         device = self.comparison.device
-        if known is None:
+        if prediction is None:
             return _beyond_roof(result, device)
         if result.passes:
             return []
         from perfmodel.timing.launched import kernels_of
 
         try:
-            kernels, _ = kernels_of(Case(self.comparison.workload, known.calibration.implementation, result.direction), device)
+            kernels, _ = kernels_of(Case(self.comparison.workload, prediction.calibration.implementation, result.direction), device)
         except PerfmodelError:
-            return starting(known)
+            return starting(prediction)
         blocks = [int(kernel.launch.blocks) for kernel in kernels if kernel.flops and kernel.launch]
-        return [*starting(known), *(too_few(blocks[0], device) if len(blocks) == 1 else [])]
+        return [*starting(prediction), *(too_few(blocks[0], device) if len(blocks) == 1 else [])]
 
     @cached_property
     def main(self) -> AttentionResult:
         """The result that the answer is about: the fastest beside standard attention, by predictions where there are some."""
         results = self.comparison.shown()
-        others = [result for result in results if result.algorithm.name != "standard"] or results
-        same = [result for result in others if result.algorithm.name != "block-sparse"] or others  # that one computes something else
+        tiled = [result for result in results if result.algorithm.name != "standard"] or results
+        comparable = [result for result in tiled if result.algorithm.name != "block-sparse"] or tiled  # that one computes something else
 
         def order(result: AttentionResult) -> tuple[bool, Any]:
-            known = self.prediction(result)
-            return known is None, known.seconds if known else result.total.roofline_s
+            prediction = self.prediction(result)
+            return prediction is None, prediction.seconds if prediction else result.total.roofline_s
 
-        return min(same, key=order)
+        return min(comparable, key=order)
 
     @cached_property
     def reference(self) -> AttentionResult | None:
         """Standard attention, where it is compared with another."""
-        found = self.comparison.standard(self.comparison.direction)
-        return None if found is self.main else found
+        standard = self.comparison.standard(self.comparison.direction)
+        return None if standard is self.main else standard
 
     def side(self, result: AttentionResult) -> Side:
         """``result`` as one of two that are compared."""
@@ -179,9 +179,9 @@ def _title(comparison: Comparison) -> str:
 # JSON
 
 
-def data(found: _Answer) -> dict[str, Any]:
+def data(answer: _Answer) -> dict[str, Any]:
     """The object of schema perfmodel.attention/1."""
-    comparison = found.comparison
+    comparison = answer.comparison
     w = comparison.workload
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
     flags = ("causal", "window", "splits", "mask", "masked_fill", "dropout", "unfused_scale", "printed_backward", "packed")
@@ -191,21 +191,21 @@ def data(found: _Answer) -> dict[str, Any]:
     inputs = {**sizes, "dtype": w.dtype.name, **options, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
     return {
         **head("attention", inputs, comparison.device),
-        "results": [_result(result, found) for result in comparison.results],
+        "results": [_result(result, answer) for result in comparison.results],
         "io_lower_bound": as_json(_io_lower_bound(comparison)),
-        "ratios": _ratios(found),
+        "ratios": _ratios(answer),
     }
 
 
-def _result(result: AttentionResult, found: _Answer) -> dict[str, Any]:
+def _result(result: AttentionResult, answer: _Answer) -> dict[str, Any]:
     return {
         "algorithm": result.algorithm.name,
         "pass": result.direction,
-        **whose(found.prediction(result), result.implementation),
+        **whose(answer.prediction(result), result.implementation),
         "traffic_of": result.implementation or result.algorithm.name,
-        **as_json(_metrics(result, found)),
+        **as_json(_metrics(result, answer)),
         "tile": _tile(result),
-        "kernels": [_kernel(part, kernel, cost, found.comparison) for part in result.parts for kernel, cost in part.kernels],
+        "kernels": [_kernel(part, kernel, cost, answer.comparison) for part in result.parts for kernel, cost in part.kernels],
     }
 
 
@@ -222,13 +222,13 @@ def _tile(result: AttentionResult) -> dict[str, Any] | None:
     return None if result.tile is None else {"br": result.tile.br, "bc": result.tile.bc, "origin": result.tile.origin}
 
 
-def _ratios(found: _Answer) -> dict[str, Any]:
+def _ratios(answer: _Answer) -> dict[str, Any]:
     """Standard over each other algorithm, per pass: above 1 the other one moves or takes less."""
     ratios: dict[str, Any] = {}
-    for result in found.comparison.results:
-        reference = found.comparison.standard(result.direction)
+    for result in answer.comparison.results:
+        reference = answer.comparison.standard(result.direction)
         if reference is not None and reference is not result:
-            known, old, new = found.speedup(result), reference.total, result.total
+            gain, old, new = answer.speedup(result), reference.total, result.total
             ratios.setdefault(result.algorithm.name, {})[result.direction] = {
                 "accesses": (old.reads + old.writes) / (new.reads + new.writes),
                 "sram_bytes": old.sram.total / new.sram.total,
@@ -236,7 +236,7 @@ def _ratios(found: _Answer) -> dict[str, Any]:
                 "executed_flops": old.executed_flops / new.executed_flops,
                 "lower": old.lower_s / new.lower_s,
                 "roofline": old.roofline_s / new.roofline_s,
-                "predicted": None if known is None else {"value": known.value, "low": known.low, "high": known.high},
+                "predicted": None if gain is None else {"value": gain.value, "low": gain.low, "high": gain.high},
             }
     return ratios
 
@@ -244,51 +244,51 @@ def _ratios(found: _Answer) -> dict[str, Any]:
 # Metrics and tables
 
 
-def _metrics(result: AttentionResult, found: _Answer) -> list[Metric]:
-    return found.time(result).metrics(LABELS | words_for(found.comparison.device), result.extra_memory_bytes)
+def _metrics(result: AttentionResult, answer: _Answer) -> list[Metric]:
+    return answer.time(result).metrics(LABELS | words_for(answer.comparison.device), result.extra_memory_bytes)
 
 
 def _io_lower_bound(comparison: Comparison) -> list[Metric]:
     w, passes = comparison.workload, comparison.passes()
-    least = sum(compulsory_elements(w, direction) for direction in passes)
-    known = comparison.sram_bytes is not None and FORWARD in passes
-    bound = theta(w, (comparison.sram_bytes or 0) // w.dtype.size) if known else None
-    found = [
-        Metric("compulsory", least, unit="elements", source=f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}"),
-        Metric("compulsory_bytes", least * w.dtype.size),
+    compulsory = sum(compulsory_elements(w, direction) for direction in passes)
+    bounded = comparison.sram_bytes is not None and FORWARD in passes
+    bound = theta(w, (comparison.sram_bytes or 0) // w.dtype.size) if bounded else None
+    metrics = [
+        Metric("compulsory", compulsory, unit="elements", source=f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}"),
+        Metric("compulsory_bytes", compulsory * w.dtype.size),
         Metric("theta", None),
     ]
     if bound is not None:
         value = Metric("theta.value_without_constant", bound.value_without_constant, unit="elements")
-        found[-1:] = [Metric("theta.class", bound.io_class), Metric("theta.regime", bound.regime), value, Metric("theta.pass", FORWARD)]
+        metrics[-1:] = [Metric("theta.class", bound.io_class), Metric("theta.regime", bound.regime), value, Metric("theta.pass", FORWARD)]
     for result in comparison.shown():
         # block-sparse computes something else than what the bounds are about
         moved = None if result.algorithm.name == "block-sparse" else result.total.reads + result.total.writes
         key = f"distance.{result.algorithm.name}"
-        found.append(Metric(f"{key}.compulsory", moved and moved / least, unit="ratio"))
+        metrics.append(Metric(f"{key}.compulsory", moved and moved / compulsory, unit="ratio"))
         distance = moved / bound.value_without_constant if moved and bound and result.direction == FORWARD else None
-        found.append(Metric(f"{key}.theta", distance, unit="ratio"))
-    return found
+        metrics.append(Metric(f"{key}.theta", distance, unit="ratio"))
+    return metrics
 
 
-def _tables(found: _Answer, labels: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Table]:
+def _tables(answer: _Answer, labels: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Table]:
     """One table per pass, and one of their sum: a column per algorithm."""
-    comparison, tables = found.comparison, []
-    shown = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
-    for direction in shown:
-        title = {BOTH: "forward + backward"}.get(direction, direction) if len(shown) > 1 else ""
-        columns = {result.algorithm.name: _column(result, found) for result in comparison.results if result.direction == direction}
+    comparison, tables = answer.comparison, []
+    passes = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
+    for direction in passes:
+        title = {BOTH: "forward + backward"}.get(direction, direction) if len(passes) > 1 else ""
+        columns = {result.algorithm.name: _column(result, answer) for result in comparison.results if result.direction == direction}
         tables.append(as_table(title, columns, "" if title else direction, labels=labels, without=without))
     return tables
 
 
-def _column(result: AttentionResult, found: _Answer) -> list[Metric]:
-    tile, reference, known = result.tile, found.comparison.standard(result.direction), found.speedup(result)
+def _column(result: AttentionResult, answer: _Answer) -> list[Metric]:
+    tile, reference, known = result.tile, answer.comparison.standard(result.direction), answer.speedup(result)
     gain = None if reference is None else reference.total.roofline_s / result.total.roofline_s
     return [
         Metric("", None if tile is None else f"{tile.br} x {tile.bc}", "tile B_r x B_c", "text"),
-        *_metrics(result, found),
-        *found.time(result).rates,
+        *_metrics(result, answer),
+        *answer.time(result).rates,
         Metric("", gain, "speedup, by the ratio of roofs", "ratio"),
         Metric("", known and f"{times(known.value)}{ends(known)}", "speedup, predicted", "text"),
     ]
@@ -297,31 +297,31 @@ def _column(result: AttentionResult, found: _Answer) -> list[Metric]:
 # Headline, reasons and figures
 
 
-def _headline(found: _Answer) -> list[str]:
+def _headline(answer: _Answer) -> list[str]:
     """Whether it fits and which is faster; at what rate; what limits it: of the main result, against standard attention."""
-    main, reference, device, name = found.main, found.reference, found.comparison.device, found.main.algorithm.name
+    main, reference, device, name = answer.main, answer.reference, answer.comparison.device, answer.main.algorithm.name
     fits, _, size = fit(main.memory_bytes, device).partition(":")
     if reference is None or fits == "does not fit":
         first = f"{fits}: {name}{' takes' * (fits == 'fits')}{size.replace(',', '')}" if fits else ""
     elif device.fits(reference.memory_bytes) is False:
-        first = f"only {name} fits; {found.faster.replace(f'{name} is', 'it is', 1)}"
+        first = f"only {name} fits; {answer.faster.replace(f'{name} is', 'it is', 1)}"
     else:
-        first = f"{fits}; {found.faster}" if fits else found.faster
-    time, standard = found.time(main), found.comparison.standard(main.direction)
-    eager = standard is not None and found.prediction(standard) is None and EAGER in left_out(standard, device)
+        first = f"{fits}; {answer.faster}" if fits else answer.faster
+    time, standard = answer.time(main), answer.comparison.standard(main.direction)
+    eager = standard is not None and answer.prediction(standard) is None and EAGER in left_out(standard, device)
     return headline(first, time.rate, time.limit and time.limit + "; left out: standard's eager softmax" * eager)
 
 
-def _reasons(found: _Answer) -> list[str]:
+def _reasons(answer: _Answer) -> list[str]:
     """One sentence per algorithm, against standard attention where it is among them: by predictions, else by roofs."""
-    results, reference = found.comparison.shown(), found.comparison.standard(found.comparison.direction)
-    slow = [time for time in map(found.time, results) if time.name != found.main.algorithm.name and time.predicted]
+    results, reference = answer.comparison.shown(), answer.comparison.standard(answer.comparison.direction)
+    slow = [time for time in map(answer.time, results) if time.name != answer.main.algorithm.name and time.predicted]
     limits = [f"{time.name}: {small(time.limit)}." for time in slow if time.seconds > time.cost.no_overlap_s]
-    sides = list(map(found.side, results))
+    sides = list(map(answer.side, results))
     if reference is None or len(results) == 1:
-        said = [f"{alone(side)}; bound" if side.time else f"{side.name} is bound" for side in sides]
-        return [*(f"{side} by {bound_by(result.total)}." for side, result in zip(said, results, strict=True)), *limits]
-    fits = found.comparison.device.fits(reference.memory_bytes)
+        sentence = [f"{alone(side)}; bound" if side.time else f"{side.name} is bound" for side in sides]
+        return [*(f"{side} by {bound_by(result.total)}." for side, result in zip(sentence, results, strict=True)), *limits]
+    fits = answer.comparison.device.fits(reference.memory_bytes)
     unfit = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if fits is False else []
     first = sides[results.index(reference)]
     pairs = [(side, result) for side, result in zip(sides, results, strict=True) if result is not reference]
@@ -331,10 +331,10 @@ def _reasons(found: _Answer) -> list[str]:
 def _at_roofs(reference: AttentionResult, result: AttentionResult) -> str:
     """What bounds the two at their roofs, and why one of these is lower."""
     old, new = reference.total, result.total
-    gain, fewer, same = old.roofline_s / new.roofline_s, _moved(reference, result), old.bound == new.bound
+    gain, fewer, same_bound = old.roofline_s / new.roofline_s, _moved(reference, result), old.bound == new.bound
     skipped, wasted = old.executed_flops / new.executed_flops, new.executed_flops / new.flops
     if abs(gain - 1) <= ROOFS_EVEN:
-        why = "both wait for the same resource" if same else f"{fewer}, which buys no time here"
+        why = "both wait for the same resource" if same_bound else f"{fewer}, which buys no time here"
     elif gain > 1:
         stays = old.bound in ("dram", "l2") and _fewer(reference, result) > 1 + ROOFS_EVEN
         reasons = [f"its scores stay on the chip, so it moves {fewer}"] * stays
@@ -350,7 +350,7 @@ def _at_roofs(reference: AttentionResult, result: AttentionResult) -> str:
 
 def _fewer(reference: AttentionResult, result: AttentionResult) -> float:
     """Bytes of ``reference`` over those of ``result``, at the level that bounds ``reference``, DRAM where none does."""
-    old, new = ((one.total.sram if reference.total.bound == "l2" else one.total.dram) for one in (reference, result))
+    old, new = ((side.total.sram if reference.total.bound == "l2" else side.total.dram) for side in (reference, result))
     return float(old.total / new.total)
 
 
@@ -387,9 +387,9 @@ def _least(result: AttentionResult, device: Device) -> Interval | None:
     return Interval(max(float(term) * (1 if name == "dram" else slower) for name, term in result.total.terms.items()))
 
 
-def _figures(found: _Answer) -> list[Figure]:
+def _figures(answer: _Answer) -> list[Figure]:
     """The figures of the main result, with its speedup over standard attention."""
-    figures, gain = found.time(found.main).figures, found.speedup(found.main)
+    figures, gain = answer.time(answer.main).figures, answer.speedup(answer.main)
     if gain is not None:
         figures.insert(2, Figure("speedup over standard", f"{times(gain.value)}{ends(gain)}"))
     return figures
@@ -398,28 +398,28 @@ def _figures(found: _Answer) -> list[Figure]:
 # Charts and notes
 
 
-def _charts(found: _Answer) -> list[Chart]:
+def _charts(answer: _Answer) -> list[Chart]:
     """Times beside roofs, the rooflines of time and energy, and the bytes that each algorithm moves; a caption says what is seen."""
     from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
-    shown, device, dtype = list(map(found.time, found.comparison.shown())), found.comparison.device, found.comparison.workload.dtype
+    shown, device, dtype = list(map(answer.time, answer.comparison.shown())), answer.comparison.device, answer.comparison.workload.dtype
     points = [
-        point(number, one.name, one.cost, device, dtype.name, dtype.matmul_unit, one.prediction, group=one.name)
-        for number, one in enumerate(shown, 1)
+        point(number, time.name, time.cost, device, dtype.name, dtype.matmul_unit, time.prediction, group=time.name)
+        for number, time in enumerate(shown, 1)
     ]
     faster, fewer, bounds = "", "", dict[str, list[str]]()
-    if found.reference is not None:
-        faster = sentence(found.faster)
-        fewer = sentence(f"{found.main.algorithm.name} moves {_moved(found.reference, found.main)} than standard")
-    for one in shown:
-        bounds.setdefault(BOUND_WORDS.get(one.cost.bound or "", "nothing known"), []).append(one.name)
+    if answer.reference is not None:
+        faster = sentence(answer.faster)
+        fewer = sentence(f"{answer.main.algorithm.name} moves {_moved(answer.reference, answer.main)} than standard")
+    for time in shown:
+        bounds.setdefault(BOUND_WORDS.get(time.cost.bound or "", "nothing known"), []).append(time.name)
     bound = "; ".join(f"{', '.join(names)} by {resource}" for resource, names in bounds.items())
-    times = [one.bar(one.name) for one in shown]
+    times = [time.bar(time.name) for time in shown]
     return [
         BarChart("Predicted time of each algorithm, and how much of it is its roof", "s", times, caption=faster),
         roofline(device, points, caption=f"Bound at the roof: {bound}."),
-        traffic_chart([(one.name, one.cost.sram, one.cost.dram) for one in shown], fewer, outside(device)),
-        *energy_roofline(device, dtype, [(one.name, one.cost, one.prediction) for one in shown]),
+        traffic_chart([(time.name, time.cost.sram, time.cost.dram) for time in shown], fewer, outside(device)),
+        *energy_roofline(device, dtype, [(time.name, time.cost, time.prediction) for time in shown]),
     ]
 
 
@@ -447,28 +447,29 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def _io_notes(comparison: Comparison) -> list[str]:
     """How far accesses are from the bounds on them."""
-    found, device = as_json(_io_lower_bound(comparison)), comparison.device
-    far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in found["distance"].items() if distance["compulsory"])
-    given = " with O given" if BACKWARD in comparison.passes() else ""
-    least = format_si(found["compulsory_bytes"], "B")
-    notes = [f"No exact algorithm{given} moves less than {least} ({COMPULSORY_SOURCE}); accesses over it: {far}."]
+    bound, device = as_json(_io_lower_bound(comparison)), comparison.device
+    far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in bound["distance"].items() if distance["compulsory"])
+    with_output = " with O given" if BACKWARD in comparison.passes() else ""
+    compulsory = format_si(bound["compulsory_bytes"], "B")
+    notes = [f"No exact algorithm{with_output} moves less than {compulsory} ({COMPULSORY_SOURCE}); accesses over it: {far}."]
     if device.cache_bytes is None:
         without = "DRAM traffic is counted as if nothing were cached, bounds as if all were"
         notes.append(f"The profile of {device.id} has no L2 size: {without}.")
-    if found["theta"]:
-        constants = ", ".join(f"{name} {one['theta']:.3g}x" for name, one in found["distance"].items() if one["theta"] is not None)
-        known = f"; accesses over it: {constants}" if constants else ""
-        notes.append(f"Lower bound of the forward pass: Theta({found['theta']['class']}), {found['theta']['regime']}{known}.")
+    if bound["theta"]:
+        constants = ", ".join(f"{name} {entry['theta']:.3g}x" for name, entry in bound["distance"].items() if entry["theta"] is not None)
+        over_bound = f"; accesses over it: {constants}" if constants else ""
+        notes.append(f"Lower bound of the forward pass: Theta({bound['theta']['class']}), {bound['theta']['regime']}{over_bound}.")
     return notes
 
 
-def _time_notes(found: _Answer, others: Sequence[str]) -> list[str]:
+def _time_notes(answer: _Answer, other_notes: Sequence[str]) -> list[str]:
     """Notes on predicted times: their kernels, ``others``, those below their roofs or guessed, and their clock."""
-    known = found.predictions.values()
-    notes = [*(note(" ".join(what), one) for what, one in found.predictions.items()), *others]
-    for result in found.comparison.results:
-        notes += found.time(result).below_roof_note(f"{result.algorithm.name} {result.direction}")
-    return [*notes, *guessed(known), *power_note(next((one.power for one in known if one.power is not None), None))]
+    predictions = answer.predictions.values()
+    notes = [*(note(" ".join(names), prediction) for names, prediction in answer.predictions.items()), *other_notes]
+    for result in answer.comparison.results:
+        notes += answer.time(result).below_roof_note(f"{result.algorithm.name} {result.direction}")
+    powers = (prediction.power for prediction in predictions if prediction.power is not None)
+    return [*notes, *guessed(predictions), *power_note(next(powers, None))]
 
 
 # What is asked for besides
@@ -504,42 +505,43 @@ def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
 
     entries = [
         [
-            Metric("algorithm", one.algorithm.name, "algorithm", "text"),
-            Metric("measure", one.measure, "by", "text"),
-            Metric("wins_here", one.wins_here),
-            Metric("", "yes" if one.wins_here else "no", "pays here", "text"),
-            Metric("first_n", one.first_n, "from N"),
-            Metric("last_d", one.last_d, "up to d"),
-            Metric("first_sram_bytes", one.first_sram_bytes, "from M", after=" B"),
-            Metric("law", one.law),
-            Metric("last_d_by_law", one.last_d_by_law),
-            Metric("", f"{one.last_d_by_law:.1f}, {one.law}" if one.law and one.last_d_by_law else "", "leading terms: up to d", "text"),
+            Metric("algorithm", border.algorithm.name, "algorithm", "text"),
+            Metric("measure", border.measure, "by", "text"),
+            Metric("wins_here", border.wins_here),
+            Metric("", "yes" if border.wins_here else "no", "pays here", "text"),
+            Metric("first_n", border.first_n, "from N"),
+            Metric("last_d", border.last_d, "up to d"),
+            Metric("first_sram_bytes", border.first_sram_bytes, "from M", after=" B"),
+            Metric("law", border.law),
+            Metric("last_d_by_law", border.last_d_by_law),
+            Metric("", f"{border.last_d_by_law:.1f}, {border.law}" if border.last_d_by_law else "", "leading terms: up to d", "text"),
         ]
-        for one in crossovers(comparison)
+        for border in crossovers(comparison)
     ]
     return _with(plain, "crossover", "where tiling pays, forward, the other sizes held", entries, "leading terms: up to d")
 
 
 def _with(plain: Report, key: str, title: str, entries: Sequence[Sequence[Metric]], full: str = "") -> Report:
     """``plain`` with one line per entry, in a table and in the JSON object. ``full``: the label of a column that a screen leaves out."""
-    table, short = as_rows(title, entries), as_rows(title, [[one for one in entry if one.label != full] for entry in entries])
+    table, short = as_rows(title, entries), as_rows(title, [[metric for metric in entry if metric.label != full] for entry in entries])
     data = {**plain.data, key: list(map(as_json, entries))}
     return replace(plain, tables=[*plain.tables, table], brief=[short, *plain.brief], data=data)
 
 
-def _with_formulas(plain: Report, found: _Answer) -> Report:
+def _with_formulas(plain: Report, answer: _Answer) -> Report:
     """``plain`` and every number of every pass as its formula, with its source."""
     from perfmodel.kernels.attention.evaluate import explain
     from perfmodel.timing.explain import explain_power, explain_time
 
-    comparison, parts = found.comparison, []
+    comparison, parts = answer.comparison, []
     algorithms = {result.algorithm.name: result.algorithm for result in comparison.results}
     for result in comparison.results:
         if result.direction != BOTH:  # the sum of two passes needs no formula of its own
-            one, direction, known = result.algorithm, result.direction, found.prediction(result)
-            title = f"{one.name} {direction}: {one.title}; accesses grow as Theta({one.io_class})"
+            algorithm, direction, prediction = result.algorithm, result.direction, answer.prediction(result)
+            title = f"{algorithm.name} {direction}: {algorithm.title}; accesses grow as Theta({algorithm.io_class})"
             steps = explain(result, comparison.workload, comparison.device, comparison.sram_bytes)
-            parts.append((title, {"algorithm": one.name, "pass": direction}, [*steps, *explain_time(known), *explain_power(known)]))
+            names = {"algorithm": algorithm.name, "pass": direction}
+            parts.append((title, names, [*steps, *explain_time(prediction), *explain_power(prediction)]))
     summed = ["Forward + backward: each number is the sum of the two passes."] * (comparison.direction == BOTH)
-    vector = [f"{one.name}, vector operations: {one.vector_work}." for one in algorithms.values()]
+    vector = [f"{algorithm.name}, vector operations: {algorithm.vector_work}." for algorithm in algorithms.values()]
     return with_steps(replace(plain, notes=[*plain.notes, *summed, *vector]), parts)

@@ -25,13 +25,13 @@ def based(report: Report, baseline: str | None) -> Report:
     base, name = read_report(Path(baseline)), Path(baseline).stem
     since = MetricComparison(Compared(name, of_report(base)), Compared("this report", of_report(report)))
     verdict = [*since.answers()[:1], *report.verdict]
-    made = replace(report, charts=[_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts])
-    points = [point for chart in made.rooflines for point in chart.points]
+    compared = replace(report, charts=[_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts])
+    points = [point for chart in compared.rooflines for point in chart.points]
     if points and not any(point.before for point in points):
         lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
         verdict = [f"{lost}; no arrow is drawn.", *report.verdict]
     reasons = [*since.summary(), *verdict[SENTENCES:], *report.reasons]
-    return replace(made, verdict=verdict[:SENTENCES], reasons=reasons)
+    return replace(compared, verdict=verdict[:SENTENCES], reasons=reasons)
 
 
 def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:

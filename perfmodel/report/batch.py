@@ -25,50 +25,50 @@ COLUMNS = (
 )
 
 
-def report(found: Curve, *, explained: bool = False, pictures: bool = False) -> Report:
+def report(curve: Curve, *, explained: bool = False, pictures: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.batch/1. ``pictures``: with throughput against latency.
 
     ``explained``: with the formulas of the step at the knee, or of the one that delivers most.
     """
-    r = found.request
+    r = curve.request
     title = f"{r.model.name}: decode at {r.kv_len:,} tokens by batch, {formats_of(r)} on {gpus_of(r)}"
-    points = [_metrics(point, found) for point in found.points]
+    points = [_metrics(point, curve) for point in curve.points]
     inputs = {key: value for key, value in inputs_of(r).items() if key not in ("batch", "n", "phase", "kv_cache")}
     data = {
         **head("batch", inputs, r.device),
         "results": list(map(as_json, points)),
-        "knee": found.knee,
-        "max_batch": found.max_batch,
-        "bound": {"smallest": found.points[0].bound, "largest": found.points[-1].bound},
+        "knee": curve.knee,
+        "max_batch": curve.max_batch,
+        "bound": {"smallest": curve.points[0].bound, "largest": curve.points[-1].bound},
     }
-    reasons, (metered, meters) = _reasons(found), _metered(found)
+    reasons, (metered, meters) = _reasons(curve), _metered(curve)
     plain = Report(
         title,
-        _verdict(found),
+        _verdict(curve),
         [as_rows("", points, labels=COLUMNS)],
-        _notes(found) + ratio_notes(reasons),
+        _notes(curve) + ratio_notes(reasons),
         data,
-        charts=[_curve(found)] if pictures else [],
+        charts=[_curve(curve)] if pictures else [],
         meters=meters,
         metered=metered,
-        figures=_figures(found),
-        brief=[as_rows("", [points[place] for place in _listed(found)], labels=BRIEF)],
+        figures=_figures(curve),
+        brief=[as_rows("", [points[place] for place in _listed(curve)], labels=BRIEF)],
         reasons=reasons,
     )
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
 
-    shown = _at_knee(found)
-    return with_steps(plain, [(f"decode of batch {shown.batch}", {"batch": shown.batch}, explain(shown.step.steps[0][0]))])
+    at_knee = _at_knee(curve)
+    return with_steps(plain, [(f"decode of batch {at_knee.batch}", {"batch": at_knee.batch}, explain(at_knee.step.steps[0][0]))])
 
 
-def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
+def _metrics(point: BatchPoint, curve: Curve) -> list[Metric]:
     step, cost = point.step, point.step.cost
     seconds, low, high = step.prediction or (None, None, None)
-    at_roof = all(one.step.times_from != PREDICTED for one in found.points)  # the head of a column says so then
+    at_roof = all(other.step.times_from != PREDICTED for other in curve.points)  # the head of a column says so then
     return [
-        Metric("batch", point.batch, "batch", after=" knee" if point.batch == found.knee else ""),
+        Metric("batch", point.batch, "batch", after=" knee" if point.batch == curve.knee else ""),
         Metric("time_s.lower", cost.lower_s, "lower bound", "s"),
         Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
         Metric("time_s.roofline", cost.roofline_s, unit="s"),
@@ -93,113 +93,113 @@ LIMITS = {"weights": "reading weights", "KV cache": "reading the KV cache"}
 """Words for what fills a step."""
 
 
-def _verdict(found: Curve) -> list[str]:
+def _verdict(curve: Curve) -> list[str]:
     """How many sequences fit, where more stop paying, and what fills a step."""
-    first, last, knee = found.points[0], found.points[-1], _at_knee(found)
-    one, other = (LIMITS.get(point.bound, point.bound) for point in (first, last))
-    sides = f"{one} at every batch" if one == other else f"{one} at batch 1, by {other} at batch {last.batch:,}"
-    name = "knee at batch" if found.knee else "most tokens/s at batch"
-    start = f"With more memory, {name}" if found.max_batch == 0 else f"{name[0].upper()}{name[1:]}"
-    return [_fitting(found), f"{start} {knee.batch:,}: {rates(found)}.", f"Limited by {sides}."]
+    first, last, knee = curve.points[0], curve.points[-1], _at_knee(curve)
+    resource, other = (LIMITS.get(point.bound, point.bound) for point in (first, last))
+    sides = f"{resource} at every batch" if resource == other else f"{resource} at batch 1, by {other} at batch {last.batch:,}"
+    name = "knee at batch" if curve.knee else "most tokens/s at batch"
+    start = f"With more memory, {name}" if curve.max_batch == 0 else f"{name[0].upper()}{name[1:]}"
+    return [_fitting(curve), f"{start} {knee.batch:,}: {rates(curve)}.", f"Limited by {sides}."]
 
 
-def rates(found: Curve) -> str:
+def rates(curve: Curve) -> str:
     """Tokens per second and the time of a step at the knee, and the most tokens per second where another batch has them."""
-    knee = _at_knee(found)
-    made = knee.step.times_from
-    there = f"{most(made)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step{' or more' * (made != PREDICTED)}"
-    if found.best is knee or found.max_batch == 0 or made != PREDICTED:
-        return there
-    return f"{there}; best {tokens(found.best.tokens_per_s)} at {found.best.batch:,}"
+    knee = _at_knee(curve)
+    source = knee.step.times_from
+    rate = f"{most(source)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step{' or more' * (source != PREDICTED)}"
+    if curve.best is knee or curve.max_batch == 0 or source != PREDICTED:
+        return rate
+    return f"{rate}; best {tokens(curve.best.tokens_per_s)} at {curve.best.batch:,}"
 
 
-def _fitting(found: Curve) -> str:
-    r, last = found.request, found.points[-1]
+def _fitting(curve: Curve) -> str:
+    r, last = curve.request, curve.points[-1]
     gpu = " per GPU" if r.split.gpus > 1 else ""
-    if found.max_batch is None:
+    if curve.max_batch is None:
         return f"Whether it fits is unknown: the profile of {r.device.id} has no capacity."
-    if found.max_batch:
-        return f"Fits up to batch {found.max_batch:,}: {fit(last.memory, r.device).partition(': ')[2]}{gpu}."
-    more = smallest_split(r.model, r.step(DECODE), r.device, r.reserve)
-    needs = fit(found.points[0].memory, r.device).partition(": ")[2]
-    return f"Does not fit even at batch 1: {needs}{gpu}{f'; {split_of(more)} would fit' if more else ''}."
+    if curve.max_batch:
+        return f"Fits up to batch {curve.max_batch:,}: {fit(last.memory, r.device).partition(': ')[2]}{gpu}."
+    split = smallest_split(r.model, r.step(DECODE), r.device, r.reserve)
+    needs = fit(curve.points[0].memory, r.device).partition(": ")[2]
+    return f"Does not fit even at batch 1: {needs}{gpu}{f'; {split_of(split)} would fit' if split else ''}."
 
 
-def _at_knee(found: Curve) -> BatchPoint:
+def _at_knee(curve: Curve) -> BatchPoint:
     """The point that a serving engine would choose: the knee, else the best one."""
-    return next((point for point in found.points if point.batch == found.knee), found.best)
+    return next((point for point in curve.points if point.batch == curve.knee), curve.best)
 
 
-def _figures(found: Curve) -> list[Figure]:
-    knee, made = _at_knee(found), _at_knee(found).step.times_from
+def _figures(curve: Curve) -> list[Figure]:
+    knee, source = _at_knee(curve), _at_knee(curve).step.times_from
     return [
-        Figure("knee" if found.knee else "most tokens/s", f"batch {knee.batch:,}"),
-        Figure("throughput there", f"{most(made)}{tokens(knee.tokens_per_s)}"),
-        Figure("time per output token there", taken(knee.step.seconds, knee.step.prediction, least(made))),
-        Figure("best throughput", f"{most(made)}{tokens(found.best.tokens_per_s)} at batch {found.best.batch:,}"),
-        Figure("largest batch", "unknown" if found.max_batch is None else f"{found.max_batch:,}"),
+        Figure("knee" if curve.knee else "most tokens/s", f"batch {knee.batch:,}"),
+        Figure("throughput there", f"{most(source)}{tokens(knee.tokens_per_s)}"),
+        Figure("time per output token there", taken(knee.step.seconds, knee.step.prediction, least(source))),
+        Figure("best throughput", f"{most(source)}{tokens(curve.best.tokens_per_s)} at batch {curve.best.batch:,}"),
+        Figure("largest batch", "unknown" if curve.max_batch is None else f"{curve.max_batch:,}"),
     ]
 
 
-def _reasons(found: Curve) -> list[str]:
+def _reasons(curve: Curve) -> list[str]:
     """Time of a token at the largest batch against the smallest."""
-    first, last = found.points[0], found.points[-1]
+    first, last = curve.points[0], curve.points[-1]
     slower = f"; a step takes {last.step.seconds / first.step.seconds:.3g}x as long"
     step = slower if first.step.prediction and last.step.prediction else ""
     return [f"Per token, {against(_side(first), _side(last))}{step}."] if first is not last else []
 
 
-def _metered(found: Curve) -> tuple[str, list[Meter]]:
+def _metered(curve: Curve) -> tuple[str, list[Meter]]:
     """How busy resources are in the step at the knee."""
-    knee = _at_knee(found)
+    knee = _at_knee(curve)
     rows = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in knee.step.rows]
     meters = step_meters(knee.step.cost, rows, knee.step.seconds)
     return f"step at batch {knee.batch:,}", with_power(meters, knee.step.power, knee.step.tokens)
 
 
-def _listed(found: Curve) -> list[int]:
+def _listed(curve: Curve) -> list[int]:
     """Places of the points that a screen shows: the ends, the knee and the best among them."""
-    wanted = {0, len(found.points) - 1} | {place for place, point in enumerate(found.points) if point in (_at_knee(found), found.best)}
-    others = [place for place in range(len(found.points)) if place not in wanted]
-    room = min(SCREEN_ROWS - len(wanted), len(others))
-    return sorted({*wanted, *(others[index * len(others) // room] for index in range(room))})
+    wanted = {0, len(curve.points) - 1} | {place for place, point in enumerate(curve.points) if point in (_at_knee(curve), curve.best)}
+    other_places = [place for place in range(len(curve.points)) if place not in wanted]
+    room = min(SCREEN_ROWS - len(wanted), len(other_places))
+    return sorted({*wanted, *(other_places[index * len(other_places) // room] for index in range(room))})
 
 
-def _curve(found: Curve) -> LineChart:
+def _curve(curve: Curve) -> LineChart:
     """Tokens per second against the time of a step, predicted and by the bound."""
-    made = [(point.step.seconds, point.tokens_per_s) for point in found.points]
-    bound = [(float(point.step.cost.lower_s), point.batch / float(point.step.cost.lower_s)) for point in found.points]
-    name = TIMES[found.points[0].step.times_from]
-    series = [Series(name, sorted(made)), Series("lower bound", sorted(bound), "dashed")]
-    named = {found.points[0].batch: "batch 1", found.points[-1].batch: f"batch {found.points[-1].batch:,}"}
-    named |= {found.best.batch: f"best at {found.best.batch:,}"} if found.best.batch < found.points[-1].batch else {}
-    named |= {found.max_batch: f"memory ends at {found.max_batch:,}"} if found.max_batch else {}
-    named |= {found.knee: f"knee at {found.knee:,}"} if found.knee else {}
-    marks = [Mark(point.step.seconds, named[point.batch], point.tokens_per_s) for point in found.points if point.batch in named]
+    predicted = [(point.step.seconds, point.tokens_per_s) for point in curve.points]
+    bound = [(float(point.step.cost.lower_s), point.batch / float(point.step.cost.lower_s)) for point in curve.points]
+    name = TIMES[curve.points[0].step.times_from]
+    series = [Series(name, sorted(predicted)), Series("lower bound", sorted(bound), "dashed")]
+    named = {curve.points[0].batch: "batch 1", curve.points[-1].batch: f"batch {curve.points[-1].batch:,}"}
+    named |= {curve.best.batch: f"best at {curve.best.batch:,}"} if curve.best.batch < curve.points[-1].batch else {}
+    named |= {curve.max_batch: f"memory ends at {curve.max_batch:,}"} if curve.max_batch else {}
+    named |= {curve.knee: f"knee at {curve.knee:,}"} if curve.knee else {}
+    marks = [Mark(point.step.seconds, named[point.batch], point.tokens_per_s) for point in curve.points if point.batch in named]
     return LineChart("Tokens per second against time per step", "time per step", "tokens per second", series, "s", "tokens/s", marks=marks)
 
 
 def _side(point: BatchPoint) -> Side:
     """Seconds per token."""
-    known = point.step.prediction
-    time = None if known is None else Interval(*(float(seconds) / point.batch for seconds in known))
+    prediction = point.step.prediction
+    time = None if prediction is None else Interval(*(float(seconds) / point.batch for seconds in prediction))
     return Side(f"batch {point.batch:,}", float(point.step.cost.roofline_s) / point.batch, time)
 
 
-def _notes(found: Curve) -> list[str]:
+def _notes(curve: Curve) -> list[str]:
     words = [
         f"Knee: the batch from which twice the batch brings less than {PAYS:.3g}x the tokens/s, by the lower bound; "
         "no larger than the one with most tokens/s.",
         "Weights and KV cache: their bytes at DRAM bandwidth; compute: needed FLOP at the highest clock. Per GPU, for one step.",
-        kernels_note(found.request),
-        *weights_notes(found.request),
+        kernels_note(curve.request),
+        *weights_notes(curve.request),
     ]
-    missing = [row.missing for point in found.points for row in point.step.rows if row.prediction is None]
-    if any(point.step.prediction is None for point in found.points):
+    missing = [row.missing for point in curve.points for row in point.step.rows if row.prediction is None]
+    if any(point.step.prediction is None for point in curve.points):
         words.append(f"At least, at most: the roof stands for rows of the step of which no time is predicted: {missing[0]}.")
-    if found.max_batch is not None and not found.request.reserve:
+    if curve.max_batch is not None and not curve.request.reserve:
         words.append("Nothing is held back as an engine does: --reserve 8GB would; perfmodel serve knows what each leaves free.")
-    words += power_note(found.points[0].step.power)
-    if found.max_batch is None:
-        words.append(f"The profile of {found.request.device.id} has no DRAM capacity: where memory ends is unknown.")
+    words += power_note(curve.points[0].step.power)
+    if curve.max_batch is None:
+        words.append(f"The profile of {curve.request.device.id} has no DRAM capacity: where memory ends is unknown.")
     return words

@@ -21,66 +21,66 @@ SCREEN = (3, 4, 2, 5, 6)
 """Columns of ``FITS`` that a screen shows after the name."""
 
 
-def calibration_report(found: list[Calibrated], quick: bool = False) -> Report:
+def calibration_report(fits: list[Calibrated], quick: bool = False) -> Report:
     """``found`` as a Report; a profile to write if it is one device's. ``quick``: say what that leaves out."""
     tables, devices = [], {}
-    for one in found:
-        probes = [row[:5] for row in probe_rows(one.microbenchmarks)]
-        tables += [Table(f"{one.device.id}: reached", PROBES[:5], probes)] if probes else []
-        tables += [Table(f"{one.device.id}: fitted", FITS, list(map(_fit, one.blocks)), "llrrrrrrl")] if one.blocks else []
-        devices[one.device.id] = {
-            "microbenchmarks": [asdict(probe) for probe in one.microbenchmarks],
-            "calibration": [asdict(block) for block in one.blocks],
+    for fit in fits:
+        probes = [row[:5] for row in probe_rows(fit.microbenchmarks)]
+        tables += [Table(f"{fit.device.id}: reached", PROBES[:5], probes)] if probes else []
+        tables += [Table(f"{fit.device.id}: fitted", FITS, list(map(_fit, fit.blocks)), "llrrrrrrl")] if fit.blocks else []
+        devices[fit.device.id] = {
+            "microbenchmarks": [asdict(probe) for probe in fit.microbenchmarks],
+            "calibration": [asdict(block) for block in fit.blocks],
         }
-    blocks = [block for one in found for block in one.blocks]
+    blocks = [block for fit in fits for block in fit.blocks]
     errors = [block.median_error for block in blocks if block.median_error is not None]
-    notes = [f"not measured: {failure}" for one in found for failure in one.failures]
-    kept = any(block.held_out for block in blocks)
-    notes.append(f"{CROSS_VALIDATED} {'Held-out records were in no fit.' if kept else 'Parameters are of all records.'}")
-    each = [f"{one.device.name}: {len(one.blocks)} calibrations, {len(one.microbenchmarks)} measured rates." for one in found]
+    notes = [f"not measured: {failure}" for fit in fits for failure in fit.failures]
+    any_held_out = any(block.held_out for block in blocks)
+    notes.append(f"{CROSS_VALIDATED} {'Held-out records were in no fit.' if any_held_out else 'Parameters are of all records.'}")
+    summaries = [f"{fit.device.name}: {len(fit.blocks)} calibrations, {len(fit.microbenchmarks)} measured rates." for fit in fits]
     return Report(
         "calibration",
-        _headline(found, each, errors),
+        _headline(fits, summaries, errors),
         tables,
         notes + [QUICK] * quick,
         {**head("calibration"), "devices": devices},
-        [raw for one in found for raw in one.records],
-        found[0].text if len(found) == 1 else "",
-        figures=_figures(found, blocks, errors),
-        brief=_brief(found),
-        reasons=each if len(each) > 3 else [],
+        [raw for fit in fits for raw in fit.records],
+        fits[0].text if len(fits) == 1 else "",
+        figures=_figures(fits, blocks, errors),
+        brief=_brief(fits),
+        reasons=summaries if len(summaries) > 3 else [],
     )
 
 
-def _headline(found: list[Calibrated], each: list[str], errors: list[float]) -> list[str]:
+def _headline(fits: list[Calibrated], summaries: list[str], errors: list[float]) -> list[str]:
     """How much was measured and fitted, ``each`` device alone if they are few, and how far the fits are off."""
-    failed = sum(len(one.failures) for one in found)
-    words = each or ["Nothing was calibrated: too few records for every model."]
+    failed = sum(len(fit.failures) for fit in fits)
+    words = summaries or ["Nothing was calibrated: too few records for every model."]
     if len(words) > 3:
-        rates = sum(len(one.microbenchmarks) for one in found)
-        words = [f"{len(found)} devices: {sum(len(one.blocks) for one in found)} calibrations, {rates} measured rates."]
+        rates = sum(len(fit.microbenchmarks) for fit in fits)
+        words = [f"{len(fits)} devices: {sum(len(fit.blocks) for fit in fits)} calibrations, {rates} measured rates."]
     middle = [f"Median errors of the fits: {percent(min(errors))} to {percent(max(errors))}."] if errors else []
     return [*words, *middle, *[f"Not measured: {failed}; --full says which and why."] * bool(failed)][:3]
 
 
-def _figures(found: list[Calibrated], blocks: list[Calibration], errors: list[float]) -> list[Figure]:
+def _figures(fits: list[Calibrated], blocks: list[Calibration], errors: list[float]) -> list[Figure]:
     unseen = [block.held_out_median_error for block in blocks if block.held_out_median_error is not None]
     return [
         Figure("calibrations", str(len(blocks))),
-        Figure("measured rates", str(sum(len(one.microbenchmarks) for one in found))),
+        Figure("measured rates", str(sum(len(fit.microbenchmarks) for fit in fits))),
         *([Figure("median error of the worst fit", f"{max(errors):.1%}")] if errors else []),
         *([Figure("held out, the worst", f"{max(unseen):.1%}")] if unseen else []),
     ]
 
 
-def _brief(found: list[Calibrated]) -> list[Table]:
+def _brief(fits: list[Calibrated]) -> list[Table]:
     """The fits of a screen, the farthest off first; what was reached where nothing was fitted."""
-    blocks = [(block, f", {one.device.id}" * (len(found) > 1)) for one in found for block in one.blocks]
+    blocks = [(block, f", {fit.device.id}" * (len(fits) > 1)) for fit in fits for block in fit.blocks]
     if blocks:
         ranked = sorted(blocks, key=lambda pair: -(pair[0].median_error or 0.0))[:SCREEN_ROWS]
         rows = [[f"{cells[0]}{where}", *(cells[at] for at in SCREEN)] for block, where in ranked for cells in [_fit(block)]]
         return [Table("fitted, the farthest off first", ["kernel", *(FITS[at] for at in SCREEN)], rows)]
-    probes = [row[:5] for one in found for row in probe_rows(one.microbenchmarks)][:SCREEN_ROWS]
+    probes = [row[:5] for fit in fits for row in probe_rows(fit.microbenchmarks)][:SCREEN_ROWS]
     return [Table("reached", PROBES[:5], probes)] if probes else []
 
 

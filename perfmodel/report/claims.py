@@ -29,21 +29,21 @@ _NOTE = (
 def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
     """``claims`` as a Report of schema perfmodel.claims/1; ``explained``: with the formula of every computed number."""
     sources, counts = Sources(), Counter(claim.verdict for claim in claims)
-    found = [_metrics(claim, sources) for claim in claims]
+    cards = [_metrics(claim, sources) for claim in claims]
     ranks = [FIRST.index(claim.verdict) if claim.verdict in FIRST else len(FIRST) for claim in claims]
-    first = [found[place] for place in sorted(range(len(claims)), key=ranks.__getitem__)[:SHOWN]]
+    first = [cards[place] for place in sorted(range(len(claims)), key=ranks.__getitem__)[:SHOWN]]
     plain = Report(
         "Claims of lecture notes and papers, recomputed",
         [_headline(len(claims), counts)],
-        [as_rows("", found, labels=COLUMNS)] if found else [],
+        [as_rows("", cards, labels=COLUMNS)] if cards else [],
         [_NOTE],
-        {**head("claims"), "counts": {verdict: counts[verdict] for verdict in VERDICTS}, "claims": list(map(as_json, found))},
+        {**head("claims"), "counts": {verdict: counts[verdict] for verdict in VERDICTS}, "claims": list(map(as_json, cards))},
         figures=[
             Figure("claims", str(len(claims))),
             Figure("sources", str(len({claim.source for claim in claims}))),
             *(Figure(verdict, str(number)) for verdict, number in counts.most_common(3)),
         ],
-        brief=[_cards(found)] if 0 < len(found) <= CARDS else [as_rows("", first, labels=BRIEF)] * bool(found),
+        brief=[_cards(cards)] if 0 < len(cards) <= CARDS else [as_rows("", first, labels=BRIEF)] * bool(cards),
     )
     if not explained:
         return replace(plain, notes=[*plain.notes, *sources.notes()])
@@ -56,35 +56,35 @@ def _headline(number: int, counts: Counter[str]) -> str:
     """How many claims there are, and how many have each verdict."""
     parts = []
     for verdict in VERDICTS:
-        one, many = (verdict, verdict.replace("holds", "hold")) if verdict.startswith("holds") else (f"is {verdict}", f"are {verdict}")
-        parts += [f"{counts[verdict]} {one if counts[verdict] == 1 else many}"] * bool(counts[verdict])
+        singular, many = (verdict, verdict.replace("holds", "hold")) if verdict.startswith("holds") else (f"is {verdict}", f"are {verdict}")
+        parts += [f"{counts[verdict]} {singular if counts[verdict] == 1 else many}"] * bool(counts[verdict])
     return f"{number} claim{'s' * (number != 1)}{': ' * bool(parts)}{', '.join(parts)}."
 
 
-def _cards(found: Sequence[Sequence[Metric]]) -> Table:
+def _cards(cards: Sequence[Sequence[Metric]]) -> Table:
     """A column per claim."""
-    columns = [{one.key or one.label: one for one in metrics} for metrics in found]
+    columns = [{metric.key or metric.label: metric for metric in metrics} for metrics in cards]
     rows = [[name, *(column[name].brief for column in columns)] for name in ("statement", "claimed", "computed", "verdict", "why")]
     return Table("", ["", *(column["id"].brief for column in columns)], rows, "l" * (1 + len(columns)))
 
 
 def _metrics(claim: Claim, sources: Sources) -> list[Metric]:
     pairs = list(zip(claim.checks, claim.numbers, strict=True))
-    given = "; ".join(dict.fromkeys(_claimed(check, number) for check, number in pairs if number.claimed_value is not None)) or "-"
+    claimed = "; ".join(dict.fromkeys(_claimed(check, number) for check, number in pairs if number.claimed_value is not None)) or "-"
     several = len(claim.numbers) > 1
-    shown = "; ".join(f"{one.what} {_shown(one.value, one)}" if several else _shown(one.value, one) for one in claim.numbers)
-    figures = [{**asdict(number), "inputs": [asdict(one) for one in claim.inputs(check).values()]} for check, number in pairs]
-    found = {
+    computed = "; ".join(f"{item.what} {_shown(item.value, item)}" if several else _shown(item.value, item) for item in claim.numbers)
+    figures = [{**asdict(number), "inputs": [asdict(item) for item in claim.inputs(check).values()]} for check, number in pairs]
+    entry = {
         "quoted": bool(claim.quote),
-        "claimed": given,
-        "inputs": [asdict(one) for one in claim.inputs().values()],
+        "claimed": claimed,
+        "inputs": [asdict(item) for item in claim.inputs().values()],
         "figures": figures,
         "functions": [f"{function.__module__}.{function.__name__}" for function in claim.functions],
     }
-    beside = {"computed": shown or "-", "cited": sources.cite(f"{claim.source}, {claim.place}")}
+    extras = {"computed": computed or "-", "cited": sources.cite(f"{claim.source}, {claim.place}")}
     stated = of_fields(claim, "id", "source", "place", "statement", "verdict", "why", unit="text")
-    shared = [Metric(key, value, unit="text") for key, value in found.items()]
-    return [*stated, *shared, *(Metric("", value, key, "text") for key, value in beside.items())]
+    shared = [Metric(key, value, unit="text") for key, value in entry.items()]
+    return [*stated, *shared, *(Metric("", value, key, "text") for key, value in extras.items())]
 
 
 def _claimed(check: Check, number: Computed) -> str:
@@ -98,5 +98,5 @@ def _shown(value: float, number: Computed) -> str:
         return format_si(value, number.unit, number.digits)
     if number.unit == "s":
         return format_time(value)
-    whole = value.is_integer() and abs(value) >= 10**number.digits
-    return f"{format_count(int(value)) if whole else f'{value:.{number.digits}g}'} {number.unit}".strip()
+    exact = value.is_integer() and abs(value) >= 10**number.digits
+    return f"{format_count(int(value)) if exact else f'{value:.{number.digits}g}'} {number.unit}".strip()

@@ -131,31 +131,31 @@ def is_speed(unit: str) -> bool:
 
 def changes(before: Metrics, after: Metrics, threshold: float = DEFAULT_THRESHOLD) -> list[Change]:
     """The changes of every metric that both have, in the order of ``before``. ``threshold``: relative change that still is SAME."""
-    known = {(one.key, one.label, one.unit): one for one in after}
-    both = ((old, known.get((old.key, old.label, old.unit))) for old in before)
-    return [_change(old, new, threshold) for old, new in both if new is not None]
+    later = {(metric.key, metric.label, metric.unit): metric for metric in after}
+    pairs = ((old, later.get((old.key, old.label, old.unit))) for old in before)
+    return [_change(old, new, threshold) for old, new in pairs if new is not None]
 
 
 def _change(old: Metric, new: Metric, threshold: float) -> Change:
     if old.value == new.value:
         return Change(old, new, 1.0, SAME)
-    way = better(old.unit) * (1 if new.value > old.value else -1)
+    direction = better(old.unit) * (1 if new.value > old.value else -1)
     good, bad = (FASTER, SLOWER) if is_speed(old.unit) else (BETTER, WORSE)
-    word = {1: good, -1: bad}.get(way, MORE if new.value > old.value else LESS)
+    word = {1: good, -1: bad}.get(direction, MORE if new.value > old.value else LESS)
     if old.value * new.value <= 0:
         return Change(old, new, None, word)
     ratio, allowed = new.value / old.value, 1 + max(threshold, _noise(old), _noise(new))
     return Change(old, new, ratio, SAME if 1 / allowed <= ratio <= allowed else word)
 
 
-def _noise(one: Metric) -> float:
+def _noise(metric: Metric) -> float:
     """(p90 - p10) / median of a measurement; 0 of anything else."""
-    measured = one.label == "time, measured" and one.low is not None and one.high is not None
-    return float((one.high or 0) - (one.low or 0)) / one.value if measured else 0.0
+    measured = metric.label == "time, measured" and metric.low is not None and metric.high is not None
+    return float((metric.high or 0) - (metric.low or 0)) / metric.value if measured else 0.0
 
 
-def _interval(one: Metric) -> Interval:
-    return Interval(one.value, one.low, one.high)
+def _interval(metric: Metric) -> Interval:
+    return Interval(metric.value, metric.low, metric.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +178,9 @@ class Compared:
 
     def of(self, thing: str) -> Side:
         """The best time and the roof of ``thing`` on this side."""
-        own = {one.label: one for one in self.metrics if one.key == thing}
+        by_label = {metric.label: metric for metric in self.metrics if metric.key == thing}
         measured, predicted, roof = (
-            next((own[label] for label in kind.labels if label in own), None) for kind in (OF_MEASUREMENT, OF_PREDICTION, OF_ROOF)
+            next((by_label[label] for label in kind.labels if label in by_label), None) for kind in (OF_MEASUREMENT, OF_PREDICTION, OF_ROOF)
         )
         best = measured or predicted
         return Side(self.name, roof.value if roof else 0.0, _interval(best) if best else None, MEASURED if measured else PREDICTED)
@@ -202,19 +202,19 @@ class MetricComparison:
     @cached_property
     def timed(self) -> list[Change]:
         """Times and rates; per thing, only the times of its best kind: its roof, for one, does not change when its kernel does."""
-        speeds = [one for one in self.changes if one.speed]
+        speeds = [change for change in self.changes if change.speed]
         best: dict[str, int] = {}
-        for one in speeds:
-            if one.kind is not OTHER:
-                best[one.before.key] = min(one.rank, best.get(one.before.key, len(KINDS)))
-        return [one for one in speeds if one.kind is OTHER or one.rank == best[one.before.key]]
+        for change in speeds:
+            if change.kind is not OTHER:
+                best[change.before.key] = min(change.rank, best.get(change.before.key, len(KINDS)))
+        return [change for change in speeds if change.kind is OTHER or change.rank == best[change.before.key]]
 
     @cached_property
     def telling(self) -> list[tuple[str, Change]]:
         """Changes of the most telling kind whose ratio is known, the largest gain first, each after the name of what it is of."""
-        best = min((one.rank for one in self.timed), default=0)
-        own = sorted((one for one in self.timed if one.rank == best and one.ratio), key=lambda one: -one.gain)
-        return list(zip(_things(own), own, strict=True))
+        best = min((change.rank for change in self.timed), default=0)
+        fastest = sorted((change for change in self.timed if change.rank == best and change.ratio), key=lambda change: -change.gain)
+        return list(zip(_things(fastest), fastest, strict=True))
 
     def report(self, title: str = "") -> Report:
         """The comparison as a document. Numbers that only one of the two has are counted in a note; ``title``: of the tables."""
@@ -237,14 +237,14 @@ class MetricComparison:
         if not self.changes:
             return [f"{self.before.name} and {self.after.name} have nothing in common to compare."]
         sentences = [f"{self.after.name} against {self.before.name}: {self._counted()}."] if self.timed else []
-        named = sorted((one for one in self.timed if one.word == SLOWER), key=lambda one: one.gain)[:NAMED]
+        named = sorted((change for change in self.timed if change.word == SLOWER), key=lambda change: change.gain)[:NAMED]
         if not named:
-            named = sorted((one for one in self.timed if one.word == FASTER), key=lambda one: (one.rank, -one.gain))[:1]
-        return [*sentences, *(f"{one.word}: {self._sentence(one)}." for one in named), *self._others()]
+            named = sorted((change for change in self.timed if change.word == FASTER), key=lambda change: (change.rank, -change.gain))[:1]
+        return [*sentences, *(f"{change.word}: {self._sentence(change)}." for change in named), *self._others()]
 
     def _others(self) -> list[str]:
         """A sentence on numbers that are neither times nor rates, if there are any."""
-        words = [one.word for one in self.changes if not one.speed]
+        words = [change.word for change in self.changes if not change.speed]
         moved = Counter(word for word in words if word != SAME)
         if moved:
             parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in moved.items())
@@ -255,84 +255,84 @@ class MetricComparison:
         """At most three short sentences: which side is faster and by how much; how many things are faster and slower; other numbers."""
         if not self.timed:
             return self.summary()[:3]
-        [first, *more] = self.timed
-        if not more and first.kind is not OTHER:
+        [first, *others] = self.timed
+        if not others and first.kind is not OTHER:
             return [f"{self._of_one(first)}.", *self._others()]
         return [self.headline(), f"{self._counted(gains=False)}.", *self._others()]
 
     def headline(self) -> str:
         """The median gain with its interval, and the gains of single things: of times of the most telling kind, else of all rates."""
-        before, own = self.before.spoken, [one for _, one in self.telling]
-        if not own:
+        before, changes = self.before.spoken, [change for _, change in self.telling]
+        if not changes:
             return f"{self.after.leading} against {before}: no ratio is known."
-        if not _alike(own):
-            share = " to ".join(dict.fromkeys(times(one.gain) for one in (own[-1], own[0])))
+        if not _alike(changes):
+            share = " to ".join(dict.fromkeys(times(change.gain) for change in (changes[-1], changes[0])))
             has = f"{share} the rates of" if share != times(1.0) else "the same rates as"
-            of = "roofs" if _of_profiles(own) else "rates"
+            of = "roofs" if _of_profiles(changes) else "rates"
             return f"By the ratio of {of} {self.after.spoken} has {has} {before}{_named(self.telling)}."
-        slower = sum(one.word == SLOWER for one in own)
-        but = f"; SLOWER: {slower} of {len(own)}" if 0 < slower < len(own) else ""
-        within = _median_ends(own) * any(one.gain != 1 for one in own)
-        return f"{self.after.leading} is {own[0].kind.basis}{way(_median(own), before)}{within}{_named(self.telling)}{but}."
+        slower = sum(change.word == SLOWER for change in changes)
+        but = f"; SLOWER: {slower} of {len(changes)}" if 0 < slower < len(changes) else ""
+        within = _median_ends(changes) * any(change.gain != 1 for change in changes)
+        return f"{self.after.leading} is {changes[0].kind.basis}{way(_median(changes), before)}{within}{_named(self.telling)}{but}."
 
-    def _of_one(self, one: Change) -> str:
+    def _of_one(self, change: Change) -> str:
         """``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
-        known = one.gain_with_ends
-        both = f"{format_time(one.after.value, 3)} against {format_time(one.before.value, 3)}"
-        return f"{self.after.leading} is {one.kind.basis}{way(known.value, self.before.spoken)}{ends(known)}: {both}, {one.before.key}"
+        gain = change.gain_with_ends
+        times = f"{format_time(change.after.value, 3)} against {format_time(change.before.value, 3)}"
+        return f"{self.after.leading} is {change.kind.basis}{way(gain.value, self.before.spoken)}{ends(gain)}: {times}, {change.before.key}"
 
-    def _sentence(self, one: Change) -> str:
-        old, new = one.before, one.after
-        if one.kind in (OF_MEASUREMENT, OF_PREDICTION, OF_ROOF):
+    def _sentence(self, change: Change) -> str:
+        old, new = change.before, change.after
+        if change.kind in (OF_MEASUREMENT, OF_PREDICTION, OF_ROOF):
             return f"{old.key}: {against(self.before.of(old.key), self.after.of(old.key))}"
-        of = (OF_ROOF if old.label.startswith(PEAKS) else one.kind).ratio
-        return f"{one.name}, {one.multiple}{of} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
+        of = (OF_ROOF if old.label.startswith(PEAKS) else change.kind).ratio
+        return f"{change.name}, {change.multiple}{of} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
 
     def _counted(self, gains: bool = True) -> str:
         """How many are faster, slower or the same per kind of time, the best kind first; with ``gains``, by how much."""
         clauses: list[str] = []
         for kind in KINDS:
-            own = [one for one in self.timed if one.kind is kind]
-            if not own:
+            changes = [change for change in self.timed if change.kind is kind]
+            if not changes:
                 continue
-            counts = Counter(one.word for one in own)
+            counts = Counter(change.word for change in changes)
             parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
-            same = "" if clauses else f" (within {self.threshold:.0%} is SAME)"
-            clauses.append(f"{parts} of {_number_and_kind(own)}{same}" + f"; {_gains(own)}" * gains)
+            note = "" if clauses else f" (within {self.threshold:.0%} is SAME)"
+            clauses.append(f"{parts} of {_number_and_kind(changes)}{note}" + f"; {_gains(changes)}" * gains)
         return "; ".join(clauses)
 
     def _sensitivity(self) -> list[str]:
         """What would change the answer: the thing that gains least, and a price that eats the gain up."""
-        own = [one for _, one in self.telling]
-        if len(own) < 2 or not _alike(own):
+        changes = [change for _, change in self.telling]
+        if len(changes) < 2 or not _alike(changes):
             return []
-        most, least, middle = times(own[0].gain), times(own[-1].gain), times(_median(own))
+        top, bottom, middle = times(changes[0].gain), times(changes[-1].gain), times(_median(changes))
         money = f"for the same money {self.after.spoken} may cost {middle} as much as {self.before.spoken} per hour"
-        return [f"Other work: {self.telling[-1][0]} gains least, {least}.", f"A price: {money}, {least} to {most} by workload."]
+        return [f"Other work: {self.telling[-1][0]} gains least, {bottom}.", f"A price: {money}, {bottom} to {top} by workload."]
 
     def _figures(self) -> list[Figure]:
         """The numbers that decide: of one thing its gain and both times; of several the median gain, the largest and the least."""
-        own, shown = [one for _, one in self.telling], list[Figure]()
-        if len(own) == 1:
-            [one] = own
-            shown = [Figure(f"speedup, {one.name}", f"{way(one.gain_with_ends.value)}{ends(one.gain_with_ends)}")]
-            shown += [Figure(side, _brief_cell(metric)) for side, metric in (("before", one.before), ("after", one.after))]
-        elif own:
-            shown = [Figure("in the median", f"{way(_median(own))}{_median_ends(own)}")] * _alike(own)
+        changes, figures = [change for _, change in self.telling], list[Figure]()
+        if len(changes) == 1:
+            [change] = changes
+            figures = [Figure(f"speedup, {change.name}", f"{way(change.gain_with_ends.value)}{ends(change.gain_with_ends)}")]
+            figures += [Figure(side, _brief_cell(metric)) for side, metric in (("before", change.before), ("after", change.after))]
+        elif changes:
+            figures = [Figure("in the median", f"{way(_median(changes))}{_median_ends(changes)}")] * _alike(changes)
             extremes = (("most", self.telling[0]), ("least", self.telling[-1]))
-            shown += [Figure(f"{word}, {name}", way(one.gain)) for word, (name, one) in extremes]
-        counts = Counter(one.word for one in self.timed)
-        shown += [Figure(f"times and rates that are {word}", str(counts[word])) for word in (FASTER, SLOWER, SAME) if counts]
-        others = Counter(one.word for one in self.changes if not one.speed)
-        return [*shown[:4], *(Figure(f"other numbers that are {word}", str(number)) for word, number in others.items())][:5]
+            figures += [Figure(f"{word}, {name}", way(change.gain)) for word, (name, change) in extremes]
+        counts = Counter(change.word for change in self.timed)
+        figures += [Figure(f"times and rates that are {word}", str(counts[word])) for word in (FASTER, SLOWER, SAME) if counts]
+        other_words = Counter(change.word for change in self.changes if not change.speed)
+        return [*figures[:4], *(Figure(f"other numbers that are {word}", str(number)) for word, number in other_words.items())][:5]
 
     def _notes(self) -> list[str]:
-        common = {(one.before.key, one.before.label, one.before.unit) for one in self.changes}
+        common = {(change.before.key, change.before.label, change.before.unit) for change in self.changes}
         notes = []
         for side in (self.before, self.after):
-            own = [one for one in side.metrics if (one.key, one.label, one.unit) not in common]
-            if own:
-                notes.append(f"Only in {side.name}: {len(own)} number{'s' * (len(own) > 1)}, such as {own[0].key}, {own[0].label}.")
+            only = [metric for metric in side.metrics if (metric.key, metric.label, metric.unit) not in common]
+            if only:
+                notes.append(f"Only in {side.name}: {len(only)} number{'s' * (len(only) > 1)}, such as {only[0].key}, {only[0].label}.")
         left_out = len(self.changes) - len(self._listed)
         notes += [f"{left_out} of {len(self.changes)} rows are the same and left out."] * bool(left_out)
         return [*notes, f"SAME: within {self.threshold:.0%}, or within the noise of a measurement where that is larger."]
@@ -340,12 +340,12 @@ class MetricComparison:
     @property
     def _listed(self) -> list[Change]:
         """Rows of the tables: those that are the same are left out if there are many."""
-        return [one for one in self.changes if one.word != SAME] if len(self.changes) > MOST_ROWS else self.changes
+        return [change for change in self.changes if change.word != SAME] if len(self.changes) > MOST_ROWS else self.changes
 
     def _tables(self, title: str) -> list[DataTable]:
         """A table per unit and a row per change."""
-        made = []
-        for unit in dict.fromkeys(one.before.unit for one in self._listed):
+        tables = []
+        for unit in dict.fromkeys(change.before.unit for change in self._listed):
             columns = [
                 Column("what", "what"),
                 Column("quantity", "quantity"),
@@ -354,53 +354,57 @@ class MetricComparison:
                 Column("ratio", "after / before", "ratio"),
                 Column("change", "change"),
             ]
-            own = [(one, one.before) for one in self._listed if one.before.unit == unit]
-            rows: list[list[Value]] = [[old.key, old.label, old.value, one.after.value, one.ratio, one.word] for one, old in own]
-            made.append(DataTable(f"{title}: {UNIT_TITLES.get(unit, unit)}", columns, rows))
-        return made
+            pairs = [(change, change.before) for change in self._listed if change.before.unit == unit]
+            rows: list[list[Value]] = [
+                [old.key, old.label, old.value, change.after.value, change.ratio, change.word] for change, old in pairs
+            ]
+            tables.append(DataTable(f"{title}: {UNIT_TITLES.get(unit, unit)}", columns, rows))
+        return tables
 
     def _brief(self) -> list[Table]:
         """The rows of a screen: what is slower first, then what is faster, other changes, and what stayed."""
 
-        def place(one: Change) -> tuple[float, ...]:
-            return ORDER[one.word], one.rank, one.before.key != ALL, one.gain if one.word == SLOWER else -one.gain
+        def place(change: Change) -> tuple[float, ...]:
+            return ORDER[change.word], change.rank, change.before.key != ALL, change.gain if change.word == SLOWER else -change.gain
 
         chosen = sorted(self.changes, key=place)[:ROWS_ON_SCREEN]
-        several = len({one.before.key for one in chosen}) > 1
+        several = len({change.before.key for change in chosen}) > 1
         rows = []
-        for one in chosen:
-            of = f", {one.before.key}" * (several and one.before.key != ALL)
-            word = one.word if one.word == SAME or not one.ratio else f"{one.multiple} {one.word}"
-            rows.append([f"{one.before.label}{of}", word, _brief_cell(one.after), _brief_cell(one.before)])
+        for change in chosen:
+            of = f", {change.before.key}" * (several and change.before.key != ALL)
+            word = change.word if change.word == SAME or not change.ratio else f"{change.multiple} {change.word}"
+            rows.append([f"{change.before.label}{of}", word, _brief_cell(change.after), _brief_cell(change.before)])
         heads = [side.spoken.removeprefix("the ") for side in (self.after, self.before)]
         return [Table("", ["number", "change", *heads], rows, "lrrr")] if rows else []
 
     def _chart(self) -> BarChart | None:
         """After over before of every time and rate, the worst first; None where there is none."""
-        chosen = sorted((one for one in self.timed if one.ratio), key=lambda one: one.gain)[:ROWS_ON_SCREEN]
-        several = len({one.before.label for one in chosen}) > 1
-        bars = [Bar(one.name if several or one.before.key == ALL else one.before.key, [("gain", one.gain)]) for one in chosen]
+        chosen = sorted((change for change in self.timed if change.ratio), key=lambda change: change.gain)[:ROWS_ON_SCREEN]
+        several = len({change.before.label for change in chosen}) > 1
+        bars = [
+            Bar(change.name if several or change.before.key == ALL else change.before.key, [("gain", change.gain)]) for change in chosen
+        ]
         title = f"How many times better {self.after.spoken} is than {self.before.spoken}"
         return BarChart(title, "ratio", bars, origin=1) if bars else None
 
 
-def _median(own: Sequence[Change]) -> float:
-    return quantile([one.gain for one in own], 0.5)
+def _median(changes: Sequence[Change]) -> float:
+    return quantile([change.gain for change in changes], 0.5)
 
 
 def _alike(timed: Sequence[Change]) -> bool:
     """Whether a median of their ratios has a meaning."""
-    return all(one.before.unit in COMPARABLE for one in timed)
+    return all(change.before.unit in COMPARABLE for change in timed)
 
 
 def _of_profiles(timed: Sequence[Change]) -> bool:
     """Whether the rates are roofs of a device."""
-    return all(one.before.label.startswith(PEAKS) for one in timed)
+    return all(change.before.label.startswith(PEAKS) for change in timed)
 
 
 def _named(telling: Sequence[tuple[str, Change]]) -> str:
     """The gains by name, the largest first, of losses alike; of many the largest and the least."""
-    names, gains = [name for name, _ in telling], [one.gain for _, one in telling]
+    names, gains = [name for name, _ in telling], [change.gain for _, change in telling]
     lost = max(gains) <= 1
     words = [times(1 / gain if lost else gain) if lost or min(gains) >= 1 else way(gain) for gain in gains]
     told = list(zip(names, words, strict=True))[:: -1 if lost else 1]
@@ -408,37 +412,37 @@ def _named(telling: Sequence[tuple[str, Change]]) -> str:
         return ""
     if len(told) <= SPELLED and sum(map(len, names)) <= MOST_LETTERS:
         return f": {', '.join(f'{name} {gain}' for name, gain in told)}"
-    (first, most), *_, (last, least) = told
-    return f": most {most} ({first}), least {least} ({last})"
+    (first, top), *_, (last, bottom) = told
+    return f": most {top} ({first}), least {bottom} ({last})"
 
 
 def _things(timed: Sequence[Change]) -> list[str]:
     """What each change is of, without its sizes where that tells them apart."""
-    names = [one.before.key if one.before.key != ALL else one.before.label for one in timed]
+    names = [change.before.key if change.before.key != ALL else change.before.label for change in timed]
     short = [name.partition(", ")[0] for name in names]
     return [brief if short.count(brief) == 1 else name for brief, name in zip(short, names, strict=True)]
 
 
-def _brief_cell(one: Metric) -> str:
-    return format_time(one.value, 3) if one.unit == "s" else text(one.value, one.unit)
+def _brief_cell(metric: Metric) -> str:
+    return format_time(metric.value, 3) if metric.unit == "s" else text(metric.value, metric.unit)
 
 
 def _number_and_kind(timed: Sequence[Change]) -> str:
     """``3 measured times``: the number and the name of the kind."""
-    units = {one.before.unit for one in timed}
+    units = {change.before.unit for change in timed}
     words = timed[0].kind.words or ("times" if units == {"s"} else "times and rates" if "s" in units else "rates")
-    one = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
-    return f"{len(timed)} {words if len(timed) > 1 else one}"
+    singular = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
+    return f"{len(timed)} {words if len(timed) > 1 else singular}"
 
 
 def _gains(timed: Sequence[Change]) -> str:
     """The median gain if the units allow one, else the range; for roofs and bounds it says that these are ratios of such."""
-    known = [one for one in timed if one.ratio]
-    if not known:
+    with_ratio = [change for change in timed if change.ratio]
+    if not with_ratio:
         return "no ratio is known"
     if _alike(timed):
-        return f"in the median {way(_median(known))}{timed[0].kind.ratio}{_median_ends(timed)}"
-    least, most = min(one.gain for one in known), max(one.gain for one in known)
+        return f"in the median {way(_median(with_ratio))}{timed[0].kind.ratio}{_median_ends(timed)}"
+    least, most = min(change.gain for change in with_ratio), max(change.gain for change in with_ratio)
     if _of_profiles(timed) and most > least:
         return f"ratios of roofs {' to '.join(dict.fromkeys((times(least), times(most))))}"
     low, *high = dict.fromkeys((way(least), way(most)))
@@ -447,8 +451,8 @@ def _gains(timed: Sequence[Change]) -> str:
 
 def _median_ends(timed: Sequence[Change]) -> str:
     """The median of the lower and of the upper ends of the intervals; empty unless every change has one."""
-    found = [one.gain_with_ends for one in timed if one.ratio and one.before.unit == "s"]
-    lows, highs = [one.low for one in found if one.low], [one.high for one in found if one.high]
-    if not found or len(lows) < len(timed) or len(highs) < len(timed):
+    gains = [change.gain_with_ends for change in timed if change.ratio and change.before.unit == "s"]
+    lows, highs = [change.low for change in gains if change.low], [change.high for change in gains if change.high]
+    if not gains or len(lows) < len(timed) or len(highs) < len(timed):
         return ""
-    return ends(Interval(quantile([one.value for one in found], 0.5), quantile(lows, 0.5), quantile(highs, 0.5)))
+    return ends(Interval(quantile([gain.value for gain in gains], 0.5), quantile(lows, 0.5), quantile(highs, 0.5)))

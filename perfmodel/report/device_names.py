@@ -25,8 +25,8 @@ def short_name(name: str) -> str:
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Short names of devices by their full ones; the full ones where the short ones do not tell them apart."""
-    found = {name: short_name(name) for name in names}
-    return found if len(set(found.values())) == len(found) else {name: name for name in found}
+    short = {name: short_name(name) for name in names}
+    return short if len(set(short.values())) == len(short) else {name: name for name in short}
 
 
 def a_device(name: str) -> str:

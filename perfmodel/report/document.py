@@ -183,9 +183,9 @@ class Report(SavedPart):
 
 def captioned(report: Report) -> list[Chart]:
     """The charts of ``report``; the first one, which stands below the verdict, without a caption that only repeats it."""
-    said = " ".join(report.verdict).casefold()
+    verdict = " ".join(report.verdict).casefold()
     return [
-        replace(chart, caption="") if place == 0 and chart.caption.rstrip(".").partition(";")[0].casefold() in said else chart
+        replace(chart, caption="") if place == 0 and chart.caption.rstrip(".").partition(";")[0].casefold() in verdict else chart
         for place, chart in enumerate(report.charts)
     ]
 
@@ -193,7 +193,7 @@ def captioned(report: Report) -> list[Chart]:
 def review_lists(report: Report) -> list[tuple[str, list[str]]]:
     """Lists of a report for a design review, under their heads: its assumptions, and what would change its verdict."""
     lists = {"Assumptions": report.assumptions, "What would change the verdict": report.sensitivity}
-    return [(head, said) for head, said in lists.items() if said and report.question]
+    return [(head, entries) for head, entries in lists.items() if entries and report.question]
 
 
 SCREEN_ROWS = 12
@@ -217,35 +217,35 @@ def on_screen(report: Report, room: int | None = None) -> list[Table]:
 
     The last table gives up rows first, from its end; commands go whole, once nothing else has more than ``FEW_ROWS``.
     """
-    found = [replace(table, rows=table.rows[:SCREEN_ROWS]) for table in report.brief or report.tables[:1]]
+    tables = [replace(table, rows=table.rows[:SCREEN_ROWS]) for table in report.brief or report.tables[:1]]
     if room is None:
-        return found
-    places = list(reversed(range(len(found))))
-    commands = [place for place in places if found[place].columns == [TO_PASTE]]
-    others = [place for place in places if place not in commands]
-    for least, those in ((FEW_ROWS, others if commands else []), (0, commands), (0, others[:-1]), (1, others[-1:])):
+        return tables
+    places = list(reversed(range(len(tables))))
+    commands = [place for place in places if tables[place].columns == [TO_PASTE]]
+    other_places = [place for place in places if place not in commands]
+    for fewest, those in ((FEW_ROWS, other_places if commands else []), (0, commands), (0, other_places[:-1]), (1, other_places[-1:])):
         for place in those:
-            excess, rows = sum(len(table.rows) for table in found) - room, found[place].rows
+            excess, rows = sum(len(table.rows) for table in tables) - room, tables[place].rows
             if excess > 0:
-                kept = 0 if place in commands else max(len(rows) - excess, min(least, len(rows)))
-                summed = rows[-1:] if 1 < kept < len(rows) and SUM.fullmatch(rows[-1][0]) else []
-                found[place] = replace(found[place], rows=[*rows[: kept - len(summed)], *summed])
-    return [table for table in found if table.rows]
+                rows_kept = 0 if place in commands else max(len(rows) - excess, min(fewest, len(rows)))
+                summed = rows[-1:] if 1 < rows_kept < len(rows) and SUM.fullmatch(rows[-1][0]) else []
+                tables[place] = replace(tables[place], rows=[*rows[: rows_kept - len(summed)], *summed])
+    return [table for table in tables if table.rows]
 
 
-def made_lines(known: Provenance | None) -> list[str]:
+def made_lines(provenance: Provenance | None) -> list[str]:
     """Provenance in words, a line for the command and one for each profile and input.
 
     >>> made_lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))
     ['perfmodel 1.0: perfmodel attention --n 64 --d 64', 'profile a100, SHA-256 0123456789ab, calibrated 2026-11-22']
     """
-    if known is None:
+    if provenance is None:
         return []
-    command = f"perfmodel {known.version}" + (f": {known.command}" if known.command else "")
+    command = f"perfmodel {provenance.version}" + (f": {provenance.command}" if provenance.command else "")
     profiles = [
-        f"profile {use.id}{_hash(use.sha256)}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in known.profiles
+        f"profile {use.id}{_hash(use.sha256)}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in provenance.profiles
     ]
-    return [command, *profiles, *(f"input {name}{_hash(digest)}" for name, digest in known.inputs.items())]
+    return [command, *profiles, *(f"input {name}{_hash(digest)}" for name, digest in provenance.inputs.items())]
 
 
 def _hash(digest: str) -> str:
@@ -264,18 +264,18 @@ def to_data(report: Report) -> dict[str, Any]:
 def _without_soft(value: Any) -> Any:
     """``value`` of a report of the version before: its points say which of their roofs is ``soft``."""
     if isinstance(value, list):
-        return [_without_soft(one) for one in value]
+        return [_without_soft(item) for item in value]
     if not isinstance(value, dict):
         return value
     point = {"number", "name", "flops"} <= value.keys()
-    return {name: _without_soft(one) for name, one in value.items() if not (point and name == "soft")}
+    return {name: _without_soft(item) for name, item in value.items() if not (point and name == "soft")}
 
 
 def from_data(raw: Any) -> Report:
     """The report that ``raw``, such an object, holds. DataError names the first field that is wrong."""
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-        found = raw.get("schema") if isinstance(raw, dict) else None
-        raise DataError(f"not a saved report: its schema is {found!r}, not {SCHEMA!r}", "save one with -o report.json")
+        schema = raw.get("schema") if isinstance(raw, dict) else None
+        raise DataError(f"not a saved report: its schema is {schema!r}, not {SCHEMA!r}", "save one with -o report.json")
     from pydantic import TypeAdapter, ValidationError
 
     fields = {"title": "", "verdict": [], "tables": []} | {name: value for name, value in raw.items() if name not in ("schema", "version")}
@@ -331,8 +331,8 @@ def _above_zero(report: Report) -> Iterator[tuple[str, float]]:
             yield from ((f"charts.{place}: ceiling {c.name}", c.value) for c in chart.ceilings)
             for point in chart.points:
                 times = {"measured": point.measured, "predicted": point.predicted}
-                known = {name: (one.value, one.low, one.high) for name, one in times.items() if one}
-                yield from ((f"point {point.number}: {name}", end) for name, ends in known.items() for end in ends if end is not None)
+                values = {name: (interval.value, interval.low, interval.high) for name, interval in times.items() if interval}
+                yield from ((f"point {point.number}: {name}", end) for name, ends in values.items() for end in ends if end is not None)
                 yield from [(f"point {point.number}: roofline_s", point.roofline_s)] if point.roofline_s is not None else []
                 yield from [(f"point {point.number}: before", point.before.time_s)] if point.before else []
         elif isinstance(chart, ScatterChart):

@@ -55,15 +55,15 @@ def only(report: Report, name: str) -> Report:
     Of several kernels, the number of all of them together is meant, unless the name is that of one.
     """
     groups: list[dict[str, Any]] = report.data.get("explanation", [])
-    found = [(group, _meant(group["steps"], name)) for group in groups]
-    if not any(steps for _, steps in found):
-        known = list(dict.fromkeys(_bare(step["name"]) for group in groups for step in group["steps"]))
-        plain = {_plain(one) for one in known}
+    matches = [(group, _meant(group["steps"], name)) for group in groups]
+    if not any(steps for _, steps in matches):
+        names = list(dict.fromkeys(_bare(step["name"]) for group in groups for step in group["steps"]))
+        plain = {_plain(known_name) for known_name in names}
         words = [word for word, meant in SAME.items() if plain & {*meant}]
-        raise UsageError(f"--explain: no number here is called {name!r}", suggest(name, [*known, *words], "see them with --explain all"))
+        raise UsageError(f"--explain: no number here is called {name!r}", suggest(name, [*names, *words], "see them with --explain all"))
     titles = [table for table in report.tables if table.columns[-1:] == ["formula = with values = value"]]
     sources, verdict, tables, objects = Sources(), [], [], []
-    for (group, meant), table in zip(found, titles, strict=True):
+    for (group, meant), table in zip(matches, titles, strict=True):
         if not meant:
             continue
         listed = _with_parts(group["steps"], meant)
@@ -79,14 +79,14 @@ def only(report: Report, name: str) -> Report:
 def _meant(steps: Sequence[Step], name: str) -> list[Step]:
     """The ``steps`` that ``name`` means: the one of that whole name, else those of that name or of a word for it (``SAME``)."""
     exact = [step for step in steps if step["name"] == name]
-    found = [_called(steps, one) for one in (_plain(name), *SAME.get(_plain(name), ()))]
-    return exact or [step for alike in found for step in alike]
+    matches = [_called(steps, alias) for alias in (_plain(name), *SAME.get(_plain(name), ()))]
+    return exact or [step for steps in matches for step in steps]
 
 
 def _called(steps: Sequence[Step], name: str) -> list[Step]:
     """The ``steps`` of that plain name: of all kernels together, where the number is one of each too."""
-    alike = [step for step in steps if _plain(_bare(step["name"])) == name]
-    return [step for step in alike if not step["name"].startswith("[")] or alike
+    matching = [step for step in steps if _plain(_bare(step["name"])) == name]
+    return [step for step in matching if not step["name"].startswith("[")] or matching
 
 
 def _bare(name: str) -> str:

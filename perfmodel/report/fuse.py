@@ -35,19 +35,19 @@ def report(
     things = f"{w.ops} operation{'s' * (w.ops > 1)} on {format_count(w.elements)} element{'s' * (w.elements > 1)}"
     title = f"Elementwise chain: {things}, {w.dtype.name} on {device.name}"
     sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}
-    found = {result.name: _metrics(result, results[0]) for result in results}
+    metrics = {result.name: _metrics(result, results[0]) for result in results}
     data = {
         **head("fuse", {**sizes, "pattern": list(w.pattern), "dtype": w.dtype.name}, device),
-        "results": list(map(as_json, found.values())),
+        "results": list(map(as_json, metrics.values())),
     }
-    reasons, tables, brief = [_moved(results)] * (w.ops > 1), [as_table("", found)], [as_table("", found, labels=BRIEF)]
+    reasons, tables, brief = [_moved(results)] * (w.ops > 1), [as_table("", metrics)], [as_table("", metrics, labels=BRIEF)]
     if published is not None:
-        there = _published(w, published)
+        published_metrics = _published(w, published)
         reasons.insert(0, _published_summary(results, published))
         modelled = _per_call(w, results[0].total_s, results[2].total_s, _fused_in_graph(results))
-        tables.append(as_table("published times beside the model's", {"published": there, "model": modelled}))
-        brief = [as_table("", found, labels=BRIEF[:4]), tables[-1]]
-        data["published"] = as_json(there)
+        tables.append(as_table("published times beside the model's", {"published": published_metrics, "model": modelled}))
+        brief = [as_table("", metrics, labels=BRIEF[:4]), tables[-1]]
+        data["published"] = as_json(published_metrics)
     plain = Report(
         title,
         _headline(device, results),
@@ -117,16 +117,16 @@ def _headline(device: Device, results: list[ChainResult]) -> list[str]:
     """Whether fusion pays; the time fused; what limits both."""
     unfused, graph, fused = results
     time, bound = _time(fused), unfused.launch_bound or 0
-    said = f"Fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
+    sentence = f"Fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
     if unfused.launches == 1:
-        return headline("One operation is one kernel: there is nothing to fuse", said, "")
+        return headline("One operation is one kernel: there is nothing to fuse", sentence, "")
     if unfused.total_s is None or graph.total_s is None:
-        return headline(_faster(results), f"{said}; {device.id} has no launch overhead in its profile", "")
-    alone = f"; a CUDA graph alone: {format_time(graph.total_s, 3)}"
+        return headline(_faster(results), f"{sentence}; {device.id} has no launch overhead in its profile", "")
+    graph_words = f"; a CUDA graph alone: {format_time(graph.total_s, 3)}"
     fullest = next((meter.name.replace("launches", "the launch") for meter in _meters(fused) if meter.limits), "waiting")
     count = f"all {bound}" if bound == unfused.launches else f"{bound} of {unfused.launches}"
     why = f"unfused, launches outlast {count} kernels" if bound else "no unfused kernel is as short as its launch"
-    return headline(_faster(results), said + alone, f"limited by {fullest}; {why}")
+    return headline(_faster(results), sentence + graph_words, f"limited by {fullest}; {why}")
 
 
 def _faster(results: list[ChainResult]) -> str:
@@ -144,16 +144,16 @@ def _moved(results: list[ChainResult]) -> str:
 
 def _published_summary(results: list[ChainResult], times: Published) -> str:
     """What the published times show, and how much of the difference kernel launches explain."""
-    known = {"eager": times.eager_s, "fusion alone": times.fused_s, "fusion with CUDA graphs": times.graph_s}
-    eager, alone, graphed = (Side(name, 0.0, Interval(seconds), MEASURED) for name, seconds in known.items())
-    taught = f"Published: {against(eager, alone)}; {against(eager, graphed)}: CUDA graphs hurt this small function."
+    seconds_of = {"eager": times.eager_s, "fusion alone": times.fused_s, "fusion with CUDA graphs": times.graph_s}
+    eager, fusion, graphed = (Side(name, 0.0, Interval(seconds), MEASURED) for name, seconds in seconds_of.items())
+    taught = f"Published: {against(eager, fusion)}; {against(eager, graphed)}: CUDA graphs hurt this small function."
     fused, in_graph = results[2].total_s, _fused_in_graph(results)
     if fused is None or in_graph is None:
         return taught
     saved = format_time(fused - in_graph) if fused > in_graph else "nothing"
     lost = format_time((times.graph_s - times.fused_s) / times.calls)
-    one = f"Fused, it has one launch per call left, of which a graph saves {saved} here"
-    return f"{taught} {one}; what a graph cost there, {lost} per call, is not modelled."
+    single = f"Fused, it has one launch per call left, of which a graph saves {saved} here"
+    return f"{taught} {single}; what a graph cost there, {lost} per call, is not modelled."
 
 
 def _time(result: ChainResult) -> float:
@@ -168,11 +168,11 @@ def _meters(result: ChainResult) -> list[Meter]:
         for name, term in cost.terms.items():
             terms[name] = terms.get(name, 0) + part.count * term
         amounts["vector"] = amounts.get("vector", 0) + part.count * cost.work.vector
-    found = meters(terms, {**amounts, "l2": result.sram.total, "dram": result.dram.total}, time)
+    meter_list = meters(terms, {**amounts, "l2": result.sram.total, "dram": result.dram.total}, time)
     launches = result.launches * (result.launch_s or 0.0)
     bound = launches > float(result.memory_s)
     first = [Meter("launches", launches / time, f"{result.launches} x {format_time(result.launch_s or 0.0, 3)}", bound)] * (launches > 0)
-    return [*first, *(replace(meter, limits=False) if bound else meter for meter in found)]
+    return [*first, *(replace(meter, limits=False) if bound else meter for meter in meter_list)]
 
 
 def _figures(results: list[ChainResult]) -> list[Figure]:

@@ -29,19 +29,19 @@ CALIBRATIONS = ["time model of", "model", "points", "80 % interval", "held out",
 
 def list_report(devices: list[Device]) -> Report:
     """One line per device: memory, bandwidth, SRAM per block, dense peaks."""
-    found = [_line(device) for device in devices]
+    lines = [_line(device) for device in devices]
     groups: dict[str, list[str]] = {}  # by maker, of NVIDIA's by generation
     for device in devices:
         group = f"{device.vendor} {device.architecture.split()[0]}" if device.vendor == "NVIDIA" else device.vendor
         name = device.id.removeprefix(f"{device.vendor.lower()}-").removeprefix("rtx-")
         groups.setdefault(group, []).append(f"{name}{'*' * bool(device.calibration)}")
-    own = sum(bool(device.calibration) for device in devices)
+    count = sum(bool(device.calibration) for device in devices)
     return Report(
         f"{len(devices)} device profiles",
-        [f"{own} are calibrated on their own measurements (*).", "The others borrow times of a calibrated device, or of all together."],
-        [as_rows("", found)],
+        [f"{count} are calibrated on their own measurements (*).", "The others borrow times of a calibrated device, or of all together."],
+        [as_rows("", lines)],
         ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."],
-        {**head("hardware"), "devices": list(map(as_json, found))},
+        {**head("hardware"), "devices": list(map(as_json, lines))},
         brief=[Table("", [""], [[f"{group}: {', '.join(names)}"] for group, names in sorted(groups.items())], "l")],
     )
 
@@ -81,15 +81,15 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
     ``pictures``: with its roofline.
     """
     ridges, quantities, line = _ridge_points(device), named_quantities(device), _line(device)
-    known = dict(quantities)
-    brief = [[name, str(known[name].value), _kind(known[name])] for name in BRIEF if name in known]
-    shown = Report(
+    by_field = dict(quantities)
+    brief = [[name, str(by_field[name].value), _kind(by_field[name])] for name in BRIEF if name in by_field]
+    report = Report(
         f"{device.name} ({device.id}), {device.architecture}",
         [_memory_bound(ridges), *_sizes(line), _errors(device)],
         [
-            Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in quantities], "lrlll"),
+            Table("", ["field", "value", "kind", "source", "note"], [_quantity(*row) for row in quantities], "lrlll"),
             Table(
-                "ridge points at the DRAM bandwidth", ["peak", "ridge point"], [[n, f"{one:.1f} FLOP/B"] for n, (_, one) in ridges.items()]
+                "ridge points at the DRAM bandwidth", ["peak", "ridge point"], [[n, f"{at:.1f} FLOP/B"] for n, (_, at) in ridges.items()]
             ),
             *([Table("what probes reached", PROBES, probe_rows(device.microbenchmarks), "lrrrrll")] if device.microbenchmarks else []),
             *([_power(device.power)] if device.power is not None else []),
@@ -102,22 +102,22 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
             "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
         },
         charts=[_chart(device, ridges)] if pictures else [],
-        figures=[Figure(one.label, str(one.value)) for one in line if one.label in FIGURES and one.value != "-"],
+        figures=[Figure(metric.label, str(metric.value)) for metric in line if metric.label in FIGURES and metric.value != "-"],
         brief=[Table("", ["field", "value", "kind"], brief, "lrl")],
     )
-    return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
+    return with_steps(report, [("ridge points", {}, _ridge_steps(device))]) if explained else report
 
 
 def added_report(device: Device, reference: Device, files: Sequence[str]) -> Report:
     """``device``, made of what was given and of ``reference``, with its profile to write to ``files``."""
-    shown, quantities = show_report(device), named_quantities(device)
-    given = [f"{place} {quantity.value}" for place, quantity in quantities if quantity.source == USER]
+    report, quantities = show_report(device), named_quantities(device)
+    given_values = [f"{place} {quantity.value}" for place, quantity in quantities if quantity.source == USER]
     copied = sum(quantity.source == REFERENCE for _, quantity in quantities)
-    values = f"{len(given)} value{'s' * (len(given) != 1)} given" + (f" ({', '.join(given)})" if given else "")
+    values = f"{len(given_values)} value{'s' * (len(given_values) != 1)} given" + (f" ({', '.join(given_values)})" if given_values else "")
     profile = next((name for name in files if name.endswith(".yaml")), None)
     used = [] if profile is None else [f"Use it: perfmodel attention --n 4096 --d 64 --hardware {profile}"]
     return replace(
-        shown, verdict=[f"{values}, {copied} copied from {reference.id}.", shown.verdict[0], *used], profile=profile_text(device)
+        report, verdict=[f"{values}, {copied} copied from {reference.id}.", report.verdict[0], *used], profile=profile_text(device)
     )
 
 
@@ -137,8 +137,8 @@ def _memory_bound(ridges: dict[str, tuple[Quantity, float]]) -> str:
 
 def _sizes(line: Sequence[Metric]) -> list[str]:
     """Sizes of the memories, from DRAM inwards."""
-    known = {one.label: one.value for one in line}
-    parts = [f"{known[name]} of {name}" for name in ("DRAM", "L2", "SRAM per block") if known[name] != "-"]
+    values = {metric.label: metric.value for metric in line}
+    parts = [f"{values[name]} of {name}" for name in ("DRAM", "L2", "SRAM per block") if values[name] != "-"]
     return [f"Memory: {', '.join(parts)}."] * bool(parts)
 
 

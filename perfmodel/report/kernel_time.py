@@ -87,13 +87,13 @@ class KernelTime:
         terms |= {"dram": needs.dram_bytes / needs.bandwidth} if needs.bandwidth else {}
         return replace(self.cost, terms=terms, work=Work(), sram=Traffic(), dram=Traffic(needs.dram_bytes), multicast=0)
 
-    def told(self, plain: Report, what: str, measured_s: float | None = None) -> Report:
+    def told(self, plain: Report, subject: str, measured_s: float | None = None) -> Report:
         """``plain`` with meters and figures of this time, notes on it as the time of ``what``, and ``measured_s``, a time to judge."""
-        notes, known = list(plain.notes), self.prediction
-        notes += [] if known is None else [note(what, known), *guessed([known]), *power_note(known.power)]
-        notes += self.below_roof_note(what)
-        found = replace(plain, notes=notes, meters=self.meters, metered=self.metered, figures=self.figures)
-        return with_measured(found, measured_s, self.cost, self.predicted)
+        notes, prediction = list(plain.notes), self.prediction
+        notes += [] if prediction is None else [note(subject, prediction), *guessed([prediction]), *power_note(prediction.power)]
+        notes += self.below_roof_note(subject)
+        report = replace(plain, notes=notes, meters=self.meters, metered=self.metered, figures=self.figures)
+        return with_measured(report, measured_s, self.cost, self.predicted)
 
     def below_roof_note(self, name: str) -> list[str]:
         """Note on a predicted time of ``name`` that is shorter than its roof."""
@@ -105,9 +105,9 @@ class KernelTime:
 
     @cached_property
     def _meters(self) -> list[Meter]:
-        found = meters(self.counted.terms, amounts_of(self.counted), self.seconds)
-        beside = self.prediction is None and bool(self.causes)
-        return [replace(one, limits=one.limits and not beside) for one in found]
+        meter_list = meters(self.counted.terms, amounts_of(self.counted), self.seconds)
+        blameless = self.prediction is None and bool(self.causes)
+        return [replace(meter, limits=meter.limits and not blameless) for meter in meter_list]
 
     @property
     def meters(self) -> list[Meter]:
@@ -122,8 +122,8 @@ class KernelTime:
             return f"predicted time{of}, below its roof: what any kernel needs"
         time = "predicted time" if self.predicted else "least time" if self.least else "roof"
         over = float(self.cost.work.tensor / self.cost.flops) if self.cost.work.tensor and self.cost.flops else 1.0
-        more = f"{', which executes' if of else '; tiles execute'} {over:.3g}x the {self.flop}"
-        return f"{time}{of}{more * (over > 1 + ROOFS_EVEN)}"
+        phrase = f"{', which executes' if of else '; tiles execute'} {over:.3g}x the {self.flop}"
+        return f"{time}{of}{phrase * (over > 1 + ROOFS_EVEN)}"
 
     @property
     def limit(self) -> str:
@@ -193,14 +193,14 @@ class KernelTime:
 
     def bar(self, name: str) -> Bar:
         """The bar ``name`` of the time: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
-        known, roof = self.predicted, float(self.cost.roofline_s)
-        if known is None:
+        predicted, roof = self.predicted, float(self.cost.roofline_s)
+        if predicted is None:
             return Bar(f"{name} (not predicted)", [("roof", roof)])
-        parts = [("roof", min(roof, known.value)), ("beyond its roof", max(known.value - roof, 0.0))]
-        return Bar(name, parts, known.low, known.high)
+        parts = [("roof", min(roof, predicted.value)), ("beyond its roof", max(predicted.value - roof, 0.0))]
+        return Bar(name, parts, predicted.low, predicted.high)
 
 
-def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predicted: Interval | None, what: str = LIBRARY) -> Report:
+def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predicted: Interval | None, subject: str = LIBRARY) -> Report:
     """``plain`` with what ``measured_s`` seconds are, first: a share of the roof of ``cost``, and against ``predicted`` of ``what``.
 
     A time below the roof of these tiles is held against the bound, and one below the bound is said to be no time of this work.
@@ -208,13 +208,13 @@ def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predi
     if measured_s is None:
         return plain
     roof, bound, time = float(cost.roofline_s), float(cost.lower_warm_s), format_time(measured_s, 3)
-    least, name = (roof, "roof") if roof <= measured_s else (bound, "bound")
-    said = f"{time} is {percent(least / measured_s)} of the {name}"
+    floor, name = (roof, "roof") if roof <= measured_s else (bound, "bound")
+    said = f"{time} is {percent(floor / measured_s)} of the {name}"
     if measured_s < bound:
         said = f"{time} is less than any kernel takes here, {format_time(bound, 3)}: less was computed or read, or the clock was higher"
     elif predicted is not None:
         within = predicted.low is not None and predicted.high is not None and predicted.low <= measured_s <= predicted.high
-        said += f" and {way(predicted.value / measured_s, what)}, predicted {taken(predicted)}{', within its interval' * within}"
+        said += f" and {way(predicted.value / measured_s, subject)}, predicted {taken(predicted)}{', within its interval' * within}"
     speedup = None if predicted is None else predicted.value / measured_s
     entry = {"time_s": measured_s, "of_roof": roof / measured_s, "of_bound": bound / measured_s, "speedup": speedup}
     return replace(plain, verdict=[sentence(said), *plain.verdict], data={**plain.data, "measured": entry})

@@ -140,13 +140,13 @@ def _layer(cache: LayerCache) -> list[Metric]:
     read = cache.bytes_per_token - attention.index_bytes
     heads = equivalent_kv_heads(attention) if isinstance(attention, LatentAttention) else grouped and grouped.kv_heads
     if isinstance(attention, GroupedAttention):
-        kept = f"K, V of {attention.kv_heads} x {attention.head_dim}"
+        stored = f"K, V of {attention.kv_heads} x {attention.head_dim}"
     elif isinstance(attention, LatentAttention):
-        kept = f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
+        stored = f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
     else:
-        kept = f"nothing; a state of {format_si(attention.state_bytes, 'B')}"
+        stored = f"nothing; a state of {format_si(attention.state_bytes, 'B')}"
     if isinstance(attention, (GroupedAttention, LatentAttention)) and attention.indexer is not None:
-        kept += f" + {'fp8 ' * (grouped is None)}index key {attention.indexer.head_dim}"
+        stored += f" + {'fp8 ' * (grouped is None)}index key {attention.indexer.head_dim}"
     return [
         Metric("", kind_label(attention), "attention", "text"),
         Metric("attention", attention.kind),
@@ -157,7 +157,7 @@ def _layer(cache: LayerCache) -> list[Metric]:
         Metric("equivalent_kv_heads", heads),
         Metric("latent_dim", None if grouped else cache.elements_per_token),
         Metric("elements_per_token", cache.elements_per_token),
-        Metric("", kept, "kept per token", "text"),
+        Metric("", stored, "kept per token", "text"),
         Metric("bytes_per_token", cache.bytes_per_token, "B per token and layer"),
         Metric("tokens", cache.tokens, "tokens held"),
         Metric("state_bytes_per_sequence", attention.state_bytes),
@@ -168,16 +168,16 @@ def _layer(cache: LayerCache) -> list[Metric]:
 
 def _generation(result: CacheResult, times: Generated) -> tuple[list[Metric], list[Metric]]:
     """Metrics of generation with a KV cache, and without one."""
-    found = (None, None) if isinstance(times, UnavailableError) else times
+    answers = (None, None) if isinstance(times, UnavailableError) else times
     fitted = ", if it fitted" if result.fits is False else ""
-    kinds = {one.times_from for one in found if one is not None} or {ROOF}
+    kinds = {answer.times_from for answer in answers if answer is not None} or {ROOF}
     label = "" if kinds == {ROOF} else f"{TIMES[MIXED if len(kinds) > 1 else kinds.pop()]}{fitted}"
-    return _generated(result.cached, found[0], fitted, label), _generated(result.uncached, found[1], fitted, label)
+    return _generated(result.cached, answers[0], fitted, label), _generated(result.uncached, answers[1], fitted, label)
 
 
-def _generated(cost: Generation, found: ModelAnswer | None, fitted: str, label: str) -> list[Metric]:
+def _generated(cost: Generation, answer: ModelAnswer | None, fitted: str, label: str) -> list[Metric]:
     """Metrics of one generation: ``roofline_s`` and ``lower_s`` as ``perfmodel model`` has them, ``seconds`` under ``label``."""
-    known = None if found is None else found.prediction
+    prediction = None if answer is None else answer.prediction
     return [
         Metric("layers_flops", cost.layers, "matrices of the layers", "FLOP"),
         Metric("head_flops", cost.head, "head, last token only", "FLOP"),
@@ -185,19 +185,19 @@ def _generated(cost: Generation, found: ModelAnswer | None, fitted: str, label: 
         Metric("flops", cost.flops, "all", "FLOP"),
         Metric("weights_read_bytes", cost.weights_read, "weights read", "B"),
         Metric("cache_read_bytes", cost.cache_read, "cache read", "B"),
-        Metric("roofline_s", found and found.cost.roofline_s, f"roofline, no launches{fitted}", "s"),
-        Metric("lower_s", found and found.cost.lower_s),
-        Metric("predicted_s", known and known[0]),
-        Metric("seconds", found and found.seconds, label, "s", before=least(found.times_from) if found else ""),
-        Metric("times_from", found and found.times_from),
+        Metric("roofline_s", answer and answer.cost.roofline_s, f"roofline, no launches{fitted}", "s"),
+        Metric("lower_s", answer and answer.cost.lower_s),
+        Metric("predicted_s", prediction and prediction[0]),
+        Metric("seconds", answer and answer.seconds, label, "s", before=least(answer.times_from) if answer else ""),
+        Metric("times_from", answer and answer.times_from),
     ]
 
 
 def _fitting(result: CacheResult) -> str:
     """Whether weights and cache fit, and how many GPUs would hold them."""
     w = result.workload
-    more = smallest_tp(w, result.device) if result.fits is False else None
-    return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --gpus {more} would fit" if more else "", "")
+    tp = smallest_tp(w, result.device) if result.fits is False else None
+    return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --gpus {tp} would fit" if tp else "", "")
 
 
 def _room(result: CacheResult) -> str:
@@ -209,9 +209,9 @@ def _room(result: CacheResult) -> str:
         alone = result.capacity is None or result.weights >= result.capacity
         return f"{'The weights alone' if alone else 'Weights and reserve'} leave no room for a cache."
     sequences = f"{result.batch:,} sequence{'s' * (result.batch != 1)} of {w.n:,} tokens"
-    beside = f"{format_si(w.reserve, 'B', 3)} reserved" if w.reserve else "nothing reserved"
+    reserved = f"{format_si(w.reserve, 'B', 3)} reserved" if w.reserve else "nothing reserved"
     grows = f"{'one' if w.batch == 1 else f'{w.batch:,}'} can grow to {'any length' if result.endless else f'{result.context:,}'}"
-    return f"Room for {sequences}, {beside}; {grows}."
+    return f"Room for {sequences}, {reserved}; {grows}."
 
 
 def _generation_gain(result: CacheResult, times: Generated) -> str:
@@ -219,7 +219,7 @@ def _generation_gain(result: CacheResult, times: Generated) -> str:
     if isinstance(times, UnavailableError):
         return ""
     cached, uncached = times
-    took, longer = (f"{least(one.times_from)}{format_time(one.seconds, 3)}" for one in times)
+    took, longer = (f"{least(time.times_from)}{format_time(time.seconds, 3)}" for time in times)
     if cached.times_from == uncached.times_from == PREDICTED and cached.seconds:
         longer = f"{digits(uncached.seconds / cached.seconds, 3)}x that time"
     return f"One sequence is generated in {took}; without a cache in {longer}{', with more memory' * (result.fits is False)}."
@@ -230,9 +230,9 @@ def _meters(result: CacheResult) -> list[Meter]:
     if result.capacity is None:
         return []
     parts = _parts(result)
-    most = max(parts, key=lambda name: parts[name])
+    largest = max(parts, key=lambda name: parts[name])
     return [
-        Meter(name, size / result.capacity, format_si(size, "B"), name == most and result.fits is False) for name, size in parts.items()
+        Meter(name, size / result.capacity, format_si(size, "B"), name == largest and result.fits is False) for name, size in parts.items()
     ]
 
 
@@ -251,8 +251,8 @@ def _figures(result: CacheResult) -> list[Figure]:
 def _tables(result: CacheResult, times: Generated) -> list[Table]:
     cached, uncached = _generation(result, times)
     several = result.workload.tp > 1
-    pairs = [(one, other) for one, other in zip(cached, uncached, strict=True) if one.label and one.value]
-    ratios = [Metric("", other.value / one.value, one.label, after="x") for one, other in pairs]
+    pairs = [(metric, other) for metric, other in zip(cached, uncached, strict=True) if metric.label and metric.value]
+    ratios = [Metric("", other.value / metric.value, metric.label, after="x") for metric, other in pairs]
     columns = {"with cache": cached, "without": uncached, "without / with": ratios}
     return [
         as_table("", {"size": _sizes(result)}, "cache of each GPU" if several else "cache"),
@@ -268,12 +268,12 @@ def _charts(result: CacheResult) -> list[Chart]:
     limits = [Limit("capacity", result.capacity)] if result.capacity else []
     longest = max(w.n, min(result.context or w.n, 4 * w.n))
     lengths = sorted({*(longest * place // STOPS for place in range(STOPS + 1)), w.n, longest} - {0})
-    beside = result.weights + w.reserve
+    others = result.weights + w.reserve
     sizes = [1] if w.batch == 1 else [1, w.batch]
-    series = [Series(f"{b} sequence{'s' * (b > 1)}", [(n, beside + int(batch_bytes(here, n, b, w.form))) for n in lengths]) for b in sizes]
-    marks = [Mark(w.n, f"{w.n:,} tokens", beside + result.total)]
+    series = [Series(f"{b} sequence{'s' * (b > 1)}", [(n, others + int(batch_bytes(here, n, b, w.form))) for n in lengths]) for b in sizes]
+    marks = [Mark(w.n, f"{w.n:,} tokens", others + result.total)]
     if result.context and w.n < result.context <= longest:
-        full = beside + int(batch_bytes(here, result.context, w.batch, w.form))
+        full = others + int(batch_bytes(here, result.context, w.batch, w.form))
         marks.append(Mark(result.context, f"memory ends at {result.context:,}", full))
     title, caption = "Memory of each GPU" if w.tp > 1 else "Memory", f"With weights{' and what is held back' * (w.reserve > 0)}."
     bars = BarChart(title, "B", [Bar(f"{w.batch} x {w.n:,} tokens", list(parts.items()))], limits)
@@ -293,8 +293,8 @@ def _notes(result: CacheResult, times: Generated) -> list[str]:
     if isinstance(times, UnavailableError):
         notes.append(f"No time of generation: {times.message}.")
     else:
-        asked = f"perfmodel model {w.spec.name} --phase generate --n 1 --kv-len {w.n + 1}{f' --tp {w.tp}' * (w.tp > 1)}"
-        notes.append(f"Times of generation: kernels one after the other, as {asked} has them, with and without --no-kv-cache.")
+        command = f"perfmodel model {w.spec.name} --phase generate --n 1 --kv-len {w.n + 1}{f' --tp {w.tp}' * (w.tp > 1)}"
+        notes.append(f"Times of generation: kernels one after the other, as {command} has them, with and without --no-kv-cache.")
     if w.spec.max_positions is not None and w.n > w.spec.max_positions:
         notes.append(f"{w.n:,} tokens are more than the {w.spec.max_positions:,} that {w.spec.name} was made for.")
     elif w.spec.max_positions is not None and (result.context or 0) > w.spec.max_positions:

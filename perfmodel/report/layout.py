@@ -36,8 +36,8 @@ class _Column:
         longest = max(map(len, self.cells), default=0)
         word = max(map(len, self.head.split()), default=0)
         broken = max((len(part) for cell in self.cells for part in interval_apart(cell)), default=0)
-        least = broken if self.numbers else min(longest, LEAST_TEXT)
-        return [max(longest, len(self.head)), max(longest, word), max(least, word if self.numbers else min(word, LEAST_TEXT))]
+        minimum = broken if self.numbers else min(longest, LEAST_TEXT)
+        return [max(longest, len(self.head)), max(longest, word), max(minimum, word if self.numbers else min(word, LEAST_TEXT))]
 
 
 def interval_apart(cell: str) -> list[str]:
@@ -46,8 +46,8 @@ def interval_apart(cell: str) -> list[str]:
     >>> interval_apart("79.1 us (72 us to 84.3 us)"), interval_apart("12 GB")
     (['79.1 us', '(72 us to 84.3 us)'], ['12 GB'])
     """
-    value, bracket, rest = cell.partition(" (")
-    return [value, f"({rest}"] if bracket else [cell]
+    value, bracket, ends = cell.partition(" (")
+    return [value, f"({ends}"] if bracket else [cell]
 
 
 def turned(table: Table, width: int) -> Table:
@@ -59,13 +59,13 @@ def turned(table: Table, width: int) -> Table:
     """
     if table.align or not lines(table, width)[2]:
         return table
-    time, *others = table.rows
-    heads, *columns = zip(table.columns, time, *sorted(others, key=lambda row: row.count("-")), strict=True)
+    time, *later = table.rows
+    heads, *columns = zip(table.columns, time, *sorted(later, key=lambda row: row.count("-")), strict=True)
     rows = [[name, *(interval_apart(cell)[0] for cell in cells)] for name, *cells in columns]
-    found = [[heads[0], *map(str.strip, heads[1:])], *rows]
-    ends = accumulate(GAP + max(map(len, cells)) for cells in zip(*found, strict=True))
-    kept = sum(end <= width + GAP for end in ends)
-    return Table(table.title, found[0][:kept], [row[:kept] for row in found[1:]])
+    split_rows = [[heads[0], *map(str.strip, heads[1:])], *rows]
+    ends = accumulate(GAP + max(map(len, cells)) for cells in zip(*split_rows, strict=True))
+    fitting = sum(end <= width + GAP for end in ends)
+    return Table(table.title, split_rows[0][:fitting], [row[:fitting] for row in split_rows[1:]])
 
 
 def lines(table: Table, width: int, *, wrapped: bool = False) -> tuple[list[str], list[str], list[str]]:
@@ -78,17 +78,17 @@ def lines(table: Table, width: int, *, wrapped: bool = False) -> tuple[list[str]
     >>> rows, without
     (['a kernel  12.5 us'], ['share'])
     """
-    known = [
+    cells = [
         _Column(head, [row[place] for row in table.rows], side == "r")
         for place, (head, side) in enumerate(zip(table.columns, table.alignment, strict=True))
     ]
-    kept = len(known)
-    while kept > 1 and sum(column.widths[-1] for column in known[:kept]) + GAP * (kept - 1) > width:
-        kept -= 1
-    widths = _rooms(known[:kept], width)
-    head = _row([column.head for column in known[:kept]], known, widths, wrapped=True)
-    rows = [line for row in table.rows for line in _row(row[:kept], known, widths, wrapped)]
-    return head, rows, [column.head for column in known[kept:]]
+    columns = len(cells)
+    while columns > 1 and sum(column.widths[-1] for column in cells[:columns]) + GAP * (columns - 1) > width:
+        columns -= 1
+    widths = _rooms(cells[:columns], width)
+    head = _row([column.head for column in cells[:columns]], cells, widths, wrapped=True)
+    rows = [line for row in table.rows for line in _row(row[:columns], cells, widths, wrapped)]
+    return head, rows, [column.head for column in cells[columns:]]
 
 
 def _rooms(columns: Sequence[_Column], width: int) -> list[int]:
@@ -117,22 +117,22 @@ def _row(cells: Sequence[str], columns: Sequence[_Column], rooms: Sequence[int],
         _parts(cell, room, column.numbers and cell in column.cells, wrapped or place == 0)
         for place, (cell, column, room) in enumerate(zip(cells, columns, rooms, strict=False))
     ]
-    found = []
+    lines = []
     for line in range(max(map(len, parts), default=0)):
         texts = (part[line] if line < len(part) else "" for part in parts)
         aligned = (
             text.rjust(room) if column.numbers else text.ljust(room) for text, column, room in zip(texts, columns, rooms, strict=False)
         )
-        found.append((" " * GAP).join(aligned).rstrip())
-    return found
+        lines.append((" " * GAP).join(aligned).rstrip())
+    return lines
 
 
 def _parts(cell: str, room: int, number: bool, wrapped: bool) -> list[str]:
     """``cell`` in lines of at most ``room`` characters."""
     if len(cell) <= room:
         return [cell]
-    if number and (apart := interval_apart(cell)) and max(map(len, apart)) <= room:
-        return apart
+    if number and (ends := interval_apart(cell)) and max(map(len, ends)) <= room:
+        return ends
     if not wrapped:
         return [_cut(cell, room)]
     indent = cell[: len(cell) - len(cell.lstrip())]
@@ -147,10 +147,10 @@ def _cut(text: str, room: int) -> str:
     """
     if len(text) <= room:
         return text
-    whole, end = _BEFORE_UNIT.sub(_JOINED, text), max(0, room - 1)
-    broken = next((one for one in _NUMBER.finditer(whole) if one.start() < end < one.end()), None)
-    kept = whole[: broken.start() if broken else end]
-    return kept.rstrip(" ,;:(").replace(_JOINED, " ") + "…"
+    joined, end = _BEFORE_UNIT.sub(_JOINED, text), max(0, room - 1)
+    broken = next((match for match in _NUMBER.finditer(joined) if match.start() < end < match.end()), None)
+    cut = joined[: broken.start() if broken else end]
+    return cut.rstrip(" ,;:(").replace(_JOINED, " ") + "…"
 
 
 def wrap(text: str, width: int) -> list[str]:

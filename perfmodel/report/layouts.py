@@ -24,82 +24,81 @@ YES = "yes"
 BRIEF = ("step_s", "mfu", "memory.peak")
 
 
-def search_report(found: SearchResult, pictures: bool = False) -> Report:
+def search_report(search: SearchResult, pictures: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1, with ``layouts``. ``pictures``: with their time and memory."""
-    t, system = found.training, None if found.system is None else found.system.name
+    t, system = search.training, None if search.system is None else search.system.name
     where = "" if system is None else f", {system}"
-    title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {found.gpus:,} x {found.on.device.name}{where}"
-    layouts = [_layout(layout, found) for layout in found.layouts]
-    inputs = {**question(t), "phase": "train", "search": found.gpus, "system": system, "dtype": found.half}
-    asked = [question(layout.training) for layout in found.layouts]
+    title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {search.gpus:,} x {search.on.device.name}{where}"
+    layouts = [_layout(layout, search) for layout in search.layouts]
+    inputs = {**question(t), "phase": "train", "search": search.gpus, "system": system, "dtype": search.half}
+    questions = [question(layout.training) for layout in search.layouts]
     data = {
-        **head("model", inputs, found.on.device),
-        **{name: getattr(found, name) for name in ("gpus", "tried", "refused", "took_s")},
+        **head("model", inputs, search.on.device),
+        **{name: getattr(search, name) for name in ("gpus", "tried", "refused", "took_s")},
         "flop_convention": MEANING,
-        "layouts": [{"inputs": inputs, **as_json(layout)} for inputs, layout in zip(asked, layouts, strict=True)],
+        "layouts": [{"inputs": inputs, **as_json(layout)} for inputs, layout in zip(questions, layouts, strict=True)],
     }
-    plain = Report(title, _refusal(found), [], _notes(found), data, metered="peaks, in the fastest layout")
-    if not found.layouts:
+    plain = Report(title, _refusal(search), [], _notes(search), data, metered="peaks, in the fastest layout")
+    if not search.layouts:
         return plain
-    best, capacity = found.layouts[0], found.on.device.dram.capacity
-    size, mfu = format_si(best.bytes, "B") + (f" of {format_si(capacity.number, 'B')}" if capacity else ""), _mfu(best, found)
-    predicted = of_job(job_of(best.training, found.on, found.system, half=found.half)).prediction is not None
-    least, most = ("", "") if predicted else ("at least ", "at most ")  # where a kernel is not calibrated, its roof stands for it
-    step, rate = f"{least}{format_time(best.seconds, 3)}", f"{most}{tokens(best.tokens_per_s)}"
+    best, capacity = search.layouts[0], search.on.device.dram.capacity
+    size, mfu = format_si(best.bytes, "B") + (f" of {format_si(capacity.number, 'B')}" if capacity else ""), _mfu(best, search)
+    predicted = of_job(job_of(best.training, search.on, search.system, half=search.half)).prediction is not None
+    at_least, at_most = ("", "") if predicted else ("at least ", "at most ")  # where a kernel is not calibrated, its roof stands for it
+    step, rate = f"{at_least}{format_time(best.seconds, 3)}", f"{at_most}{tokens(best.tokens_per_s)}"
     return replace(
         plain,
         verdict=headline(
-            f"{'fits: ' * bool(capacity)}{size} on the fullest of {found.gpus:,} GPUs",
+            f"{'fits: ' * bool(capacity)}{size} on the fullest of {search.gpus:,} GPUs",
             f"a step takes {step}: {rate}, MFU {mfu:.1%}",
             f"fastest: {options(best.training)}",
         ),
         tables=[as_rows("", layouts)],
-        charts=_charts(found) if pictures else [],
+        charts=_charts(search) if pictures else [],
         meters=[Meter("matmul peak (MFU)", mfu), *([Meter("memory of a GPU", best.bytes / capacity.number, size)] if capacity else [])],
         figures=[
             Figure("fastest layout", options(best.training)),
             Figure("time of a step", step),
             Figure("throughput", rate),
-            Figure("MFU", f"{most}{mfu:.1%}"),
+            Figure("MFU", f"{at_most}{mfu:.1%}"),
             Figure("memory of the fullest GPU", size),
         ],
-        brief=[_listed(found)],
+        brief=[_listed(search)],
     )
 
 
-def _refusal(found: SearchResult) -> list[str]:
+def _refusal(search: SearchResult) -> list[str]:
     """Why there is no layout, and what would help."""
-    t = found.training
-    if found.tried:
-        return [f"Does not fit: none of {found.tried:,} layouts does.", "Give more GPUs, or a smaller batch or length."]
-    divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs"
-    return [f"No layout divides {divided}.", f"Give a --batch that is a multiple of {found.gpus:,}, or another number of GPUs."]
+    t = search.training
+    if search.tried:
+        return [f"Does not fit: none of {search.tried:,} layouts does.", "Give more GPUs, or a smaller batch or length."]
+    divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {search.gpus:,} GPUs"
+    return [f"No layout divides {divided}.", f"Give a --batch that is a multiple of {search.gpus:,}, or another number of GPUs."]
 
 
-def _layout(layout: TimedLayout, found: SearchResult) -> list[Metric]:
+def _layout(layout: TimedLayout, search: SearchResult) -> list[Metric]:
     return [
         Metric("step_s", layout.seconds, "step", "s"),
         Metric("tokens_per_s", layout.tokens_per_s, "tokens/s", ""),
-        Metric("mfu", _mfu(layout, found), "MFU", "share"),
+        Metric("mfu", _mfu(layout, search), "MFU", "share"),
         Metric("memory.peak", layout.bytes, "peak memory", "B"),
         Metric("options", options(layout.training), "layout", "text"),
     ]
 
 
-def _mfu(layout: TimedLayout, found: SearchResult) -> float:
+def _mfu(layout: TimedLayout, search: SearchResult) -> float:
     """Model FLOP utilization of ``layout``, on visible scores."""
-    job = job_of(layout.training, found.on, found.system, half=found.half)
-    return run(job).shares(job, layout.seconds)[0]
+    return utilization(job_of(layout.training, search.on, search.system, half=search.half), layout.seconds)[0]
 
 
-def _listed(found: SearchResult) -> Table:
+def _listed(search: SearchResult) -> Table:
     """The fastest, with a column for each option that one of them gives: no width cuts a layout."""
-    listed = found.layouts[:SCREEN_ROWS]
-    given = [_given(layout.training) for layout in listed]
-    names = [name for name in given[0] if any(one[name] != ABSENT for one in given)]
-    rows = [[one for one in _layout(layout, found) if one.key in BRIEF] for layout in listed]
-    cells = [[*(one.brief for one in row), *(one[name] for name in names)] for row, one in zip(rows, given, strict=True)]
-    heads = [*(one.label for one in rows[0]), *(name.removeprefix("--").replace("-", " ") for name in names)]
+    listed = search.layouts[:SCREEN_ROWS]
+    options = [_given(layout.training) for layout in listed]
+    names = [name for name in options[0] if any(option[name] != ABSENT for option in options)]
+    rows = [[metric for metric in _layout(layout, search) if metric.key in BRIEF] for layout in listed]
+    cells = [[*(metric.brief for metric in row), *(option[name] for name in names)] for row, option in zip(rows, options, strict=True)]
+    heads = [*(metric.label for metric in rows[0]), *(name.removeprefix("--").replace("-", " ") for name in names)]
     return Table("", heads, cells, "r" * len(heads))
 
 
@@ -107,9 +106,9 @@ def _given(t: TrainingConfig) -> dict[str, str]:
     """Options of a layout and their values, ``-`` where it does not give them."""
     p = t.parallel
     sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
-    found = {f"--{name}": str(value) if value > 1 else ABSENT for name, value in sizes.items()}
-    found |= {"--sp": YES if p.sp else ABSENT, "--zero": str(p.zero or ABSENT), "--micro-batch": str(t.sequences)}
-    return found | {"--recompute": recompute_text(t) if t.recompute.kind != "none" else ABSENT}
+    options = {f"--{name}": str(value) if value > 1 else ABSENT for name, value in sizes.items()}
+    options |= {"--sp": YES if p.sp else ABSENT, "--zero": str(p.zero or ABSENT), "--micro-batch": str(t.sequences)}
+    return options | {"--recompute": recompute_text(t) if t.recompute.kind != "none" else ABSENT}
 
 
 def options(t: TrainingConfig) -> str:
@@ -122,9 +121,9 @@ def options(t: TrainingConfig) -> str:
     return " ".join(name if value == YES else f"{name} {value}" for name, value in _given(t).items() if value != ABSENT)
 
 
-def _charts(found: SearchResult) -> list[Chart]:
+def _charts(search: SearchResult) -> list[Chart]:
     """Each layout by the time of its step and its memory, with the capacity."""
-    listed, capacity = found.layouts[:SCREEN_ROWS], found.on.device.dram.capacity
+    listed, capacity = search.layouts[:SCREEN_ROWS], search.on.device.dram.capacity
     spots = [(float(layout.bytes), float(layout.seconds)) for layout in listed]
     marks = [Mark(x, options(layout.training).replace("--", ""), y) for (x, y), layout in zip(spots, listed, strict=True)]
     marks += [Mark(float(capacity.number), f"capacity {format_si(capacity.number, 'B')}")] if capacity else []
@@ -132,15 +131,15 @@ def _charts(found: SearchResult) -> list[Chart]:
     return [LineChart(title, "memory of the fullest GPU", "time of a step", series, "B", "s", "linear", "linear", marks)]
 
 
-def _notes(found: SearchResult) -> list[str]:
-    system = found.system
-    unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
-    timed = f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}"
+def _notes(search: SearchResult) -> list[str]:
+    system = search.system
+    unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in search.layouts)
+    timed = f"{format_count(search.tried)} layouts timed in {format_time(search.took_s, 3)}"
     return [
         *["Times are bursts: run for seconds, the power limit may slow a step, by as much as its layout without --search shows."]
-        * (found.on.device.power is not None),
+        * (search.on.device.power is not None),
         *["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] * unsure,
-        f"{timed}, {digits(found.tried / found.took_s, 2)} a second; {format_count(found.refused)} faster ones do not fit.",
+        f"{timed}, {digits(search.tried / search.took_s, 2)} a second; {format_count(search.refused)} faster ones do not fit.",
         "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "
         "ZeRO (stages 2 and 3 without a pipeline), micro-batches in powers of two, recomputation of nothing, attention or layers.",
     ]

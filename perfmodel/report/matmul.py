@@ -132,7 +132,7 @@ def _io_lower_bound(result: MatmulResult) -> list[Metric]:
 def _fill(result: MatmulResult) -> list[Metric]:
     """The tile, and how tiles fill the device; without its limits no waves."""
     w, tile, filled, slots = result.workload, result.tile, result.occupancy, result.slots
-    found = [
+    metrics = [
         Metric("tile.br", tile.br),
         Metric("tile.bc", tile.bc),
         Metric("tile.depth", SLICE_DEPTH),
@@ -142,11 +142,11 @@ def _fill(result: MatmulResult) -> list[Metric]:
         Metric("tile.quantization", tile_quantization(w, tile), "tile quantization", "share"),
     ]
     if slots is None or filled is None:
-        return [*found, Metric("waves", None), Metric("occupancy", None)]
+        return [*metrics, Metric("waves", None), Metric("occupancy", None)]
     limits = f", limited by {' and '.join(LIMIT_WORDS[name] for name in filled.limited_by)}"
     waves, idle = wave_count(result.blocks, slots), wave_quantization(result.blocks, slots)
     return [
-        *found,
+        *metrics,
         Metric("waves.blocks", result.blocks, "blocks"),
         Metric("waves.slots", slots),
         Metric("occupancy.blocks_per_multiprocessor", filled.blocks, "blocks per multiprocessor", after=limits),
@@ -211,8 +211,8 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
     w, slots = result.workload, result.device.multiprocessors.number
     blocks = int(w.batch * ceil_div(w.m, tile.br) * ceil_div(w.n, tile.bc) * tile.splits)
     half = wave_quantization(blocks, slots) < WASTEFUL
-    found = too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
-    return [words if blocks == result.blocks else f"{words} ({tile.br} x {tile.bc} tiles)" for words in found]
+    causes = too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
+    return [words if blocks == result.blocks else f"{words} ({tile.br} x {tile.bc} tiles)" for words in causes]
 
 
 def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
@@ -222,10 +222,10 @@ def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
     w, device, cost = result.workload, result.device, result.total
     name = f"{w.m} x {w.n} x {w.k}"
     dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, time.prediction)
-    least, moved = in_bytes(w, minimum_elements(w)), in_bytes(w, _tiled_elements(result))
-    sizes = {"least: each operand once": least, "through the L2, tiles re-reading": cost.sram.total, "over DRAM": cost.dram.total}
+    minimum, moved = in_bytes(w, minimum_elements(w)), in_bytes(w, _tiled_elements(result))
+    sizes = {"least: each operand once": minimum, "through the L2, tiles re-reading": cost.sram.total, "over DRAM": cost.dram.total}
     bars = [Bar(label, [("bytes", value)]) for label, value in sizes.items()]
-    again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / least:.3g}x the least through the L2."
+    again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / minimum:.3g}x the least through the L2."
     return [
         roofline(device, [dot], caption=_bound(result)),
         BarChart("Predicted time, and how much of it is the roof", "s", [time.bar(name)], caption=f"{time.limit}."),

@@ -42,22 +42,22 @@ def report(result: MemoryResult, *, explained: bool = False, pictures: bool = Fa
     """
     training, moment = result.training, result.peak.moment
     parts = parts_of(result, moment)
-    most = max(parts, key=lambda name: parts[name])
+    largest = max(parts, key=lambda name: parts[name])
     precision = f"{training.precision} precision" if training.precision == MIXED else training.precision
     plain = Report(
         f"Training memory of {training.model.name}: {training.batch:,} x {training.n:,} tokens, {precision}, {training.optimizer}",
         headline(
             _fitting(result),
             f"The peak is in the {STEPS[moment.phase]}{f' ({_place(moment)})' * bool(moment.at)}",
-            f"Most of it is {most}: {_size(parts[most], 3)}, {percent(float(parts[most] / result.peak.bytes))}",
+            f"Most of it is {largest}: {_size(parts[largest], 3)}, {percent(float(parts[largest] / result.peak.bytes))}",
         ),
         _tables(result),
         _notes(result),
         data(result),
         charts=_charts(result) if pictures else [],
-        meters=_meters(result, parts, most),
+        meters=_meters(result, parts, largest),
         metered=f"memory of {'each ' * (training.parallel.gpus > 1)}{result.device.name}",
-        figures=_figures(result, parts, most),
+        figures=_figures(result, parts, largest),
         brief=_brief(result),
     )
     if not explained:
@@ -69,19 +69,19 @@ def report(result: MemoryResult, *, explained: bool = False, pictures: bool = Fa
 
 def data(result: MemoryResult) -> dict[str, Any]:
     """The object of schema perfmodel.memory/1. ``bytes``: of the fullest GPU; ``at_peak`` adds up to ``peak``."""
-    training, found = result.training, result.peak
-    more = as_json(of_fields(training, "gradient_life", "fused_optimizer"))
-    more |= {"lora_targets": training.lora_targets if training.lora is not None else None, "implementation": result.implementation.name}
+    training, peak = result.training, result.peak
+    extras = as_json(of_fields(training, "gradient_life", "fused_optimizer"))
+    extras |= {"lora_targets": training.lora_targets if training.lora is not None else None, "implementation": result.implementation.name}
     literature = as_json(of_fields(result.literature, "layer", "layers", "ends", unit="B"))
     return {
-        **head("memory", question(training) | more, result.device),
+        **head("memory", question(training) | extras, result.device),
         "parameters": result.parameters,
         "gpus": training.parallel.gpus,
         **as_json([*_complete(result), *_at_peak(result)]),
-        "state": [as_json(_state(part)) for part in found.state.parts],
+        "state": [as_json(_state(part)) for part in peak.state.parts],
         "kept": [as_json(_kept(row)) for row in result.kept],
         "literature": {"source": "Korthikanti et al. 2022", **literature, "describes_model": result.literature.applies},
-        "timeline": [as_json(_moment(moment)) for moment in found.moments],
+        "timeline": [as_json(_moment(moment)) for moment in peak.moments],
         "max_micro_batch": result.largest,
         "max_batch": None if result.largest is None else result.largest * training.micro_batches * training.parallel.dp,
     }
@@ -112,24 +112,24 @@ def _size(number: Number, digits: int = 4) -> str:
 def parts_of(result: MemoryResult, moment: StepMoment) -> dict[str, Number]:
     """What is there at the most of ``moment``; parts that are nothing are left out."""
     state = result.peak.state
-    known = {"weights": state.weights, "optimizer state": state.optimizer, "gradients": moment.gradients}
-    rest = moment.high - sum(known.values())
-    return {name: size for name, size in {**known, "activations": rest}.items() if size > 0}
+    parts = {"weights": state.weights, "optimizer state": state.optimizer, "gradients": moment.gradients}
+    rest = moment.high - sum(parts.values())
+    return {name: size for name, size in {**parts, "activations": rest}.items() if size > 0}
 
 
 def _complete(result: MemoryResult) -> list[Metric]:
-    found, state = result.peak, result.peak.state
-    return [*_parts("bytes.", state.weights, state.gradients, state.optimizer, found.stored), Metric("bytes.peak", found.bytes)]
+    peak, state = result.peak, result.peak.state
+    return [*_parts("bytes.", state.weights, state.gradients, state.optimizer, peak.stored), Metric("bytes.peak", peak.bytes)]
 
 
 def _at_peak(result: MemoryResult) -> list[Metric]:
-    found, state = result.peak, result.peak.state
+    peak, state = result.peak, result.peak.state
     return [
-        Metric("at_peak.moment", found.moment.title),
-        Metric("at_peak.phase", found.moment.phase),
-        Metric("at_peak.stage", found.stage),
-        *_parts("at_peak.", state.weights, found.gradients, state.optimizer, found.activations),
-        Metric("", found.bytes, "together", "B"),
+        Metric("at_peak.moment", peak.moment.title),
+        Metric("at_peak.phase", peak.moment.phase),
+        Metric("at_peak.stage", peak.stage),
+        *_parts("at_peak.", state.weights, peak.gradients, state.optimizer, peak.activations),
+        Metric("", peak.bytes, "together", "B"),
         Metric("memory.capacity_bytes", result.capacity, f"capacity of {result.device.id}", "B"),
         Metric("memory.fits", result.fits),
     ]
@@ -186,16 +186,16 @@ def _place(moment: StepMoment) -> str:
 def _fitting(result: MemoryResult) -> str:
     """Whether the peak fits, and how many sequences at a time do."""
     training, gpus = result.training, result.training.parallel.gpus
-    more = "; one sequence at a time does not fit either" * (training.sequences > 1)
+    note = "; one sequence at a time does not fit either" * (training.sequences > 1)
     if result.largest:
-        more = f"; up to --micro-batch {result.largest:,}" if result.fits else f"; --micro-batch {result.largest:,} would fit"
-    return held(result.peak.bytes, result.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else "", more)
+        note = f"; up to --micro-batch {result.largest:,}" if result.fits else f"; --micro-batch {result.largest:,} would fit"
+    return held(result.peak.bytes, result.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else "", note)
 
 
-def _meters(result: MemoryResult, parts: Mapping[str, Number], most: str) -> list[Meter]:
+def _meters(result: MemoryResult, parts: Mapping[str, Number], largest: str) -> list[Meter]:
     """Parts of the capacity at the peak; where they do not fit, the largest limits."""
     capacity = result.capacity
-    limit = most if result.fits is False else ""
+    limit = largest if result.fits is False else ""
     return [Meter(name, float(size / capacity), _size(size, 3), name == limit) for name, size in parts.items()] if capacity else []
 
 
@@ -227,8 +227,8 @@ def _brief(result: MemoryResult) -> list[Table]:
     """The peak by part, and the parts of the step that hold the most."""
     moments = result.peak.moments
     room = SCREEN_ROWS - len(PARTS) - 1
-    shown = sorted(sorted(range(len(moments)), key=lambda place: -moments[place].high)[:room])
-    parts = as_rows("parts of the step", [_moment(moments[place]) for place in shown], labels=("phase", "where", *MOMENTS[2:5]))
+    places = sorted(sorted(range(len(moments)), key=lambda place: -moments[place].high)[:room])
+    parts = as_rows("parts of the step", [_moment(moments[place]) for place in places], labels=("phase", "where", *MOMENTS[2:5]))
     return [as_table("", {"full size": _complete(result), "held at the peak": _at_peak(result)}, labels=BRIEF), parts]
 
 
@@ -288,23 +288,24 @@ def _timeline(result: MemoryResult) -> Table:
 
 
 def _charts(result: MemoryResult) -> list[Chart]:
-    whole = over_step(result)
-    activations = next((series for series in whole.series if series.name == "activations"), None)
-    return [whole, by_tensor(result, whole, activations)] if activations else [whole]
+    curve = over_step(result)
+    activations = next((series for series in curve.series if series.name == "activations"), None)
+    return [curve, by_tensor(result, curve, activations)] if activations else [curve]
 
 
-def by_tensor(result: MemoryResult, whole: LineChart, activations: Series) -> LineChart:
-    """The activations of ``whole``: the largest tensors that wait for their backward pass, others that do, and what an operation uses."""
+def by_tensor(result: MemoryResult, curve: LineChart, activations: Series) -> LineChart:
+    """The activations of ``curve``: the largest tensors that wait for their backward pass, others that do, and what an operation uses."""
     saved = [moment.saved_in(index) for moment in result.peak.moments for index in range(moment.count)]
-    sizes = {name: [float(one.get(name, 0)) for one in saved] for name in dict.fromkeys(name for one in saved for name in one)}
+    names = dict.fromkeys(name for tensors in saved for name in tensors)
+    sizes = {name: [float(tensors.get(name, 0)) for tensors in saved] for name in names}
     ordered = sorted(sizes, key=lambda name: -max(sizes[name]))
     areas = {name: sizes[name] for name in ordered[:LARGEST]}
     areas["other saved tensors"] = [sum(sizes[name][place] for name in ordered[LARGEST:]) for place in range(len(saved))]
-    areas["operation at work"] = [max(y - sum(held), 0.0) for (_, y), *held in zip(activations.points, *areas.values(), strict=True)]
-    series = [Series(name, list(enumerate(held, 1)), "area") for name, held in areas.items() if any(held)]
-    marks = [replace(mark, y=None, label="memory peaks") if mark.y else mark for mark in whole.marks]
+    areas["operation at work"] = [max(y - sum(drawn), 0.0) for (_, y), *drawn in zip(activations.points, *areas.values(), strict=True)]
+    series = [Series(name, list(enumerate(values, 1)), "area") for name, values in areas.items() if any(values)]
+    marks = [replace(mark, y=None, label="memory peaks") if mark.y else mark for mark in curve.marks]
     return replace(
-        whole, title="Activations over the step, by tensor", y_label="activations", series=series, marks=marks, limits=[], caption=""
+        curve, title="Activations over the step, by tensor", y_label="activations", series=series, marks=marks, limits=[], caption=""
     )
 
 
@@ -332,46 +333,46 @@ def over_step(result: MemoryResult) -> LineChart:
         begin += len(highs)
     state, gradients = result.peak.state, np.interp(range(begin), worst, known)
     parts = {"weights": [float(state.weights)] * begin, "optimizer state": [float(state.optimizer)] * begin}
-    parts |= {"gradients": [float(one) for one in gradients]}
-    parts["activations"] = [max(high - sum(held), 0.0) for (_, high), *held in zip(points, *parts.values(), strict=True)]
+    parts |= {"gradients": [float(size) for size in gradients]}
+    parts["activations"] = [max(high - sum(others), 0.0) for (_, high), *others in zip(points, *parts.values(), strict=True)]
     series = [Series(name, list(enumerate(sizes, 1)), "area") for name, sizes in parts.items() if any(sizes)]
     return LineChart(title, x, "memory", series, "count", "B", "linear", "linear", marks, limits, caption)
 
 
 def _notes(result: MemoryResult) -> list[str]:
     training = result.training
-    found = [
+    metrics = [
         f"Activations are those of --model-code {result.implementation.name}: {result.implementation.title}.",
         "The peak is all that is allocated at the worst moment, as an allocator's maximum reports it; neither the context of the driver "
         "nor what an allocator holds in reserve.",
         f"Configuration: {training.model.source}.",
     ]
     if result.implementation.name == HUGGINGFACE:
-        found.append(f"With {_size(WORKSPACES)} of cuBLAS's workspaces on Hopper; no KV cache; the logits go with the model's output.")
+        metrics.append(f"With {_size(WORKSPACES)} of cuBLAS's workspaces on Hopper; no KV cache; the logits go with the model's output.")
         if training.precision == MIXED:
             modules = "Its modules hold 16-bit weights, the optimizer master weights"
-            found.append(f"{modules}: torch.autocast over fp32 weights keeps other tensors.")
+            metrics.append(f"{modules}: torch.autocast over fp32 weights keeps other tensors.")
     longest = training.model.max_positions
     if longest is not None and training.n > longest:
-        found.append(f"{training.n:,} tokens are more than the {longest:,} that {training.model.name} was made for.")
-    found += shared_notes(training)
+        metrics.append(f"{training.n:,} tokens are more than the {longest:,} that {training.model.name} was made for.")
+    metrics += shared_notes(training)
     if training.lora is not None:
         targets = "Q and V" if training.lora_targets == "qv" else f"all matrices of attention{' and MLP' * (training.lora_targets == ALL)}"
         targets += ", experts without adapters" * (training.lora_targets == ALL and training.model.is_moe)
-        found.append(f"Adapters on {targets}; a frozen matrix keeps no input, and frozen weights have no gradient and no state.")
+        metrics.append(f"Adapters on {targets}; a frozen matrix keeps no input, and frozen weights have no gradient and no state.")
     if training.flash and training.recompute.kind == "selective":
-        found.append("With FlashAttention selective recomputation frees the logsumexp only: scores are never stored.")
-    return [*found, *_parallel_notes(training), *unread_notes(training.model)]
+        metrics.append("With FlashAttention selective recomputation frees the logsumexp only: scores are never stored.")
+    return [*metrics, *_parallel_notes(training), *unread_notes(training.model)]
 
 
 def shared_notes(t: TrainingConfig) -> list[str]:
     """Notes on GPUs with fewer sequences than others, and on how many tokens an expert gets."""
-    found, largest = [], t.sequences * t.micro_batches
+    notes, largest = [], t.sequences * t.micro_batches
     if t.batch % t.parallel.dp:
         idle = f"; {t.parallel.dp - t.batch:,} of them have none" if t.batch < t.parallel.dp else ""
         fullest = f"the fullest GPUs have {largest:,}, and the others wait{idle}"
-        found.append(f"--dp {t.parallel.dp} does not divide the batch of {t.batch:,}: {fullest}.")
-    return [*found, *["Every expert is taken to get as many tokens as any other."] * t.model.is_moe]
+        notes.append(f"--dp {t.parallel.dp} does not divide the batch of {t.batch:,}: {fullest}.")
+    return [*notes, *["Every expert is taken to get as many tokens as any other."] * t.model.is_moe]
 
 
 def _parallel_notes(training: TrainingConfig) -> Iterator[str]:

@@ -65,9 +65,9 @@ class Name(str):
 
     def __new__(cls, name: str, unit: str) -> Name:
         """``name`` of a number in ``unit``."""
-        made = super().__new__(cls, name)
-        made.unit = "" if unit == "count" else unit
-        return made
+        text = super().__new__(cls, name)
+        text.unit = "" if unit == "count" else unit
+        return text
 
     def __reduce__(self) -> tuple[type[Name], tuple[str, str]]:
         return Name, (str(self), self.unit)
@@ -118,13 +118,13 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
     >>> as_json([Metric("time_s.roofline", 1.0), Metric("time_s.predicted", 2.0, low=1.5, high=2.5), Metric("flops", 8)])
     {'time_s': {'roofline': 1.0, 'predicted': 2.0, 'low': 1.5, 'high': 2.5}, 'flops': 8}
     """
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     cited: list[tuple[dict[str, Any], str]] = []
     for metric in metrics:
         if not metric.key:
             continue
         *path, name = metric.key.split(".")
-        place = found
+        place = nested
         for part in path:
             place = place.setdefault(part, {})
         place[Name(name, metric.unit)] = metric.value
@@ -135,7 +135,7 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
         cited += [(place, metric.source)] if metric.source else []
     for place, source in cited:
         place["source"] = source
-    return found
+    return nested
 
 
 def as_table(
@@ -149,12 +149,12 @@ def as_table(
     >>> as_table("", {"here": [Metric("bytes", 2048, "size", "B"), Metric("time_s", None, "time", "s")]}).rows
     [['size', '2.048 kB']]
     """
-    known = [[one for one in metrics if one.key not in without] for metrics in columns.values()]
-    cells = [(label, [_found(metrics, keys, labels) for metrics in known]) for label, keys in _labels(known, labels)]
+    shown_columns = [[metric for metric in metrics if metric.key not in without] for metrics in columns.values()]
+    cells = [(label, [_found(metrics, keys, labels) for metrics in shown_columns]) for label, keys in _labels(shown_columns, labels)]
     rows = [
-        [label, *(ABSENT if one is None else one.shown for one in found)]
-        for label, found in cells
-        if any(one is not None and one.value is not None for one in found)
+        [label, *(ABSENT if metric is None else metric.shown for metric in row_cells)]
+        for label, row_cells in cells
+        if any(metric is not None and metric.value is not None for metric in row_cells)
     ]
     return Table(title, [corner, *columns], rows)
 
@@ -167,11 +167,11 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) ->
     >>> as_rows("", [[Metric("name", "x", "tensor", "text"), Metric("bytes", 2048, "size", "B")]])
     Table(title='', columns=['tensor', 'size'], rows=[['x', '2.048 kB']], align='lr', drawn=False)
     """
-    known = list(entries)
-    heads = _labels(known, labels)
-    cells = [[_found(entry, keys, labels) for _, keys in heads] for entry in known]
-    texts = [{one.unit for one in column if one is not None} for column in zip(*cells, strict=True)]
-    rows = [[ABSENT if one is None else one.brief for one in row] for row in cells]
+    entry_rows = list(entries)
+    heads = _labels(entry_rows, labels)
+    cells = [[_found(entry, keys, labels) for _, keys in heads] for entry in entry_rows]
+    texts = [{metric.unit for metric in column if metric is not None} for column in zip(*cells, strict=True)]
+    rows = [[ABSENT if metric is None else metric.brief for metric in row] for row in cells]
     return Table(
         title,
         [label for label, _ in heads],
@@ -180,30 +180,30 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) ->
     )
 
 
-def _labels(known: Iterable[Metrics], labels: Labels) -> list[tuple[str, list[str]]]:
+def _labels(columns: Iterable[Metrics], labels: Labels) -> list[tuple[str, list[str]]]:
     """Every label with the keys that it is of; a metric without a key is known by its own label."""
     if labels is None:
-        return [(label, [label]) for label in dict.fromkeys(one.label for metrics in known for one in metrics if one.label)]
+        return [(label, [label]) for label in dict.fromkeys(metric.label for metrics in columns for metric in metrics if metric.label)]
     if not isinstance(labels, Mapping):
-        labels = _whole(known, labels)
+        labels = _whole(columns, labels)
     return [(label, [key for key, _ in pairs]) for label, pairs in groupby(labels.items(), itemgetter(1))]
 
 
-def _whole(known: Iterable[Metrics], keys: Sequence[str]) -> dict[str, str]:
+def _whole(columns: Iterable[Metrics], keys: Sequence[str]) -> dict[str, str]:
     """The labels of ``keys``; one that is indented under a row that does not come before it gets that row's label in front."""
-    own, parents, parent, found = dict[str, str](), dict[str, str](), "", dict[str, str]()
-    for one in (one for metrics in known for one in metrics if one.label):
-        parent = parent if one.label.startswith(" ") else one.label
-        own[one.key or one.label], parents[one.key or one.label] = one.label, parent
-    shown = ""
-    for key in (key for key in keys if key in own):
-        found[key] = own[key] if parents[key] in (shown, own[key]) else f"{parents[key]}, {own[key].strip()}"
-        shown = parents[key]
-    return found
+    labels, parents, parent, whole_labels = dict[str, str](), dict[str, str](), "", dict[str, str]()
+    for metric in (entry for metrics in columns for entry in metrics if entry.label):
+        parent = parent if metric.label.startswith(" ") else metric.label
+        labels[metric.key or metric.label], parents[metric.key or metric.label] = metric.label, parent
+    label = ""
+    for key in (key for key in keys if key in labels):
+        whole_labels[key] = labels[key] if parents[key] in (label, labels[key]) else f"{parents[key]}, {labels[key].strip()}"
+        label = parents[key]
+    return whole_labels
 
 
 def _found(metrics: Metrics, keys: Collection[str], labels: Labels) -> Metric | None:
-    return next((one for one in metrics if (one.label if labels is None else one.key or one.label) in keys), None)
+    return next((metric for metric in metrics if (metric.label if labels is None else metric.key or metric.label) in keys), None)
 
 
 def of_fields(of: Any, *names: str, unit: str = "count") -> list[Metric]:
@@ -223,7 +223,7 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
     ``predicted``: seconds. ``labels``: others than usual, by key.
     """
     value, low, high = (None, None, None) if predicted is None else (predicted.value, predicted.low, predicted.high)
-    found = [
+    metrics = [
         Metric("flops", cost.flops, "FLOP", "FLOP"),
         Metric("executed_flops", cost.executed_flops, "FLOP, executed", "FLOP"),
         Metric("work.tensor", cost.work.tensor, unit="FLOP"),
@@ -250,14 +250,15 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
         Metric("time_s.unknown", sorted(cost.unknown)),
         Metric("bound", cost.bound, "bound by", "resource"),
     ]
-    return [replace(metric, label=labels.get(metric.key, metric.label)) for metric in found] if labels else found
+    return [replace(metric, label=labels.get(metric.key, metric.label)) for metric in metrics] if labels else metrics
 
 
 def of_memory(size: Number, device: Device, extra: Number | None = None) -> list[Metric]:
     """Bytes at once, whether they fit the DRAM of ``device``, and those beyond inputs and outputs."""
     fitting = device.fits(int(size))
-    found = [Metric("memory_bytes", size, "memory", "B", after="" if fitting is not False else " (does not fit)"), Metric("fits", fitting)]
-    return found if extra is None else [*found, Metric("extra_memory_bytes", extra, "  beyond inputs and outputs", "B")]
+    fit = Metric("fits", fitting)
+    metrics = [Metric("memory_bytes", size, "memory", "B", after="" if fitting is not False else " (does not fit)"), fit]
+    return metrics if extra is None else [*metrics, Metric("extra_memory_bytes", extra, "  beyond inputs and outputs", "B")]
 
 
 def outside(device: Device) -> str:

@@ -31,8 +31,8 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
     ``explained``: with every formula. ``pictures``: with its roofline and the time of each kernel.
     """
     columns = {result.direction: _time(result, w, device) for result in _shown(results)}
-    passes, whole = " + ".join(result.direction for result in results), list(columns.values())[-1]
-    whole = replace(whole, name=passes)
+    passes, total = " + ".join(result.direction for result in results), list(columns.values())[-1]
+    total = replace(total, name=passes)
     rows = {direction: time.metrics() for direction, time in columns.items()}
     notes = [
         f"{mlp.SOURCE}. Tiles re-read operands: see perfmodel matmul.",
@@ -42,7 +42,7 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
     gradients = f"two gradients per layer{'' if w.input_gradient else ', but the first layer needs no gradient of its input'}"
     plain = Report(
         f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}",
-        _headline(w, whole),
+        _headline(w, total),
         [as_table("", rows, without=NO_EXPONENTIALS), *_tables(w, results)],
         notes,
         data(w, device, results),
@@ -50,19 +50,20 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
         brief=[as_table("", rows, labels=BRIEF)],
         reasons=[f"Backward computes {gradients}. {_bounds(results)}"],
     )
-    plain, directions = whole.told(plain, passes), [result.direction for result in results]
-    return with_steps(plain, ((one, {"pass": one}, mlp.explain(w, device, one)) for one in directions)) if explained else plain
+    plain, directions = total.told(plain, passes), [result.direction for result in results]
+    steps = ((direction, {"pass": direction}, mlp.explain(w, device, direction)) for direction in directions)
+    return with_steps(plain, steps) if explained else plain
 
 
 def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:
     """The object of schema perfmodel.mlp/1."""
     sizes = {name: getattr(w, name) for name in ("batch", "d_in", "d_hidden", "d_out", "input_gradient")}
-    kept = cached(w)
+    saved = cached(w)
     return {
         **head("mlp", {**sizes, "dtype": w.dtype.name, "pass": BOTH if len(results) > 1 else results[0].direction}, device),
         "results": [_entry(result, w, device) for result in _shown(results)],
         "layers": [as_json(layer) for layer in _layers(w)],
-        "cached_bytes": {"x": kept.x, "a1": kept.a1, "total": kept.total, "relu_sign_bits": kept.sign_bits},
+        "cached_bytes": {"x": saved.x, "a1": saved.a1, "total": saved.total, "relu_sign_bits": saved.sign_bits},
     }
 
 
@@ -98,25 +99,25 @@ def _layers(w: Mlp) -> list[list[Metric]]:
 
 
 def _tables(w: Mlp, results: list[MlpResult]) -> list[Table]:
-    both = [Metric("", "both", "layer"), Metric("", forward_flops(w), FORWARD, "FLOP"), Metric("", backward_flops(w), BACKWARD, "FLOP")]
+    headers = [Metric("", "both", "layer"), Metric("", forward_flops(w), FORWARD, "FLOP"), Metric("", backward_flops(w), BACKWARD, "FLOP")]
     kernels = [[Metric("name", kernel.name), *of_cost(cost)] for result in results for kernel, cost in result.kernels]
-    kept = cached(w)
+    saved = cached(w)
     cache = [
-        ["x", format_si(kept.x, "B"), "dW1"],
-        ["a1", format_si(kept.a1, "B"), "dW2, and a1 > 0 for the ReLU"],
-        ["ReLU bits, in place of a1 > 0", format_si(kept.sign_bits, "B"), "one bit per element"],
+        ["x", format_si(saved.x, "B"), "dW1"],
+        ["a1", format_si(saved.a1, "B"), "dW2, and a1 > 0 for the ReLU"],
+        ["ReLU bits, in place of a1 > 0", format_si(saved.sign_bits, "B"), "one bit per element"],
     ]
     return [
-        as_rows("FLOP per layer", [*_layers(w), both]),
+        as_rows("FLOP per layer", [*_layers(w), headers]),
         as_rows("kernels", kernels, labels=KERNELS),
         Table("kept from forward to backward", ["tensor", "bytes", "needed by"], cache, "lrl"),
     ]
 
 
-def _headline(w: Mlp, whole: KernelTime) -> list[str]:
+def _headline(w: Mlp, total: KernelTime) -> list[str]:
     """Whether it fits, and what backward takes; time and rate at the roof; what limits it."""
-    more = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
-    return headline("; ".join(filter(None, [fit(whole.memory, whole.device).partition(":")[0], more])), whole.rate, whole.limit)
+    ratio = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
+    return headline("; ".join(filter(None, [fit(total.memory, total.device).partition(":")[0], ratio])), total.rate, total.limit)
 
 
 def _bounds(results: list[MlpResult]) -> str:
@@ -136,6 +137,6 @@ def _charts(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:
         point(number, kernel.name, cost, device, w.dtype.name, w.dtype.matmul_unit, group=direction)
         for number, (direction, kernel, cost) in enumerate(kernels, 1)
     ]
-    _, longest, most = max(kernels, key=lambda one: one[2].roofline_s)
-    caption = f"{longest.name} takes longest, bound by {bound_by(most)}; none is predicted."
+    _, longest, cost = max(kernels, key=lambda kernel: kernel[2].roofline_s)
+    caption = f"{longest.name} takes longest, bound by {bound_by(cost)}; none is predicted."
     return [BarChart("Time of each kernel at its roof", "s", times, caption=caption), roofline(device, dots, caption=_bounds(results))]

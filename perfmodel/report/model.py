@@ -53,40 +53,40 @@ TOTALS = ("flops", *TIMES_OF_STEP, "time_s.burst", "time_s.sustained", "time_s.a
 STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
 
 
-def report(found: ModelAnswer, *, explained: bool = False, pictures: bool = False, measured_s: float | None = None) -> Report:
+def report(answer: ModelAnswer, *, explained: bool = False, pictures: bool = False, measured_s: float | None = None) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes.
 
     ``pictures``: with the time of its ops, and their roofline. ``measured_s``: a time to judge.
     """
-    r, ops = found.request, [_op(line, found) for line in found.lines]
+    r, ops = answer.request, [_op(line, answer) for line in answer.lines]
     rows = [
-        StepPart(f"{_phase_before(line, found)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds)
-        for line in found.lines
+        StepPart(f"{_phase_before(line, answer)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds)
+        for line in answer.lines
     ]
     step = STEPS[r.phase].partition(" ")[2]
     metered = {ROOF: f"{step} at its roof: this device is not calibrated", MIXED: f"{step}, at roofs where not calibrated"}
     plain = Report(
         _title(r),
-        _headline(found, rows),
-        _tables(found, ops),
-        _notes(found),
-        data(found),
+        _headline(answer, rows),
+        _tables(answer, ops),
+        _notes(answer),
+        data(answer),
         charts=[time_bars(rows), *op_roofline(rows, r.device, r.dtype)] if pictures else [],
-        meters=with_power(step_meters(found.cost, rows, found.seconds), found.power, found.tokens),
-        metered=metered.get(found.times_from, f"predicted {step}"),
-        figures=_figures(found),
+        meters=with_power(step_meters(answer.cost, rows, answer.seconds), answer.power, answer.tokens),
+        metered=metered.get(answer.times_from, f"predicted {step}"),
+        figures=_figures(answer),
         brief=[by_share(ops, BRIEF)],
-        reasons=_reasons(found, rows),
+        reasons=_reasons(answer, rows),
         timeline=[] if r.phase == GENERATE else timeline(rows),
     )
-    predicted = Interval(*found.prediction) if found.prediction is not None else None
-    plain = with_measured(plain, measured_s, found.cost, predicted, "the library's kernels")
+    predicted = Interval(*answer.prediction) if answer.prediction is not None else None
+    plain = with_measured(plain, measured_s, answer.cost, predicted, "the library's kernels")
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
 
     explanations = []
-    for phase, one in {one.step.phase: one for one, _ in found.steps}.items():  # of many decode steps the longest
+    for phase, one in {step.step.phase: step for step, _ in answer.steps}.items():  # of many decode steps the longest
         kv_len = one.step.kv_len
         explanations.append((f"{phase} at {kv_len:,} tokens", {"phase": phase, "kv_len": kv_len}, explain(one)))
     return with_steps(plain, explanations)
@@ -141,30 +141,30 @@ def inputs_of(r: Request) -> dict[str, Any]:
     }
 
 
-def data(found: ModelAnswer) -> dict[str, Any]:
+def data(answer: ModelAnswer) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs: they add up to ``totals``."""
-    r = found.request
+    r = answer.request
     return {
         **head("model", inputs_of(r), r.device),
         "parameters": {"total": total(r.model), "active": active(r.model), "parts": parts(r.model)},
-        "ops": [as_json(_op(line, found)) for line in found.lines],
-        "totals": as_json(_totals(found)),
-        "model_flops": found.flops,
-        **as_json(_rates(found)),
-        **as_json([Metric("mfu_peaks", found.mfu_peaks, unit="FLOP/s")]),
+        "ops": [as_json(_op(line, answer)) for line in answer.lines],
+        "totals": as_json(_totals(answer)),
+        "model_flops": answer.flops,
+        **as_json(_rates(answer)),
+        **as_json([Metric("mfu_peaks", answer.mfu_peaks, unit="FLOP/s")]),
         "flop_convention": CONVENTION,
-        "times_from": found.times_from,
-        "times_as_if_it_fitted": found.memory.fits is False,
-        "memory": as_json(_memory(found)),
+        "times_from": answer.times_from,
+        "times_as_if_it_fitted": answer.memory.fits is False,
+        "memory": as_json(_memory(answer)),
     }
 
 
-def _op(line: Line, found: ModelAnswer) -> list[Metric]:
+def _op(line: Line, answer: ModelAnswer) -> list[Metric]:
     """One row: with the phase where there are two."""
     op, times = line.row.op, line.times
     runs = line.count / op.count
     return [
-        Metric("name", op.name, "op", "text", before=_phase_before(line, found)),
+        Metric("name", op.name, "op", "text", before=_phase_before(line, answer)),
         Metric("phase", line.phase),
         Metric("group", op.group),
         Metric("count", line.count, "count"),
@@ -175,7 +175,7 @@ def _op(line: Line, found: ModelAnswer) -> list[Metric]:
         Metric("time_s.at_least", line.seconds),
         Metric("", line.seconds, "time", "s", before="" if times else ">= "),
         Metric("", line.cost.lower_s / times[0] if times else None, "of bound", "share"),
-        Metric("share", line.seconds / found.seconds, "share", "share"),
+        Metric("share", line.seconds / answer.seconds, "share", "share"),
         Metric("bytes", moved_bytes(op, line.cost, line.count), "bytes", "B"),
         *of_source(line.row.prediction if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
     ]
@@ -189,41 +189,41 @@ def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric
     return [Metric("implementation", name), Metric("prediction", source), Metric("", f"{name}, {p.kind}", "source", "text")]
 
 
-def _totals(found: ModelAnswer) -> list[Metric]:
+def _totals(answer: ModelAnswer) -> list[Metric]:
     """Sums over all rows."""
-    at_least = Metric("time_s.at_least", found.seconds, "  roof where nothing is calibrated", "s", before="at least ")
-    cost = of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS)
-    return [*cost, at_least, *of_power(found.power, found.tokens)]
+    at_least = Metric("time_s.at_least", answer.seconds, "  roof where nothing is calibrated", "s", before="at least ")
+    cost = of_cost(answer.cost, answer.prediction and Interval(*answer.prediction), STEP_LABELS)
+    return [*cost, at_least, *of_power(answer.power, answer.tokens)]
 
 
-def _rates(found: ModelAnswer) -> list[Metric]:
-    made = found.times_from
+def _rates(answer: ModelAnswer) -> list[Metric]:
+    source = answer.times_from
     return [
-        Metric("ttft_s", found.ttft_s, "time to the first token", "s", before=least(made)),
-        Metric("tpot_s", found.tpot_s, "time per output token", "s", before=least(made)),
-        Metric("tokens_per_s", found.tokens_per_s, "tokens/s", "", before=most(made)),
-        *_host(found),
-        Metric("mfu", found.mfu, "MFU", "share", before=most(made)),
+        Metric("ttft_s", answer.ttft_s, "time to the first token", "s", before=least(source)),
+        Metric("tpot_s", answer.tpot_s, "time per output token", "s", before=least(source)),
+        Metric("tokens_per_s", answer.tokens_per_s, "tokens/s", "", before=most(source)),
+        *_host(answer),
+        Metric("mfu", answer.mfu, "MFU", "share", before=most(source)),
     ]
 
 
-def _host(found: ModelAnswer) -> list[Metric]:
+def _host(answer: ModelAnswer) -> list[Metric]:
     """Launches of the host over all passes, and their seconds, where kernels are launched one by one."""
-    steps = [(one.launches, one.host_s, times) for one, times in found.steps if one.host_s is not None]
+    steps = [(step.launches, step.host_s, times) for step, times in answer.steps if step.host_s is not None]
     ends = [sum(times * host_s[end] for _, host_s, times in steps) if steps else None for end in range(3)]
     return [
         Metric("host.launches", sum(launches * times for launches, _, times in steps) if steps else None),
         *(Metric(f"host.{name}", value) for name, value in zip(("seconds", "low", "high"), ends, strict=True)),
-        Metric("host.us_per_launch", found.request.host_us),
+        Metric("host.us_per_launch", answer.request.host_us),
     ]
 
 
-def _memory(found: ModelAnswer) -> list[Metric]:
-    r, memory = found.request, found.memory
-    whole = memory.weights + draft_bytes(r.model, True) if r.weights_from_file and r.split.gpus == 1 else None
+def _memory(answer: ModelAnswer) -> list[Metric]:
+    r, memory = answer.request, answer.memory
+    unsharded = memory.weights + draft_bytes(r.model, True) if r.weights_from_file and r.split.gpus == 1 else None
     return [
         Metric("weights", memory.weights, "weights", "B"),
-        Metric("checkpoint", whole, unit="B"),
+        Metric("checkpoint", unsharded, unit="B"),
         Metric("kv_cache", memory.kv_cache, "KV cache", "B"),
         Metric("activations", memory.activations, "activations", "B"),
         Metric("reserve", r.reserve, unit="B"),
@@ -235,19 +235,19 @@ def _memory(found: ModelAnswer) -> list[Metric]:
     ]
 
 
-def _tables(found: ModelAnswer, ops: list[list[Metric]]) -> list[Table]:
-    title = "totals" + (" (times as if it fitted)" if found.memory.fits is False else "")
-    hidden = set() if found.times_from == MIXED else {"time_s.at_least"}
+def _tables(answer: ModelAnswer, ops: list[list[Metric]]) -> list[Table]:
+    title = "totals" + (" (times as if it fitted)" if answer.memory.fits is False else "")
+    hidden = set() if answer.times_from == MIXED else {"time_s.at_least"}
     return [
         as_rows("", ops, labels=OPS),
-        as_table(title, {found.request.phase: [*_totals(found), *_rates(found)]}, labels=TOTALS, without=hidden),
-        as_table("memory per GPU", {"bytes": _memory(found)}),
+        as_table(title, {answer.request.phase: [*_totals(answer), *_rates(answer)]}, labels=TOTALS, without=hidden),
+        as_table("memory per GPU", {"bytes": _memory(answer)}),
     ]
 
 
-def _phase_before(line: Line, found: ModelAnswer) -> str:
+def _phase_before(line: Line, answer: ModelAnswer) -> str:
     """The phase of a row, where there are two."""
-    return f"{line.phase}: " if len({one.step.phase for one, _ in found.steps}) > 1 else ""
+    return f"{line.phase}: " if len({step.step.phase for step, _ in answer.steps}) > 1 else ""
 
 
 def least(times_from: str) -> str:
@@ -260,33 +260,33 @@ def most(times_from: str) -> str:
     return "" if times_from == PREDICTED else "at most "
 
 
-def _headline(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
+def _headline(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
     """Whether it fits, how long it takes, and what limits it; a host that sets the pace comes first."""
-    r, made, fits = found.request, found.times_from, _fits(found)
-    took, rate = taken(found.seconds, found.prediction, least(made)), f"{most(made)}{tokens(found.tokens_per_s)}"
-    takes = "takes" if found.memory.fits is not False else "would take"
-    said = f"{STEPS[r.phase].removeprefix('the ')} {takes} {took}: {rate}, MFU {found.mfu:.1%}"
+    r, source, fits = answer.request, answer.times_from, _fits(answer)
+    took, rate = taken(answer.seconds, answer.prediction, least(source)), f"{most(source)}{tokens(answer.tokens_per_s)}"
+    takes = "takes" if answer.memory.fits is not False else "would take"
+    sentence = f"{STEPS[r.phase].removeprefix('the ')} {takes} {took}: {rate}, MFU {answer.mfu:.1%}"
     if r.phase == GENERATE:
-        first, further = format_time(found.ttft_s or 0, 3), format_time(found.tpot_s or 0, 3)
-        said = f"{takes} {took}, {rate}: first token {first}, then {further}"
-    for one, _ in found.steps:
-        if one.host_s is not None and one.on_device and one.host_s[0] > one.on_device[0]:
-            host, device = format_time(one.host_s[0], 3), format_time(one.on_device[0], 3)
-            slow = f"limited by the host: {one.launches:,} launches take {host}, the kernels {device}"
-            return headline(slow, said, fits) if found.memory.fits is not False else headline(fits, slow, said)
-    return headline(fits, said, limited(rows, found.seconds))
+        first, further = format_time(answer.ttft_s or 0, 3), format_time(answer.tpot_s or 0, 3)
+        sentence = f"{takes} {took}, {rate}: first token {first}, then {further}"
+    for step, _ in answer.steps:
+        if step.host_s is not None and step.on_device and step.host_s[0] > step.on_device[0]:
+            host, device = format_time(step.host_s[0], 3), format_time(step.on_device[0], 3)
+            slow = f"limited by the host: {step.launches:,} launches take {host}, the kernels {device}"
+            return headline(slow, sentence, fits) if answer.memory.fits is not False else headline(fits, slow, sentence)
+    return headline(fits, sentence, limited(rows, answer.seconds))
 
 
-def _fits(found: ModelAnswer) -> str:
+def _fits(answer: ModelAnswer) -> str:
     """Whether it fits, and how large a batch would, or how many GPUs."""
-    r, memory, more = found.request, found.memory, found.smallest_split
+    r, memory, split = answer.request, answer.memory, answer.smallest_split
     if memory.fits is not False:
-        beside = f"{format_si(r.reserve, 'B', 3)} reserved" if r.reserve else "activations"
-        other = f", up to batch {memory.max_batch:,} beside {beside}" if memory.fits else ""
+        reserved = f"{format_si(r.reserve, 'B', 3)} reserved" if r.reserve else "activations"
+        other = f", up to batch {memory.max_batch:,} beside {reserved}" if memory.fits else ""
     elif memory.max_batch:
-        other = f"; batch {memory.max_batch:,} would fit{f', or {split_of(more)}' if more else ''}"
-    elif more:
-        other = f"; {split_of(more)} would fit"
+        other = f"; batch {memory.max_batch:,} would fit{f', or {split_of(split)}' if split else ''}"
+    elif split:
+        other = f"; {split_of(split)} would fit"
     else:
         other = "; the weights alone are too large" if memory.weights >= (memory.capacity or 0) else "; one sequence does not fit either"
     return held(memory.total, r.device, " per GPU" * (r.split.gpus > 1), other)
@@ -301,32 +301,32 @@ def split_of(split: Split) -> str:
     return " ".join(f"--{name} {size}" for name in ("tp", "pp") if (size := getattr(split, name)) > 1)
 
 
-def _figures(found: ModelAnswer) -> list[Figure]:
-    made, r, memory = found.times_from, found.request, found.memory
-    first = {"time to the first token": found.ttft_s, "time per output token": found.tpot_s} if r.phase == GENERATE else {}
+def _figures(answer: ModelAnswer) -> list[Figure]:
+    source, r, memory = answer.times_from, answer.request, answer.memory
+    first = {"time to the first token": answer.ttft_s, "time per output token": answer.tpot_s} if r.phase == GENERATE else {}
     return [
-        Figure(f"time of {STEPS[r.phase]}", taken(found.seconds, found.prediction, least(made))),
-        *(Figure(label, f"{least(made)}{format_time(seconds, 3)}") for label, seconds in first.items() if seconds is not None),
-        Figure("throughput", f"{most(made)}{tokens(found.tokens_per_s)}"),
-        *([] if r.phase == GENERATE else [Figure("MFU", f"{most(made)}{found.mfu:.1%}")]),
+        Figure(f"time of {STEPS[r.phase]}", taken(answer.seconds, answer.prediction, least(source))),
+        *(Figure(label, f"{least(source)}{format_time(seconds, 3)}") for label, seconds in first.items() if seconds is not None),
+        Figure("throughput", f"{most(source)}{tokens(answer.tokens_per_s)}"),
+        *([] if r.phase == GENERATE else [Figure("MFU", f"{most(source)}{answer.mfu:.1%}")]),
         Figure("memory per GPU", format_si(memory.total, "B") + (f" of {format_si(memory.capacity, 'B')}" if memory.capacity else "")),
     ]
 
 
-def _reasons(found: ModelAnswer, rows: list[StepPart]) -> list[str]:
+def _reasons(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
     """What takes most, how near the time is to the bound, and what a rate is a share of."""
-    cost, r = found.cost, found.request
-    words = [longest(rows, found.seconds)]
+    cost, r = answer.cost, answer.request
+    words = [longest(rows, answer.seconds)]
     words += [f"Lower bound {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}."]
-    names = list(found.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
+    names = list(answer.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
     if r.phase == GENERATE:
-        words.append(f"Throughput: {most(found.times_from)}{tokens(found.tokens_per_s)}, MFU {found.mfu:.1%}.")
+        words.append(f"Throughput: {most(answer.times_from)}{tokens(answer.tokens_per_s)}, MFU {answer.mfu:.1%}.")
     if names != [r.dtype.name]:
         words.append(f"MFU is of the {' and '.join(names)} peak{'s' * (len(names) > 1)}.")
-    if found.memory.fits is False:
+    if answer.memory.fits is False:
         words.append("Times are those of a GPU with more memory.")
-    if found.times_from != PREDICTED:
-        words.append(f"Times: {TIMES[found.times_from]}.")
+    if answer.times_from != PREDICTED:
+        words.append(f"Times: {TIMES[answer.times_from]}.")
     return words
 
 
@@ -335,9 +335,9 @@ def phases(r: Request) -> list[str]:
     return [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]
 
 
-def _notes(found: ModelAnswer) -> list[str]:
+def _notes(answer: ModelAnswer) -> list[str]:
     """Everything that the numbers of ``found`` rest on."""
-    r = found.request
+    r = answer.request
     stages = ", of one GPU per stage" if r.split.gpus > 1 else ""
     mean = "; here the mean over the steps" if r.phase == GENERATE else ""
     words = [
@@ -351,28 +351,28 @@ def _notes(found: ModelAnswer) -> list[str]:
         words.append("Without a KV cache a step computes all tokens so far anew.")
     if r.model.is_moe:
         words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
-    listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
-    apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
-    words += [kernels_note(r), *weights_notes(r), f"MFU: {CONVENTION}{apart}."]
-    return [*words, *_prediction_notes(found), *power_note(found.power), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+    listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in answer.mfu_peaks.items())
+    per_format = "" if list(answer.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
+    words += [kernels_note(r), *weights_notes(r), f"MFU: {CONVENTION}{per_format}."]
+    return [*words, *_prediction_notes(answer), *power_note(answer.power), *_split_notes(r), *unknown_rates([answer.cost], r.device)]
 
 
 def kernels_note(r: Request) -> str:
     """Note on the kernels that are taken to run, as far as rows of ``r`` ask."""
     kernels = r.kernels
-    asked = [("products", kernels.products)] + [("experts", kernels.experts)] * r.model.is_moe
-    asked += [("all-reduce", kernels.all_reduce)] * (r.split.tp > 1)
-    listed = "; ".join(f"{kind} {' or '.join(names)}" for kind, names in asked)
+    named = [("products", kernels.products)] + [("experts", kernels.experts)] * r.model.is_moe
+    named += [("all-reduce", kernels.all_reduce)] * (r.split.tp > 1)
+    listed = "; ".join(f"{kind} {' or '.join(names)}" for kind, names in named)
     return f"Kernels, of each the first that is calibrated: {listed}; element-wise work {'fused' if r.fused else 'unfused'}."
 
 
-def _prediction_notes(found: ModelAnswer) -> list[str]:
-    r, words, within = found.request, [], found.steps[0][0].within
-    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
+def _prediction_notes(answer: ModelAnswer) -> list[str]:
+    r, words, within = answer.request, [], answer.steps[0][0].within
+    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in answer.lines if line.row.prediction is None))
     if missing:
         reasons = f"{'; '.join(missing[:3])}{f'; and {len(missing) - 3} more' if len(missing) > 3 else ''}"
         words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
-    words += guessed(line.row.prediction for line in found.lines if line.row.prediction is not None)
+    words += guessed(line.row.prediction for line in answer.lines if line.row.prediction is not None)
     graphs = [phase for phase in phases(r) if r.in_graph(phase)]
     if graphs and within.block is None and launch_saving_s(r.device) is None:
         words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")
@@ -381,20 +381,20 @@ def _prediction_notes(found: ModelAnswer) -> list[str]:
     if within.block is not None:
         where = "here" if within.own else "on another architecture"
         words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
-    words += [_host_note(found)] if len(graphs) < len(phases(r)) else []
-    if found.prediction is not None:
+    words += [_host_note(answer)] if len(graphs) < len(phases(r)) else []
+    if answer.prediction is not None:
         words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
     return words
 
 
-def _host_note(found: ModelAnswer) -> str:
+def _host_note(answer: ModelAnswer) -> str:
     """Who launches the kernels, and how long that takes."""
-    [one, *_] = [one for one, _ in found.steps if one.host_s is not None]
-    value, low, high = one.host_s or (0.0, 0.0, 0.0)
-    if found.request.host_us is not None:
-        return f"Launched one by one: {one.launches:,} kernels at {found.request.host_us:g} us of the host take {format_time(value)}."
-    known = f"{one.launches:,} at {FASTEST_US:g} to {SLOWEST_US:g} us, as hosts differ, take {format_time(low)} to {format_time(high)}"
-    return f"Launched one by one: {known}; --host-us says what yours takes."
+    [step, *_] = [candidate for candidate, _ in answer.steps if candidate.host_s is not None]
+    value, low, high = step.host_s or (0.0, 0.0, 0.0)
+    if answer.request.host_us is not None:
+        return f"Launched one by one: {step.launches:,} kernels at {answer.request.host_us:g} us of the host take {format_time(value)}."
+    launches = f"{step.launches:,} at {FASTEST_US:g} to {SLOWEST_US:g} us, as hosts differ, take {format_time(low)} to {format_time(high)}"
+    return f"Launched one by one: {launches}; --host-us says what yours takes."
 
 
 def _split_notes(r: Request) -> list[str]:
@@ -442,8 +442,8 @@ def file_notes(model: ModelSpec, published: bool) -> list[str]:
     """What the model's file says of its weights, and what in it no rule reads. ``published``: weights are stored as it says."""
     words, quantized = [], model.quantized
     if published and quantized is not None:
-        kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
-        words.append(f"Weights of {model.name} are stored as {quantized.words}: {kept}; --weights-dtype counts another format.")
+        stored = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
+        words.append(f"Weights of {model.name} are stored as {quantized.words}: {stored}; --weights-dtype counts another format.")
     if model.draft:
         size = format_si(draft_bytes(model, published), "B")
         words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")

@@ -28,12 +28,12 @@ def with_flops(kernels: Sequence[KernelCount], name: str, text: str) -> list[Ker
     if dtype not in DTYPES:
         raise UsageError(f"--flops {name}={text}: no format is called {dtype!r}", suggest(dtype, list(DTYPES)))
     flops = flop_count(f"flops {name}", count)
-    found = _kernels_called(kernels, name)
-    if not found:
+    matching = _kernels_called(kernels, name)
+    if not matching:
         raise UsageError(f"--flops: no kernel is called {name!r}", suggest(name, [k.name for k in kernels]))
     unit = DTYPES[dtype].matmul_unit
     return [
-        replace(k, flops={(unit, dtype): float(flops)}, missing=tuple(w for w in k.missing if "FLOP" not in w)) if k in found else k
+        replace(k, flops={(unit, dtype): float(flops)}, missing=tuple(w for w in k.missing if "FLOP" not in w)) if k in matching else k
         for k in kernels
     ]
 

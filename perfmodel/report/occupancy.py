@@ -106,8 +106,8 @@ def _tables(result: Filling) -> list[Table]:
 
 def _share(result: Filling) -> float | None:
     """Occupancy: active warps over the most that a multiprocessor holds. Source: CUDA C++ Best Practices Guide, section Occupancy."""
-    most = _most_warps(result)
-    return None if most is None else float(result.occupancy.warps / most)
+    warps = _most_warps(result)
+    return None if warps is None else float(result.occupancy.warps / warps)
 
 
 def _most_warps(result: Filling) -> int | None:
@@ -122,10 +122,10 @@ def _headline(result: Filling) -> list[str]:
     of_all = "" if full is None else f": {filled.warps} of {_most_warps(result)} warps ({full:.1%})"
     sentences = headline("", f"{blocks} per multiprocessor{of_all}", f"limited by {words}")
     if result.access is not None:
-        found = as_json(_request(result.access, result.sm.warp))
-        kind = "Coalesced" if found["coalesced"] else "Not coalesced"
-        moved = f"a warp's load touches {found['sectors']} sectors where {found['sectors_needed']} would do"
-        sentences.append(f"{kind}: {moved} ({found['efficiency']:.1%} used).")
+        request = as_json(_request(result.access, result.sm.warp))
+        kind = "Coalesced" if request["coalesced"] else "Not coalesced"
+        moved = f"a warp's load touches {request['sectors']} sectors where {request['sectors_needed']} would do"
+        sentences.append(f"{kind}: {moved} ({request['efficiency']:.1%} used).")
     return sentences
 
 
@@ -140,20 +140,20 @@ def _meters(result: Filling) -> list[Meter]:
 
 def _figures(result: Filling) -> list[Figure]:
     filled, full = result.occupancy, _share(result)
-    found = [
+    metrics = [
         Figure("blocks per multiprocessor", str(filled.blocks)),
         Figure("limited by", " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)),
     ]
-    found += [] if full is None else [Figure("occupancy", f"{full:.1%} of {_most_warps(result)} warps")]
+    metrics += [] if full is None else [Figure("occupancy", f"{full:.1%} of {_most_warps(result)} warps")]
     if result.access is not None:
         used = as_json(_request(result.access, result.sm.warp))["efficiency"]
-        found.append(Figure("bytes used of those moved", f"{used:.1%}"))
-    return found
+        metrics.append(Figure("bytes used of those moved", f"{used:.1%}"))
+    return metrics
 
 
 def _chart(result: Filling) -> BarChart:
     """The blocks that each resource allows; as many run as the one that allows fewest."""
-    bars = [Bar(LIMIT_WORDS[name], [("blocks", most)]) for name, most in result.occupancy.limits.items()]
+    bars = [Bar(LIMIT_WORDS[name], [("blocks", blocks)]) for name, blocks in result.occupancy.limits.items()]
     return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, caption=_headline(result)[1])
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 def head(name: str, inputs: dict[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
     """The keys that JSON objects start with: those of what was asked where there is one."""
-    found: dict[str, Any] = {"schema": f"perfmodel.{name}/1", "version": __version__}
-    found |= {} if inputs is None else {"inputs": inputs}
-    return found if device is None else {**found, "hardware": {"id": device.id, "name": device.name}}
+    content: dict[str, Any] = {"schema": f"perfmodel.{name}/1", "version": __version__}
+    content |= {} if inputs is None else {"inputs": inputs}
+    return content if device is None else {**content, "hardware": {"id": device.id, "name": device.name}}
 
 
 class Sources:
@@ -53,17 +53,17 @@ def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | Non
     sources, tables, objects = sources or Sources(), list(plain.tables), []
     for title, names, steps in parts:
         columns = ["number", "", "source", "formula = with values = value"]
-        rows = [[one.name, one.meaning, sources.cite(one.source), _chain(one)] for one in steps]
+        rows = [[step.name, step.meaning, sources.cite(step.source), _chain(step)] for step in steps]
         tables.append(Table(title, columns, rows, "llll"))
-        objects.append({**names, "steps": [{key: getattr(one, key) for key in STEP_KEYS} for one in steps]})
+        objects.append({**names, "steps": [{key: getattr(step, key) for key in STEP_KEYS} for step in steps]})
     notes = [*plain.notes, *sources.notes()]
     return replace(plain, tables=tables, notes=notes, data={**plain.data, "explanation": objects})
 
 
-def _chain(one: FormulaStep) -> str:
+def _chain(step: FormulaStep) -> str:
     """Formula = numbers = value; an input has a value only."""
-    value = f"{one.value:,}" if isinstance(one.value, int) and abs(one.value) < 10**15 else f"{one.value:.6g}"
-    return " = ".join(filter(None, [one.formula, one.numbers if one.numbers != value else "", value]))
+    value = f"{step.value:,}" if isinstance(step.value, int) and abs(step.value) < 10**15 else f"{step.value:.6g}"
+    return " = ".join(filter(None, [step.formula, step.numbers if step.numbers != value else "", value]))
 
 
 def unknown_rates(costs: Iterable[Estimate | Chained], device: Device, left_out: str = "left out of the roof") -> list[str]:
@@ -72,20 +72,20 @@ def unknown_rates(costs: Iterable[Estimate | Chained], device: Device, left_out:
     return [f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is {left_out}." for name in names]
 
 
-def note(what: str, prediction: Prediction) -> str:
+def note(name: str, prediction: Prediction) -> str:
     """Note on a predicted time: the kernel, the calibration and the assumptions."""
-    whose = f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
+    whose = f"{name} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
     return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
 
 
 def guessed(predictions: Iterable[Prediction]) -> list[str]:
     """One note per reason for which a predicted time is little more than a guess: no kernel of its maker, numbers estimated."""
-    reasons = dict.fromkeys(one.guess for one in predictions if one.guess)
+    reasons = dict.fromkeys(prediction.guess for prediction in predictions if prediction.guess)
     whys: dict[str, list[str]] = {}
-    for what, _, why in (reason.rpartition("; ") for reason in reasons):
-        whys.setdefault(why, []).append(what)
+    for phrase, _, why in (reason.rpartition("; ") for reason in reasons):
+        whys.setdefault(why, []).append(phrase)
     words = ("; ".join(filter(None, [", ".join(filter(None, whats)), why])) for why, whats in whys.items())
-    return [f"{one[:1].upper()}{one[1:]}: {GUESSED}" for one in words]
+    return [f"{sentence[:1].upper()}{sentence[1:]}: {GUESSED}" for sentence in words]
 
 
 def assumes(prediction: Prediction) -> str:
@@ -178,20 +178,20 @@ def columns(moments: Iterable[tuple[Number, Number]], width: int, *, whole_steps
     moments = list(moments)
     total = moments[-1][0] if moments else 0
     if not total:
-        return [max(taken for _, taken in moments)] if moments else []
+        return [max(size for _, size in moments)] if moments else []
     if whole_steps and total == int(total) <= width:
         width = width // int(total) * int(total)
-    found: list[Number] = [0] * width
+    sizes: list[Number] = [0] * width
     first = 0
-    for end, taken in moments:
+    for end, size in moments:
         place = end * width / total
         column = min(int(place), width - 1)
         reach = max(first, column - 1 if column == place else column)  # what ends where a column begins is not in it
         for index in range(first, reach + 1):
-            if taken > found[index]:  # noqa: PLR1730 - a call of max takes twice as long
-                found[index] = taken
+            if size > sizes[index]:  # noqa: PLR1730 - a call of max takes twice as long
+                sizes[index] = size
         first = column
-    return found
+    return sizes
 
 
 def unread_notes(model: ModelSpec, quantization: Sequence[str] = ()) -> list[str]:

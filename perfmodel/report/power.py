@@ -47,8 +47,8 @@ def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0, token_
     if state is None:
         return meters
     token_j = state.joules / tokens if tokens else token_j
-    each = WHEN[state.clock] if token_j is None else f", {text(token_j, 'J')} a token"
-    at = f"{state.watts:.0f} of {state.limit_w:g} W at {state.sm_hz / 1e6:,.0f} MHz{each}"
+    phrase = WHEN[state.clock] if token_j is None else f", {text(token_j, 'J')} a token"
+    at = f"{state.watts:.0f} of {state.limit_w:g} W at {state.sm_hz / 1e6:,.0f} MHz{phrase}"
     return [*meters, Meter("power", state.watts / state.limit_w, at)]
 
 

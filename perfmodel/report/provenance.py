@@ -20,18 +20,18 @@ def signed(report: Report, call: str, devices: Iterable[str]) -> Report:
     if report.provenance is not None:
         return report
     used = [report.data.get(key) for key in ("hardware", "device")]
-    named = [one["id"] for one in used if isinstance(one, dict) and "id" in one] + [chart.device for chart in report.rooflines]
-    listed = [one for one in report.data.get("devices", ()) if isinstance(one, str)]
+    named = [entry["id"] for entry in used if isinstance(entry, dict) and "id" in entry] + [chart.device for chart in report.rooflines]
+    listed = [entry for entry in report.data.get("devices", ()) if isinstance(entry, str)]
     profiles: dict[str, ProfileUse] = {}
-    for one in filter(None, map(_profile, [*devices, *named, *listed])):
-        profiles.setdefault(one.id, one)
+    for device_name in filter(None, map(_profile, [*devices, *named, *listed])):
+        profiles.setdefault(device_name.id, device_name)
     return replace(report, provenance=Provenance(call, __version__, list(profiles.values())))
 
 
 def named_devices(options: Mapping[str, Any]) -> list[str]:
     """Names and paths of devices among the values of ``options``."""
-    given = [options.get(name) or () for name in ("hardware", "device", "devices")]
-    return [name for one in given for text in ([one] if isinstance(one, str) else one) for name in text.split(",")]
+    values = [options.get(name) or () for name in ("hardware", "device", "devices")]
+    return [name for value in values for text in ([value] if isinstance(value, str) else value) for name in text.split(",")]
 
 
 def _profile(name: str) -> ProfileUse | None:

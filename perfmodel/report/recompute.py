@@ -85,8 +85,9 @@ def _level(level: Level) -> list[Metric]:
 
 def _times(result: RecomputeResult) -> list[tuple[str, float]]:
     """What can be done, and its seconds, the fastest first; without levels that are too small."""
-    stored = [(f"store in {one.name.upper()}", one.store_s) for one in result.levels if one.store_s is not None and one.fits is not False]
-    return sorted([("recompute", result.recompute_s), *stored], key=lambda way: way[1])
+    levels = [level for level in result.levels if level.fits is not False]
+    stored = [(f"store in {level.name.upper()}", level.store_s) for level in levels if level.store_s is not None]
+    return sorted([("recompute", result.recompute_s), *stored], key=lambda pair: pair[1])
 
 
 def _headline(result: RecomputeResult) -> list[str]:
@@ -94,7 +95,7 @@ def _headline(result: RecomputeResult) -> list[str]:
     if result.levels[0].fits is False:
         return [f"Recompute it: the tensor does not fit the DRAM; by roofs that takes {format_time(result.recompute_s, 3)}."]
     best, where = result.best, LEVELS[result.best.name]
-    way, side = ("Recompute", "below") if result.recomputes else ("Store", "not below")
+    choice, side = ("Recompute", "below") if result.recomputes else ("Store", "not below")
     even = (
         ""
         if best.break_even is None
@@ -102,11 +103,11 @@ def _headline(result: RecomputeResult) -> list[str]:
     )
     sides = [Side("storing", best.store_s or 0.0), Side("recomputing", result.recompute_s)]
     limit = f"limited by the {result.workload.dtype.matmul_unit} unit if recomputed, by {where} bandwidth if stored"
-    return headline(f"{way} it{even} ({where})", compared(*(sides if result.recomputes else reversed(sides))), limit)
+    return headline(f"{choice} it{even} ({where})", compared(*(sides if result.recomputes else reversed(sides))), limit)
 
 
 def _figures(result: RecomputeResult) -> list[Figure]:
-    found, even = [Figure(way, format_time(time, 3)) for way, time in _times(result)], result.best.break_even
+    figures, even = [Figure(way, format_time(time, 3)) for way, time in _times(result)], result.best.break_even
     if even is not None:
-        found += [Figure("recompute below", f"{even:.4g} FLOP/B"), Figure("here", f"{result.intensity:.4g} FLOP/B")]
-    return found
+        figures += [Figure("recompute below", f"{even:.4g} FLOP/B"), Figure("here", f"{result.intensity:.4g} FLOP/B")]
+    return figures

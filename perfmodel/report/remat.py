@@ -114,8 +114,8 @@ def report(
         "peak": "peak",
     }
     runs = _drawn(answer)
-    kept = dict(runs).get("keep-all")
-    whole = memory if memory is not None else kept.peak if kept is not None else 0
+    keep_all = dict(runs).get("keep-all")
+    room = memory if memory is not None else keep_all.peak if keep_all is not None else 0
     plain = Report(
         f"Rematerialization: {source.title}",
         _headline(answer, units),
@@ -123,9 +123,9 @@ def report(
         _notes(answer) + [TENSOR_NOTE] * bool(ranked),
         {**data(answer, units), "curve": list(map(as_json, curve)), "tensors": list(map(as_json, tensors))},
         charts=_charts(answer, runs, units) if pictures and runs else [],
-        meters=[Meter(name, float(run.peak / whole), f"{units.held(run.peak)}, {units.spent(run.cost)}") for name, run in runs if whole],
-        metered="" if not whole else "budget" if memory is not None else "memory with everything kept",
-        figures=_figures(*runs[0], kept, units) if runs else [],
+        meters=[Meter(name, float(run.peak / room), f"{units.held(run.peak)}, {units.spent(run.cost)}") for name, run in runs if room],
+        metered="" if not room else "budget" if memory is not None else "memory with everything kept",
+        figures=_figures(*runs[0], keep_all, units) if runs else [],
         brief=[as_rows("", rows, labels=heads)],
         reasons=[f"{name}: {_sum(run, units)}, {units.held(run.peak)} at the peak." for name, run in _done(answer)] + _printed(answer),
     )
@@ -149,8 +149,8 @@ def data(answer: ScheduleAnswer, units: Units) -> dict[str, Any]:
 
 def _timeline(row: ScheduleRow, run: Run, units: Units) -> dict[str, Any]:
     actions = [str(moment.action) for moment in run.moments] if len(run.moments) <= POINTS else None
-    found = [Metric("cost", run.cost, unit=units.cost_unit), Metric("memory", bars(run, POINTS), unit=units.size_unit)]
-    return {"strategy": row.strategy.name, **as_json(found), "actions": actions, "steps": _steps(run, units)}
+    metrics = [Metric("cost", run.cost, unit=units.cost_unit), Metric("memory", bars(run, POINTS), unit=units.size_unit)]
+    return {"strategy": row.strategy.name, **as_json(metrics), "actions": actions, "steps": _steps(run, units)}
 
 
 def _steps(run: Run, units: Units) -> list[dict[str, Any]] | None:
@@ -271,13 +271,13 @@ def _within(answer: ScheduleAnswer, done: dict[str, Run], budget: str, units: Un
     """The cheapest schedule within the budget, else the one that takes the least memory."""
     if not answer.fitting:
         smallest = sorted(done.items(), key=lambda pair: (pair[1].peak, pair[1].cost))[:1]
-        least = [f"The least is {units.held(run.peak)}, with {name}: {units.spent(run.cost)}." for name, run in smallest]
-        return [f"Does not fit: no schedule takes {budget} or less.", *least]
+        smallest_words = [f"The least is {units.held(run.peak)}, with {name}: {units.spent(run.cost)}." for name, run in smallest]
+        return [f"Does not fit: no schedule takes {budget} or less.", *smallest_words]
     strategy, run = min(answer.fitting, key=lambda pair: (pair[1].cost, pair[0].name))
-    more = f"{percent(_more(run))} more" if _more(run) > 0 else "no more"
+    excess = f"{percent(_more(run))} more" if _more(run) > 0 else "no more"
     return [
         f"Fits: {units.held(run.peak)} of {budget} with {strategy.name}, the {'fastest' if units.timed else 'cheapest'} that fits.",
-        f"It takes {units.spent(run.cost)}, {more} than with everything kept.",
+        f"It takes {units.spent(run.cost)}, {excess} than with everything kept.",
         _peak(run),
     ]
 
@@ -291,14 +291,14 @@ def _drawn(answer: ScheduleAnswer) -> list[tuple[str, Run]]:
     return [(name, done[name]) for name in names if name in done][:MOST_LINES]
 
 
-def _figures(name: str, run: Run, kept: Run | None, units: Units) -> list[Figure]:
+def _figures(name: str, run: Run, keep_all: Run | None, units: Units) -> list[Figure]:
     """Numbers that decide about the schedule ``name``: its cost, what of it is rebuilt, its peak."""
     return [
         Figure(f"cost of {name}", units.spent(run.cost)),
         Figure("rebuilt layers", f"{run.extra_steps:,}"),
         Figure("more than with everything kept", f"{_more(run):.1%}"),
         Figure("peak", units.held(run.peak)),
-        *([Figure("peak with everything kept", units.held(kept.peak))] if kept is not None and name != "keep-all" else []),
+        *([Figure("peak with everything kept", units.held(keep_all.peak))] if keep_all is not None and name != "keep-all" else []),
     ]
 
 
@@ -308,20 +308,20 @@ def _tables(answer: ScheduleAnswer, units: Units) -> list[Table]:
     labels |= {"values": "values", "peak": "peak", "summary": "kept; rebuilt"}
     lines = [[name, sparkline(bars(run, SPARK), run.peak)] for name, run in _done(answer)]
     title = "memory, each schedule over its own time and up to its own peak"
-    found = [
+    metrics = [
         as_rows("", [_metrics(row, answer.plan.memory, units) for row in answer.rows], labels=labels),
         Table(title, ["strategy", "first to last step"], lines, "ll", drawn=True),
     ]
     row = answer.featured
     if row is None or row.run is None:
-        return found
+        return metrics
     steps = [
-        [str(place), one["action"], units.cost(one["end"]), units.size(one["memory"])]
-        for place, one in enumerate(_steps(row.run, units) or [], 1)
+        [str(place), step["action"], units.cost(step["end"]), units.size(step["memory"])]
+        for place, step in enumerate(_steps(row.run, units) or [], 1)
     ]
     heads = ["step", "action", "time at its end" if units.timed else "steps at its end", "in memory"]
     trace = [Table(f"{row.strategy.name}: memory step by step", heads, steps, "rlrr")] if steps else []
-    return [*found, _over_time(row.strategy.name, row.run, units), *trace]
+    return [*metrics, _over_time(row.strategy.name, row.run, units), *trace]
 
 
 def _over_time(name: str, run: Run, units: Units) -> Table:
@@ -396,10 +396,10 @@ def _printed(answer: ScheduleAnswer) -> list[str]:
 
 def _notes(answer: ScheduleAnswer) -> list[str]:
     """What counts, costs and sizes rest on."""
-    source, plan, chain, found = answer.source, answer.plan, answer.source.chain, list[str]()
+    source, plan, chain, notes = answer.source, answer.plan, answer.source.chain, list[str]()
     if not source.timed and chain.uniform and chain.layers[0].backward == 2 * chain.layers[0].forward:
-        found.append("A step runs one layer forward: a matmul, if it is linear. Backward takes two, for its weights and for its input.")
-    found.append(
+        notes.append("A step runs one layer forward: a matmul, if it is linear. Backward takes two, for its weights and for its input.")
+    notes.append(
         "Layers count from 0. Values: x_0, the outputs kept, and those at work. The peak adds the gradients that pass through"
         + (", the weights and their gradients." if any(layer.weights for layer in chain.layers) else "; weights are left out.")
     )
@@ -410,11 +410,11 @@ def _notes(answer: ScheduleAnswer) -> list[str]:
         "revolve": f"revolve stores {slots_of(len(chain), plan)} values, {chosen if plan.slots is None else 'as given'}",
     }
     listed = [words for name, words in settings.items() if answer.of(name) is not None]
-    found += [f"{'; '.join(listed)}."] if listed else []
+    notes += [f"{'; '.join(listed)}."] if listed else []
     if chain.taped:
-        found.append("Backward needs the interior of each layer, which only running it gives: each rebuilt layer runs once more for that.")
+        notes.append("Backward needs the interior of each layer, which only running it gives: each rebuilt layer runs once more for that.")
     papers: dict[str, list[str]] = {}
     for row in answer.rows:
         if row.run is not None and row.strategy.paper:
             papers.setdefault(row.strategy.paper, []).append(row.strategy.name)
-    return [*found, *source.basis, *(f"{', '.join(names)}: {paper}." for paper, names in papers.items())]
+    return [*notes, *source.basis, *(f"{', '.join(names)}: {paper}." for paper, names in papers.items())]

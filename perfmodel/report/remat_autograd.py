@@ -21,8 +21,8 @@ SHOWN = 12
 
 def autograd_report(picture: Picture, source: Source, pictures: bool = False) -> Report:
     """``picture`` as a Report; its data follows the schema perfmodel.autograd/1. ``pictures``: with memory over time."""
-    units, found = Units(source.timed, source.sized), autograd_data(picture, source)
-    early, late = found["forward"].values()
+    units, content = Units(source.timed, source.sized), autograd_data(picture, source)
+    early, late = content["forward"].values()
     ways = [("gradients in backward", picture.lazy, picture.lazy_peak), ("gradients with values", picture.eager, picture.eager_peak)]
     top = max(picture.eager_peak, picture.lazy_peak)
     lines = [[name, units.size(peak), sparkline(columns(moments, NARROW), top)] for name, moments, peak in reversed(ways)]
@@ -36,10 +36,10 @@ def autograd_report(picture: Picture, source: Source, pictures: bool = False) ->
     over = [(name, list(moments)) for name, moments, _ in ways]
     return Report(
         f"What autograd keeps: {source.title}",
-        _autograd_headline(picture, early[-1], late[-1], found["kept"], units),
+        _autograd_headline(picture, early[-1], late[-1], content["kept"], units),
         tables,
         _notes(picture, source),
-        found,
+        content,
         charts=[timeline(over, "time" if source.timed else "steps", units)] if pictures else [],
         meters=[Meter(name, float(peak / top), units.held(peak)) for name, _, peak in ways] if top else [],
         metered="larger peak",
@@ -81,13 +81,13 @@ def _ends(table: Table) -> Table:
     return replace(table, rows=[*table.rows[: SHOWN // 2], ["...", *[""] * (len(table.columns) - 1)], *table.rows[-SHOWN // 2 :]])
 
 
-def _autograd_headline(picture: Picture, eager: Number, lazy: Number, kept: Number, units: Units) -> list[str]:
-    each, held = {layer.output for layer in picture.chain.layers}, units.held
-    found = [f"Forward grows to {held(lazy)} beside its input, {held(eager)} with all gradients."]
-    if len(each) == 1:
-        [one] = each
-        found.append(f"Each layer leaves {held(one)}, {held(2 * one)} with the gradient of its output.")
-    return [*found, f"Backward needs {held(kept)} of it and of the input; a tensor goes with its reader."]
+def _autograd_headline(picture: Picture, eager: Number, lazy: Number, keep_all: Number, units: Units) -> list[str]:
+    outputs, text_of = {layer.output for layer in picture.chain.layers}, units.held
+    sentences = [f"Forward grows to {text_of(lazy)} beside its input, {text_of(eager)} with all gradients."]
+    if len(outputs) == 1:
+        [name] = outputs
+        sentences.append(f"Each layer leaves {text_of(name)}, {text_of(2 * name)} with the gradient of its output.")
+    return [*sentences, f"Backward needs {text_of(keep_all)} of it and of the input; a tensor goes with its reader."]
 
 
 def _notes(picture: Picture, source: Source) -> list[str]:

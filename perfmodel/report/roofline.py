@@ -28,19 +28,19 @@ def placed(charts: Iterable[Roofline]) -> list[Placed]:
 
 def answers(charts: Sequence[Roofline]) -> list[str]:
     """A sentence per point where they are few; else how near they come to their roofs, and the one that is farthest."""
-    found, several = placed(charts), len(charts) > 1
-    if len(found) <= EACH:
-        return [f"{answer_of(point, chart.device_name * several)}." for chart, point in found]
-    known = sorted(((share, one) for one in found if (share := share_of_roof(one[1])) is not None), key=lambda pair: pair[0])
-    if not known:
-        return [f"{len(found)} points; no time of theirs is known."]
-    shares, (chart, farthest) = [share for share, _ in known], known[0][1]
-    least, most = percent(shares[0]), percent(shares[-1])
-    ends = least if least == most else f"{least} to {most}"
-    median = "" if least == most else f", {percent(quantile(shares, 0.5))} in the median"
-    above = [point.name for _, point in found if flag(point)]
-    more = f" and {len(above) - NAMED} more" if len(above) > NAMED else ""
-    wrong = f"; ABOVE ITS ROOF: {', '.join(above[:NAMED])}{more}" if above else ""
+    points, several = placed(charts), len(charts) > 1
+    if len(points) <= EACH:
+        return [f"{answer_of(point, chart.device_name * several)}." for chart, point in points]
+    by_share = sorted(((share, pair) for pair in points if (share := share_of_roof(pair[1])) is not None), key=lambda entry: entry[0])
+    if not by_share:
+        return [f"{len(points)} points; no time of theirs is known."]
+    shares, (chart, farthest) = [share for share, _ in by_share], by_share[0][1]
+    low, high = percent(shares[0]), percent(shares[-1])
+    ends = low if low == high else f"{low} to {high}"
+    median = "" if low == high else f", {percent(quantile(shares, 0.5))} in the median"
+    above = [point.name for _, point in points if flag(point)]
+    others = f" and {len(above) - NAMED} more" if len(above) > NAMED else ""
+    wrong = f"; ABOVE ITS ROOF: {', '.join(above[:NAMED])}{others}" if above else ""
     return [
         f"{len(shares)} points reach {ends} of their roofs{median}{wrong}.",
         f"Farthest: {answer_of(farthest, chart.device_name * several)}.",
@@ -55,10 +55,10 @@ def answer_of(point: RooflinePoint, device: str = "") -> str:
     >>> answer_of(known)
     'flash2: predicted 8 ms, 500 TFLOP/s, 50% of its tensor roof'
     """
-    name, known = f"{point.name}, {device}" if device else point.name, point.measured or point.predicted
+    name, time = f"{point.name}, {device}" if device else point.name, point.measured or point.predicted
     if time_s(point) is None:
         return f"{name}: not predicted, {format_time(point.roofline_s, 3)} at its roof" if point.roofline_s else f"{name}: no roof is known"
-    spent = f"{'measured' if point.measured else 'predicted'} {taken(known)}" if known else ""
+    spent = f"{'measured' if point.measured else 'predicted'} {taken(time)}" if time else ""
     return f"{name}: {', '.join(filter(None, [spent, _rate(point), _near(point)]))}"
 
 
@@ -85,16 +85,16 @@ def table(charts: Sequence[Roofline]) -> list[Table]:
 
     The roofs of each device where there is no point.
     """
-    found, several = placed(charts), len(charts) > 1
-    if len(found) > SCREEN_ROWS:
-        found = sorted(found, key=lambda one: (-(one[1].share or 0), share_of_roof(one[1]) or 0))
-    if not found:
+    points, several = placed(charts), len(charts) > 1
+    if len(points) > SCREEN_ROWS:
+        points = sorted(points, key=lambda pair: (-(pair[1].share or 0), share_of_roof(pair[1]) or 0))
+    if not points:
         from perfmodel.report.charts.chart_tables import roofs_table
 
         return [roofs_table(chart) for chart in charts]
-    rows = [[f"{point.name}{f', {chart.device}' * several}", *_cells(point)] for chart, point in found]
+    rows = [[f"{point.name}{f', {chart.device}' * several}", *_cells(point)] for chart, point in points]
     columns = ["workload", "time", "of roof", "bound", "of time"]
-    kept = 5 if any(point.share for _, point in found) else 4
+    kept = 5 if any(point.share for _, point in points) else 4
     return [Table("", columns[:kept], [row[:kept] for row in rows], "lrrlr"[:kept])]
 
 
@@ -111,26 +111,26 @@ def _cells(point: RooflinePoint) -> list[str]:
 
 def figures(charts: Sequence[Roofline]) -> list[Figure]:
     """The numbers that decide: all of one point; of several, time and share of the roof of each; of many, their range."""
-    found, several = placed(charts), len(charts) > 1
-    if len(found) == 1:
-        return _of_one(found[0][1])
-    if len(found) <= 5:
-        made = [(f"{point.name}{f', {chart.device_name}' * several}", time_s(point), share_of_roof(point)) for chart, point in found]
+    points, several = placed(charts), len(charts) > 1
+    if len(points) == 1:
+        return _of_one(points[0][1])
+    if len(points) <= 5:
+        timed = [(f"{point.name}{f', {chart.device_name}' * several}", time_s(point), share_of_roof(point)) for chart, point in points]
         return [
             Figure(name, format_time(spent, 3) + ("" if share is None else f", {percent(share)} of its roof"))
-            for name, spent, share in made
+            for name, spent, share in timed
             if spent
         ]
-    shares = sorted(share for _, point in found if (share := share_of_roof(point)) is not None)
+    shares = sorted(share for _, point in points if (share := share_of_roof(point)) is not None)
     named = {"least": shares[0], "median": quantile(shares, 0.5), "most": shares[-1]} if shares else {}
-    return [Figure("points", str(len(found))), *(Figure(f"of its roof, {name}", percent(share)) for name, share in named.items())]
+    return [Figure("points", str(len(points))), *(Figure(f"of its roof, {name}", percent(share)) for name, share in named.items())]
 
 
 def _of_one(point: RooflinePoint) -> list[Figure]:
-    share, limit, known = share_of_roof(point), bound(point) or "", point.measured or point.predicted
+    share, limit, time = share_of_roof(point), bound(point) or "", point.measured or point.predicted
     roof = RESOURCES[limit][0] if limit in RESOURCES else SHORT.get(limit, limit)
     values = {
-        "measured time" if point.measured else "predicted time": taken(known) if known else "",
+        "measured time" if point.measured else "predicted time": taken(time) if time else "",
         "rate": _rate(point),
         "of its roof": "" if share is None else percent(share),
         "roof": f"{format_time(point.roofline_s, 3)}, {'the ' * roof.endswith('unit')}{roof}" if point.roofline_s else "",

@@ -58,21 +58,21 @@ def ceilings(device: Device) -> list[Ceiling]:
 
     Of two measurements of a level, the one that the model uses as its roof is shown.
     """
-    found = [
+    kept_points = [
         _ceiling(device, peak, COMPUTE, f"{unit} {dtype}", unit=unit, dtype=dtype)
         for unit in ("tensor", "vector")
         for dtype, peak in device.peaks_of(unit).items()
     ]
     probes = {probe.name: probe for probe in device.microbenchmarks}
     if FMA_PROBE in probes:
-        found.append(_reached(device, probes[FMA_PROBE], COMPUTE, "vector fp32", unit="vector", dtype="fp32"))
+        kept_points.append(_reached(device, probes[FMA_PROBE], COMPUTE, "vector fp32", unit="vector", dtype="fp32"))
     for level in device.memory:
         name, probe = LEVELS[level.level], probes.get(PROBES.get(level.level, ""))
         rates = [rate for rate in (level.bandwidth, level.measured_bandwidth) if rate is not None]
-        found += [_ceiling(device, rate, MEMORY, name, level=level.level) for rate in rates]
+        kept_points += [_ceiling(device, rate, MEMORY, name, level=level.level) for rate in rates]
         if level.measured_bandwidth is None and probe is not None:
-            found.append(_reached(device, probe, MEMORY, name, level=level.level))
-    return found
+            kept_points.append(_reached(device, probe, MEMORY, name, level=level.level))
+    return kept_points
 
 
 Roof = Literal["compute", "memory"]
@@ -98,12 +98,12 @@ def _level(points: Sequence[RooflinePoint]) -> str:
     """A point above its roof is seen to be at the level of that roof alone: such points choose before the others."""
     wrong = [point for point in points if flag(point) and bound(point) in LEVELS]
     limits = [
-        max(known, key=lambda name: known[name])
+        max(times, key=lambda name: times[name])
         for point in wrong or points
-        if (known := {n: s for n, s in point.terms.items() if n in LEVELS})
+        if (times := {n: s for n, s in point.terms.items() if n in LEVELS})
     ]
-    seen = [level for point in points for level in point.bytes]
-    return max(limits, key=limits.count, default=None) or ("dram" if "dram" in seen or not seen else seen[0])
+    levels = [level for point in points for level in point.bytes]
+    return max(limits, key=limits.count, default=None) or ("dram" if "dram" in levels or not levels else levels[0])
 
 
 def at_one_level(charts: Sequence[Roofline]) -> list[Roofline]:
@@ -171,10 +171,10 @@ def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -
         cost = _cost(case, device)
     except UnavailableError:
         return None
-    dtype, seen = case.workload.dtype, Interval(times.median, times.p10, times.p90)
+    dtype, measured = case.workload.dtype, Interval(times.median, times.p10, times.p90)
     name, unit = name or label(row.record), dtype.matmul_unit
-    made = point(number, name, cost, device, dtype.name, unit, row.prediction, seen, group, row.reason)
-    return replace(made, lower_s=row.lower_s)
+    drawn = point(number, name, cost, device, dtype.name, unit, row.prediction, measured, group, row.reason)
+    return replace(drawn, lower_s=row.lower_s)
 
 
 def _cost(case: Case, device: Device) -> Estimate:
@@ -184,9 +184,9 @@ def _cost(case: Case, device: Device) -> Estimate:
     from perfmodel.timing.case_bounds import kernels_of
 
     def warm(cost: Estimate) -> Estimate:
-        left = beyond_caches(cost.dram.total, device) / cost.dram.total
-        terms = cost.terms | {"dram": cost.terms["dram"] * left}
-        dram = Traffic(cost.dram.read * left, cost.dram.write * left)
+        missed = beyond_caches(cost.dram.total, device) / cost.dram.total
+        terms = cost.terms | {"dram": cost.terms["dram"] * missed}
+        dram = Traffic(cost.dram.read * missed, cost.dram.write * missed)
         return replace(cost, terms=terms, dram=dram, roofline_s=max(terms.values()))
 
     costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
@@ -195,10 +195,10 @@ def _cost(case: Case, device: Device) -> Estimate:
 
 def with_shares(points: Iterable[RooflinePoint]) -> list[RooflinePoint]:
     """``points`` with the share each has of the time of all: measured, else predicted, else at the roof."""
-    found = list(points)
-    spent = [time_s(point) or point.roofline_s or 0.0 for point in found]
-    whole = sum(spent)
-    return [replace(point, share=time / whole if whole else None) for point, time in zip(found, spent, strict=True)]
+    flagged = list(points)
+    spent = [time_s(point) or point.roofline_s or 0.0 for point in flagged]
+    total = sum(spent)
+    return [replace(point, share=time / total if total else None) for point, time in zip(flagged, spent, strict=True)]
 
 
 def with_dtypes(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
@@ -218,8 +218,8 @@ def verdict_on(point: RooflinePoint, chart: Roofline) -> str:
     words = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
         return words
-    for own in (" of its roof:", " above its roof:"):
-        words = words.replace(own, own.replace("its roof", "the sum of its kernels' roofs"), 1)
+    for phrase in (" of its roof:", " above its roof:"):
+        words = words.replace(phrase, phrase.replace("its roof", "the sum of its kernels' roofs"), 1)
     return words
 
 
@@ -244,12 +244,12 @@ def energy_roofline(device: Device, dtype: Dtype, predicted: Iterable[tuple[str,
     if not all(energy for operation, energy in fit.picojoules.items() if operation.startswith(PRODUCTS)):
         return []
     intensities = [10 ** (step / PER_DECADE) for step in range(LEAST * PER_DECADE, MOST * PER_DECADE + 1)]
-    line = [(one, float(flops_per_joule(fit, name, float(peak.number), bandwidth, one))) for one in intensities]
+    line = [(intensity, float(flops_per_joule(fit, name, float(peak.number), bandwidth, intensity))) for intensity in intensities]
     marks = []
-    for label, cost, known in predicted:
-        if known is not None and known.power is not None and cost.dram.total:
-            each = float(cost.flops) / known.power.joules
-            marks.append(Mark(float(cost.flops) / float(cost.dram.total), f"{label}: {text(each, 'FLOP/J')}", each))
+    for label, cost, prediction in predicted:
+        if prediction is not None and prediction.power is not None and cost.dram.total:
+            per_joule = float(cost.flops) / prediction.power.joules
+            marks.append(Mark(float(cost.flops) / float(cost.dram.total), f"{label}: {text(per_joule, 'FLOP/J')}", per_joule))
     words = f"At best: static power, {dtype.name} operations and bytes from DRAM alone; L2 and busy multiprocessors take more."
     series, axes = [Series(f"{dtype.name}, at best", line)], ("arithmetic intensity", "FLOP per joule")
     return [LineChart("Roofline of energy", *axes, series, "FLOP/B", "FLOP/J", marks=marks, caption=words)]

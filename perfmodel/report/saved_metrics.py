@@ -38,10 +38,10 @@ def metrics_of(raw: Any, name: str, units: Mapping[str, str] | None = None) -> l
     if schema == SCHEMA:
         return of_report(from_data(raw))
     if isinstance(schema, str) and schema.startswith("perfmodel."):
-        known = [found for found in (raw.get(UNITS), units) if isinstance(found, dict)]
-        if not known:
+        unit_maps = [unit_map for unit_map in (raw.get(UNITS), units) if isinstance(unit_map, dict)]
+        if not unit_maps:
             raise DataError(f"{name}: its numbers have no units", "save the answer again with this version")
-        return _each_once(_of_object(raw, known[0] | known[-1]))
+        return _each_once(_of_object(raw, unit_maps[0] | unit_maps[-1]))
     raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
 
 
@@ -52,22 +52,22 @@ def units_of(raw: Any, place: str = "") -> dict[str, str]:
     >>> units_of({**as_json([Metric("requests_per_s", 2.0), Metric("running", 3)]), "steps": [as_json([Metric("time", 0.1, unit="s")])]})
     {'requests_per_s': 'requests/s, higher is better', 'steps[].time': 's, lower is better'}
     """
-    found: dict[str, str] = {}
+    unit_map: dict[str, str] = {}
     if isinstance(raw, (list, tuple)):
         for item in raw:
-            found |= units_of(item, f"{place}[]")
+            unit_map |= units_of(item, f"{place}[]")
     for key, value in raw.items() if isinstance(raw, Mapping) else ():
         if key in LEFT_OUT:
             continue
         inside = _inside(place, key)
         listed = value if isinstance(value, (list, tuple)) and value else [value]
         if not all(map(_is_number, listed)):
-            found |= units_of(value, inside)
+            unit_map |= units_of(value, inside)
             continue
         declared = key.unit if isinstance(key, Name) else _unit_beside(raw, key)
         unit = declared or unit_by_name(inside)
-        found |= {inside: f"{unit}{WAYS[better(unit)]}"} if unit not in ("count", "text") else {}
-    return found
+        unit_map |= {inside: f"{unit}{WAYS[better(unit)]}"} if unit not in ("count", "text") else {}
+    return unit_map
 
 
 def _inside(place: str, key: Any) -> str:
@@ -93,20 +93,20 @@ def _is_number(value: Any) -> bool:
 def of_report(report: Report) -> list[Metric]:
     """Metrics from the points of its rooflines and the cells of its tables."""
     several = len({chart.device for chart in report.rooflines}) > 1
-    found = [one for chart in report.rooflines for point in chart.points for one in of_point(point, chart, several)]
-    return _each_once([*found, *(one for table in report.data_tables for one in _of_table(table))])
+    metrics = [metric for chart in report.rooflines for point in chart.points for metric in of_point(point, chart, several)]
+    return _each_once([*metrics, *(metric for table in report.data_tables for metric in _of_table(table))])
 
 
 def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> list[Metric]:
     """Time, FLOP and bytes of a point."""
-    what = f"{point.name}, {chart.device_name}" if several else point.name
-    known, kind = point.measured or point.predicted, "measured" if point.measured else "predicted"
-    found = [] if known is None else [Metric(what, known.value, f"time, {kind}", "s", known.low, known.high)]
+    name = f"{point.name}, {chart.device_name}" if several else point.name
+    time, kind = point.measured or point.predicted, "measured" if point.measured else "predicted"
+    metrics = [] if time is None else [Metric(name, time.value, f"time, {kind}", "s", time.low, time.high)]
     if point.roofline_s is not None:
-        found.append(Metric(what, point.roofline_s, "time at the roof", "s"))
+        metrics.append(Metric(name, point.roofline_s, "time at the roof", "s"))
     if point.flops or point.dtype:  # without a dtype, FLOP were not counted
-        found.append(Metric(what, point.flops, "FLOP", "FLOP"))
-    return found + [Metric(what, moved, f"{level.upper()} traffic", "B") for level, moved in point.bytes.items()]
+        metrics.append(Metric(name, point.flops, "FLOP", "FLOP"))
+    return metrics + [Metric(name, moved, f"{level.upper()} traffic", "B") for level, moved in point.bytes.items()]
 
 
 def _of_table(table: DataTable) -> Iterator[Metric]:
@@ -124,24 +124,24 @@ def _of_table(table: DataTable) -> Iterator[Metric]:
         for column, value in list(zip(table.columns, row, strict=True))[first:]:
             if _is_number(value) and column.key not in ends:
                 low, high = (row[keys.index(key)] if key in keys else None for key in (column.low, column.high))
-                known = (low, high) if _is_number(low) and _is_number(high) else (None, None)
-                yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *known)  # type: ignore[arg-type]
+                interval = (low, high) if _is_number(low) and _is_number(high) else (None, None)
+                yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *interval)  # type: ignore[arg-type]
 
 
 def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
     """``metrics`` without repetitions; different numbers of one name are numbered. DataError for an interval that is not above zero."""
-    kept: dict[tuple[str, str], Metric] = {}
+    by_label: dict[tuple[str, str], Metric] = {}
     times = Counter[tuple[str, str]]()
-    for one in metrics:
-        ends = [] if one.low is None or one.high is None else [one.low, one.high]
-        wrong = next((end for end in (one.value, *ends) if not is_sound(end, above_zero=bool(ends))), None)
+    for metric in metrics:
+        ends = [] if metric.low is None or metric.high is None else [metric.low, metric.high]
+        wrong = next((end for end in (metric.value, *ends) if not is_sound(end, above_zero=bool(ends))), None)
         if wrong is not None:
-            raise DataError(f"{cut(f'{one.key}, {one.label}')} is {cut(str(wrong))}", "save the answer again")
-        first = kept.setdefault((one.key, one.label), one)
-        if first.value != one.value or first.unit != one.unit:
-            times[one.key, one.label] += 1
-            kept[one.key, f"{one.label} ({times[one.key, one.label] + 1})"] = one
-    return [replace(one, label=label) for (_, label), one in kept.items()]
+            raise DataError(f"{cut(f'{metric.key}, {metric.label}')} is {cut(str(wrong))}", "save the answer again")
+        first = by_label.setdefault((metric.key, metric.label), metric)
+        if first.value != metric.value or first.unit != metric.unit:
+            times[metric.key, metric.label] += 1
+            by_label[metric.key, f"{metric.label} ({times[metric.key, metric.label] + 1})"] = metric
+    return [replace(metric, label=label) for (_, label), metric in by_label.items()]
 
 
 def _of_object(
@@ -173,7 +173,7 @@ def _of_object(
 def _with_table(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """``raw`` with the rows of a sweep as a table of its columns."""
     heads, rows = raw.get("columns"), raw.get("rows")
-    if not isinstance(heads, list) or not isinstance(rows, list) or not all(isinstance(one, dict) for one in (*heads, *rows)):
+    if not isinstance(heads, list) or not isinstance(rows, list) or not all(isinstance(entry, dict) for entry in (*heads, *rows)):
         return raw
     columns = [Column(str(head.get("name")), str(head.get("name")), str(head.get("unit") or "count")) for head in heads]
     return {**raw, "columns": None, "rows": DataTable("rows", columns, [[row.get(column.key) for column in columns] for row in rows])}

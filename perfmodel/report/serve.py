@@ -30,73 +30,73 @@ BRIEF = (
 )
 
 
-def report(found: ServingAnswer, pictures: bool = False) -> Report:
+def report(answer: ServingAnswer, pictures: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.serve/1. ``pictures``: with where the time of a step goes."""
-    one, metrics, step = found.decode_pass, _metrics(found), found.decode_step
-    parts = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in one.rows]
-    rows = [_row(part, one.seconds) for part in parts]
-    meters = step_meters(found.cost, parts, one.seconds)
-    name = "prompt's step" if found.tpot is None else f"decode step of {step.decodes:,} at {step.context:,} tokens"
-    pooled = found.pools is not None
+    step_pass, metrics, step = answer.decode_pass, _metrics(answer), answer.decode_step
+    parts = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in step_pass.rows]
+    rows = [_row(part, step_pass.seconds) for part in parts]
+    meters = step_meters(answer.cost, parts, step_pass.seconds)
+    name = "prompt's step" if answer.tpot is None else f"decode step of {step.decodes:,} at {step.context:,} tokens"
+    pooled = answer.pools is not None
     return Report(
-        _title(found),
-        [*headline(_fitting(found), _time(found), _limited(found)), *_unfitted(found)],
+        _title(answer),
+        [*headline(_fitting(answer), _time(answer), _limited(answer)), *_unfitted(answer)],
         [as_table("", {"": metrics}), by_share(rows, COLUMNS)],
-        _notes(found),
-        {**head("serve", _inputs(found), found.times.device), **as_json(metrics), "steps": {"decode": list(map(as_json, rows))}},
+        _notes(answer),
+        {**head("serve", _inputs(answer), answer.times.device), **as_json(metrics), "steps": {"decode": list(map(as_json, rows))}},
         charts=[time_bars(parts, f"Time of a {name}")] if pictures else [],
-        meters=[*meters, *_power_of_pools(found)] if pooled else with_power(meters, one.power, token_j=found.joules_per_token),
+        meters=[*meters, *_power_of_pools(answer)] if pooled else with_power(meters, step_pass.power, token_j=answer.joules_per_token),
         metered=name,
-        figures=_figures(found),
+        figures=_figures(answer),
         brief=[as_table("", {"": metrics}, labels=BRIEF)],
     )
 
 
-def _inputs(found: ServingAnswer) -> dict[str, Any]:
-    load, split, batching, like = found.load, found.split, found.engine.batching, found.times.base_pass
+def _inputs(answer: ServingAnswer) -> dict[str, Any]:
+    load, split, batching, base = answer.load, answer.split, answer.engine.batching, answer.times.base_pass
     return {
-        "model": found.memory.model.name,
-        "engine": found.engine.id,
-        "gpus": found.gpus,
+        "model": answer.memory.model.name,
+        "engine": answer.engine.id,
+        "gpus": answer.gpus,
         **{"tensor_parallel": split.tp, "expert_parallel": split.ep, "attention_data_parallel": split.dp, "pipeline_parallel": split.pp},
         **{"isl": load.isl, "osl": load.osl, "concurrency": load.concurrency, "rate": load.rate, "prefix": load.prefix},
-        **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": found.spread},
-        **{"dtype": like.dtype.name, "weight_bits": like.weight_bits, "kv_bits": like.kv_bits, "imbalance": like.imbalance},
-        **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": found.gpu_hour},
-        **{"power_limit": found.times.power.limit, "clock": found.times.power.clock},
-        **({"weights": weights} if (weights := _weights(found)) else {}),
-        **({"gpu_layers": len(found.times.model.layers), "host_memory": host.bandwidth} if (host := found.times.host) else {}),
+        **{"draft_tokens": load.draft_tokens, "acceptance": load.acceptance, "spread": answer.spread},
+        **{"dtype": base.dtype.name, "weight_bits": base.weight_bits, "kv_bits": base.kv_bits, "imbalance": base.imbalance},
+        **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": answer.gpu_hour},
+        **{"power_limit": answer.times.power.limit, "clock": answer.times.power.clock},
+        **({"weights": weights} if (weights := _weights(answer)) else {}),
+        **({"gpu_layers": len(answer.times.model.layers), "host_memory": host.bandwidth} if (host := answer.times.host) else {}),
     }
 
 
-def _weights(found: ServingAnswer) -> str:
+def _weights(answer: ServingAnswer) -> str:
     """The format of the weights as a file names it, in a word; empty where they are all stored in one of ``weight_bits``."""
-    quantized = found.memory.model.quantized
-    if quantized is None or not found.times.base_pass.weights_from_file:
+    quantized = answer.memory.model.quantized
+    if quantized is None or not answer.times.base_pass.weights_from_file:
         return ""
     return quantized.main.name if " " in quantized.words and quantized.main is not None else quantized.words
 
 
-def _metrics(found: ServingAnswer) -> list[Metric]:
-    s, memory, load = found.metrics, found.memory, found.load
+def _metrics(answer: ServingAnswer) -> list[Metric]:
+    s, memory, load = answer.metrics, answer.memory, answer.load
     length = load.isl + load.osl
     return [
-        _mean("ttft_s.mean", "first token, mean", found.ttft, found.at_least),
+        _mean("ttft_s.mean", "first token, mean", answer.ttft, answer.at_least),
         Metric("ttft_s.p50", s.median_ttft_s, "first token, median", "s"),
         Metric("ttft_s.p99", s.p99_ttft_s, "first token, 99 %", "s"),
-        _mean("tpot_s.mean", "per token after it", found.tpot, found.at_least),
-        Metric("tokens_per_s", found.tokens_per_s, "tokens/s"),
-        Metric("tokens_per_s_bound", found.bound, "tokens/s at most, by the bound"),
-        Metric("tokens_per_s_per_gpu", found.tokens_per_s_gpu, "tokens/s per GPU"),
-        Metric("tokens_per_s_per_user", found.tokens_per_s_user, "tokens/s per user"),
-        Metric("shares", found.shares),
-        Metric("limited_by", next(iter(found.shares))),
-        Metric("at_least", found.at_least),
-        Metric("requests_per_s", found.requests_per_s, "requests/s"),
+        _mean("tpot_s.mean", "per token after it", answer.tpot, answer.at_least),
+        Metric("tokens_per_s", answer.tokens_per_s, "tokens/s"),
+        Metric("tokens_per_s_bound", answer.bound, "tokens/s at most, by the bound"),
+        Metric("tokens_per_s_per_gpu", answer.tokens_per_s_gpu, "tokens/s per GPU"),
+        Metric("tokens_per_s_per_user", answer.tokens_per_s_user, "tokens/s per user"),
+        Metric("shares", answer.shares),
+        Metric("limited_by", next(iter(answer.shares))),
+        Metric("at_least", answer.at_least),
+        Metric("requests_per_s", answer.requests_per_s, "requests/s"),
         Metric("running", s.running, "requests running"),
         Metric("waiting", s.waiting, "requests waiting" if s.waiting >= LEAST_WAITING else ""),
         Metric("decoding", s.decoding),
-        Metric("step_s.decode", found.decode_s, "decode step alone", "s"),
+        Metric("step_s.decode", answer.decode_s, "decode step alone", "s"),
         Metric("step_s.with_prompts", s.mean_itl_s, "between decode steps", "s"),
         Metric("prompt_s", s.prompt_s, "steps of a prompt", "s"),
         Metric("share_with_prompts", s.with_prompts, "steps with prompts", "share"),
@@ -105,16 +105,16 @@ def _metrics(found: ServingAnswer) -> list[Metric]:
         Metric("memory.runtime", memory.reserved[RUNTIME], "reserved for the runtime" if memory.reserved[RUNTIME] else "", "B"),
         Metric("memory.left_free", memory.reserved[LEFT_FREE], "left free by the engine", "B"),
         Metric("memory.sequence", memory.fit(length).sequence, "cache of a request", "B"),
-        Metric("memory.total", memory.total(_held(found), length), "memory per GPU", "B"),
+        Metric("memory.total", memory.total(_held(answer), length), "memory per GPU", "B"),
         Metric("memory.usable", memory.usable, unit="B"),
-        Metric("memory.most_running", found.workers * found.most_running, "requests that fit"),
-        Metric("power_w", found.watts, "power per GPU", "W"),
-        Metric("energy_per_token_j", found.joules_per_token, "energy per token", "J"),
-        Metric("price_per_million", found.price, "price per million tokens", "price"),
+        Metric("memory.most_running", answer.workers * answer.most_running, "requests that fit"),
+        Metric("power_w", answer.watts, "power per GPU", "W"),
+        Metric("energy_per_token_j", answer.joules_per_token, "energy per token", "J"),
+        Metric("price_per_million", answer.price, "price per million tokens", "price"),
         Metric("standard_error.ttft", s.ttft_error),
         Metric("standard_error.tpot", s.tpot_error),
         Metric("requests_simulated", s.requests),
-        Metric("time_s.lower", found.cost.lower_s, unit="s"),
+        Metric("time_s.lower", answer.cost.lower_s, unit="s"),
     ]
 
 
@@ -124,22 +124,22 @@ def _mean(key: str, label: str, times: Times | None, at_least: bool) -> Metric:
     return Metric(key, value, label, "s") if at_least else Metric(key, value, label, "s", low, high)
 
 
-def _took(found: ServingAnswer, times: Times) -> str:
-    return f"at least {format_time(times[0], 3)}" if found.at_least else taken(Interval(*times))
+def _took(answer: ServingAnswer, times: Times) -> str:
+    return f"at least {format_time(times[0], 3)}" if answer.at_least else taken(Interval(*times))
 
 
-def _held(found: ServingAnswer) -> int:
+def _held(answer: ServingAnswer) -> int:
     """Sequences in the cache at the same time, on average, at least one in each group."""
-    return min(max(int(found.metrics.running / found.workers), found.split.dp), found.most_running)
+    return min(max(int(answer.metrics.running / answer.workers), answer.split.dp), answer.most_running)
 
 
-def _power_of_pools(found: ServingAnswer) -> list[Meter]:
+def _power_of_pools(answer: ServingAnswer) -> list[Meter]:
     """The power meter of both pools, whose decode step shows some of their GPUs alone."""
-    watts, joules, state = found.watts, found.joules_per_token, found.decode_pass.power
+    watts, joules, state = answer.watts, answer.joules_per_token, answer.decode_pass.power
     if watts is None or joules is None or state is None:
         return []
-    all_w, limit_w = found.gpus * watts, found.gpus * state.limit_w
-    return [Meter(f"power, {found.gpus} GPUs", watts / state.limit_w, f"{all_w:,.0f} of {limit_w:,.0f} W, {text(joules, 'J')} a token")]
+    all_w, limit_w = answer.gpus * watts, answer.gpus * state.limit_w
+    return [Meter(f"power, {answer.gpus} GPUs", watts / state.limit_w, f"{all_w:,.0f} of {limit_w:,.0f} W, {text(joules, 'J')} a token")]
 
 
 def _row(part: StepPart, step_s: float) -> list[Metric]:
@@ -170,89 +170,89 @@ def split_words(split: Split) -> str:
     return ", ".join(f"{name} {size}" for name, size in sizes if size > 1)
 
 
-def _title(found: ServingAnswer) -> str:
-    device, load = found.times.device, found.load
-    gpus = device.name if found.gpus == 1 else f"{found.gpus} x {device.name}"
+def _title(answer: ServingAnswer) -> str:
+    device, load = answer.times.device, answer.load
+    gpus = device.name if answer.gpus == 1 else f"{answer.gpus} x {device.name}"
     users = counted(load.concurrency or 0, "user") if load.rate is None else f"{load.rate:g} requests/s"
-    cut = split_words(found.split)
-    if (p := found.pools) is not None:
+    cut = split_words(answer.split)
+    if (p := answer.pools) is not None:
         first = split_words(p.prefill.base_pass.split) or "1 GPU"
         cut = f"{p.prefill_workers} x ({first}) to {p.workers} x ({cut or '1 GPU'})"
-    if found.times.host is not None:
-        on_gpu, rest = len(found.times.model.layers), len(found.times.host.layers.layers)
-        cut = f"{on_gpu} of {on_gpu + rest} layers, the others on the host"
-    model = f"{found.memory.model.name}{f', {weights} weights' if (weights := _weights(found)) else ''}"
-    return f"{model}: {found.engine.name} on {gpus}{f' ({cut})' if cut else ''}, {load.isl:,} + {load.osl:,} tokens, {users}"
+    if answer.times.host is not None:
+        on_gpu, on_host = len(answer.times.model.layers), len(answer.times.host.layers.layers)
+        cut = f"{on_gpu} of {on_gpu + on_host} layers, the others on the host"
+    model = f"{answer.memory.model.name}{f', {weights} weights' if (weights := _weights(answer)) else ''}"
+    return f"{model}: {answer.engine.name} on {gpus}{f' ({cut})' if cut else ''}, {load.isl:,} + {load.osl:,} tokens, {users}"
 
 
-def _fitting(found: ServingAnswer) -> str:
+def _fitting(answer: ServingAnswer) -> str:
     """How many requests fit beside the weights, and how many run and wait."""
-    memory, running, waiting = found.memory, found.metrics.running, found.metrics.waiting
-    most = found.workers * found.most_running
-    room = f"{counted(most, 'request')} of {found.load.isl + found.load.osl:,} tokens"
+    memory, running, waiting = answer.memory, answer.metrics.running, answer.metrics.waiting
+    sequences = answer.workers * answer.most_running
+    room = f"{counted(sequences, 'request')} of {answer.load.isl + answer.load.osl:,} tokens"
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU{_reserved(memory)}"
     if waiting < LEAST_WAITING:
         return fits
-    early, queue = " as they grow" * (running > most + 0.5), f"{waiting:,.0f}" if waiting >= 10 else digits(waiting, 2)
+    early, queue = " as they grow" * (running > sequences + 0.5), f"{waiting:,.0f}" if waiting >= 10 else digits(waiting, 2)
     return f"{fits}; {round(running):,} run{early}, {queue} wait"
 
 
-def _time(found: ServingAnswer) -> str:
+def _time(answer: ServingAnswer) -> str:
     """When tokens come, and what all users get."""
-    each = ", the second with it" if found.metrics.mean_tpot_s == 0 else ""
-    if found.tpot is not None:
-        took = _took(found, found.tpot)
-        each = f", then one every {took.removeprefix('at least ')}{' or more' * took.startswith('at least ')}"
-    price = "" if found.price is None else f", {found.price:.3g} per million tokens at {found.gpu_hour:g} a GPU-hour"
-    rate = f"{'at most ' * found.at_least}{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU{price}"
-    return f"First token after {_took(found, found.ttft)}{each}: {rate}"
+    second = ", the second with it" if answer.metrics.mean_tpot_s == 0 else ""
+    if answer.tpot is not None:
+        took = _took(answer, answer.tpot)
+        second = f", then one every {took.removeprefix('at least ')}{' or more' * took.startswith('at least ')}"
+    price = "" if answer.price is None else f", {answer.price:.3g} per million tokens at {answer.gpu_hour:g} a GPU-hour"
+    rate = f"{'at most ' * answer.at_least}{tokens(answer.tokens_per_s)}, {digits(answer.tokens_per_s_gpu, 3)} per GPU{price}"
+    return f"First token after {_took(answer, answer.ttft)}{second}: {rate}"
 
 
-def _unfitted(found: ServingAnswer) -> list[str]:
+def _unfitted(answer: ServingAnswer) -> list[str]:
     """A sentence where the engine's own seconds were fitted to another kind of model; none else."""
-    models = {"dense": "dense model", "experts": "model with experts"}[found.kind]
-    return [] if found.fitted else [f"No {models} was fitted for {found.engine.name}: the intervals are wide."]
+    models = {"dense": "dense model", "experts": "model with experts"}[answer.kind]
+    return [] if answer.fitted else [f"No {models} was fitted for {answer.engine.name}: the intervals are wide."]
 
 
 def _reserved(memory: Memory) -> str:
     """What the engine reserves on a GPU beside weights: activations of its largest step, the runtime, what it leaves free."""
     words = {RUNTIME: "for the runtime", LEFT_FREE: f"({1 - memory.engine.memory_share:.0%}) that {memory.engine.name} leaves free"}
     sizes = {"of activations": memory.activations, **{words[name]: size for name, size in memory.reserved.items()}}
-    *first, last = (f"{format_si(size, 'B', 3)} {what}" for what, size in sizes.items() if size)
+    *first, last = (f"{format_si(size, 'B', 3)} {name}" for name, size in sizes.items() if size)
     return f", {', '.join(first)} and {last}" if first else f" and {last}"
 
 
-def _limited(found: ServingAnswer) -> str:
+def _limited(answer: ServingAnswer) -> str:
     """What most of the time between two tokens goes to, and what is next."""
-    first, *others = found.shares.items()
-    second = f"; {others[0][0]} {percent(others[0][1])}" if others else ""
-    between = "of the time between tokens" if found.tpot is not None else "of the time"
+    first, *later = answer.shares.items()
+    second = f"; {later[0][0]} {percent(later[0][1])}" if later else ""
+    between = "of the time between tokens" if answer.tpot is not None else "of the time"
     return f"Limited by {first[0]}: {percent(first[1])} {between}{second}."
 
 
-def _figures(found: ServingAnswer) -> list[Figure]:
+def _figures(answer: ServingAnswer) -> list[Figure]:
     return [
-        Figure("time to first token", _took(found, found.ttft)),
-        Figure("time per token", "one token only" if found.tpot is None else _took(found, found.tpot)),
-        Figure("throughput", f"{tokens(found.tokens_per_s)}, {digits(found.tokens_per_s_gpu, 3)} per GPU"),
-        Figure("requests that fit", f"{found.workers * found.most_running:,}"),
-        *([] if found.price is None else [Figure("price per million tokens", f"{found.price:.3g}")]),
+        Figure("time to first token", _took(answer, answer.ttft)),
+        Figure("time per token", "one token only" if answer.tpot is None else _took(answer, answer.tpot)),
+        Figure("throughput", f"{tokens(answer.tokens_per_s)}, {digits(answer.tokens_per_s_gpu, 3)} per GPU"),
+        Figure("requests that fit", f"{answer.workers * answer.most_running:,}"),
+        *([] if answer.price is None else [Figure("price per million tokens", f"{answer.price:.3g}")]),
     ]
 
 
-def _notes(found: ServingAnswer) -> list[str]:
-    engine, b = found.engine, found.engine.batching
+def _notes(answer: ServingAnswer) -> list[str]:
+    engine, b = answer.engine, answer.engine.batching
     steps = "prompts and decoding sequences share steps" if b.mixed else "waiting prompts run before decode steps"
     chunks = "long prompts in chunks" if b.chunked else "whole prompts"
     words = [
         f"{engine.name}: {steps}, {chunks}, at most {b.token_budget:,} tokens a step and {b.max_sequences:,} sequences; "
         f"{engine.memory_share:.0%} of the memory.",
-        *([POOLED] if found.pools is not None else []),
-        _simulated(found.metrics),
+        *([POOLED] if answer.pools is not None else []),
+        _simulated(answer.metrics),
         _overhead(engine),
     ]
-    words += guessed(row.prediction for row in found.decode_pass.rows if row.prediction is not None)
-    missing = [row.missing for row in found.decode_pass.rows if row.prediction is None]
+    words += guessed(row.prediction for row in answer.decode_pass.rows if row.prediction is not None)
+    missing = [row.missing for row in answer.decode_pass.rows if row.prediction is None]
     if missing:
         words.append(f"At least: the roof stands for {len(missing)} kernels of which no time is predicted: {missing[0]}.")
     return [*words, *(f"{name}: {source}." for name, source in engine.sources.items())]

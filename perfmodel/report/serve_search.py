@@ -81,18 +81,18 @@ class Searched:
 
     def lines(self, point: Candidate) -> list[str]:
         """Commands that start the engine as in ``point``, where its options are known, and that ask about it again."""
-        engine = next(one for one in self.engines if one.id == point.engine)
+        engine = next(candidate for candidate in self.engines if candidate.id == point.engine)
         model, options = self.models.get(point.formats, self.model), self.options.in_formats(point.formats)
         formats = _formats_beyond_checkpoint(options)
-        known = engine.id in LINES
-        found = unstated(model, engine, self.load, **formats) if known else []
+        has_lines = engine.id in LINES
+        comments = unstated(model, engine, self.load, **formats) if has_lines else []
         if point.prefill is not None:
-            workers = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE)) if known else ()
-            return found + [launch(model, engine, split, point.sequences, self.load, role, **formats) for split, role in workers]
-        if known:
+            workers = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE)) if has_lines else ()
+            return comments + [launch(model, engine, split, point.sequences, self.load, role, **formats) for split, role in workers]
+        if has_lines:
             line = launch(model, engine, point.split, point.users, self.load, **formats)
-            found.append(repeated(line, self.copies(point), point.gpus))
-        return [*found, options.typed(self.device.id, point.engine, point.split, point.users)]
+            comments.append(repeated(line, self.copies(point), point.gpus))
+        return [*comments, options.typed(self.device.id, point.engine, point.split, point.users)]
 
 
 def _formats_beyond_checkpoint(options: ServeQuestion) -> dict[str, str]:
@@ -110,17 +110,18 @@ def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fal
     """The search for ``options``, under those of ``engines`` that run on ``device``; UsageError where none does."""
     from perfmodel.catalog import find_engine, find_model
 
-    models, found = dict[Formats, ModelSpec](), dict[Formats, Search]()
+    models, searches = dict[Formats, ModelSpec](), dict[Formats, Search]()
     load, gpus, targets = options.load(), options.searched_gpus(), Targets(*options.limits())
     presets = [find_engine(name) for name in engines]
-    known = [options.configured(one.on(device)) for one in [one for one in presets if one.runs_on(device)] or presets]
+    configured = [options.configured(engine.on(device)) for engine in [engine for engine in presets if engine.runs_on(device)] or presets]
     for formats in options.searched_formats():
-        one = options.in_formats(formats)
-        model, stored = served_as(find_model(options.name), one.weights_dtype)
+        question = options.in_formats(formats)
+        model, stored = served_as(find_model(options.name), question.weights_dtype)
         options.check_lengths(model)
-        models[formats], like = model, one.base_pass(model, device, Split(), stored)
-        found[formats] = search(model, device, gpus, load, known, like, targets, fallbacks, options.disaggregated, options.concurrency)
-    return Searched(options, models, device, known, merged(found))
+        models[formats], base_pass = model, question.base_pass(model, device, Split(), stored)
+        pools, users = options.disaggregated, options.concurrency
+        searches[formats] = search(model, device, gpus, load, configured, base_pass, targets, fallbacks, pools, users)
+    return Searched(options, models, device, configured, merged(searches))
 
 
 def report(result: Searched, pictures: bool = False) -> Report:
@@ -131,8 +132,8 @@ def report(result: Searched, pictures: bool = False) -> Report:
         fix = alone if result.device.interconnect is None else MORE_GPUS
         raise UsageError(f"{result.model.name} on {result.gpus} x {result.device.name}: {result.result.why}", fix)
     pasted = result.lines(point)
-    shown = [point, *spread([one for one in result.within if one != point], FRONT_ROWS)]
-    rows = [_metrics(one, result) for one in result.within or [point]]
+    points = [point, *spread([other for other in result.within if other != point], FRONT_ROWS)]
+    rows = [_metrics(candidate, result) for candidate in result.within or [point]]
     return Report(
         f"{result.model.name}: the best layout for {result.load.isl:,} + {result.load.osl:,} tokens on "
         f"{'up to ' * (result.options.concurrency is not None)}{f'{result.gpus} x ' * (result.gpus > 1)}{result.device.name}",
@@ -142,31 +143,31 @@ def report(result: Searched, pictures: bool = False) -> Report:
         data(result, point, pasted),
         charts=[picture(result.result, point)] if pictures else [],
         figures=figures(result, point),
-        brief=[as_rows("", [_metrics(one, result) for one in shown], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
+        brief=[as_rows("", [_metrics(candidate, result) for candidate in points], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
     )
 
 
 def data(result: Searched, point: Candidate, pasted: Sequence[str]) -> dict[str, Any]:
     """The object of schema perfmodel.serve/1 of a search."""
-    found, chosen = result.result, as_json(_metrics(point, result))
-    inputs = {"model": result.model.name, "gpus": result.gpus, "engines": [one.id for one in result.engines]}
+    outcome, chosen = result.result, as_json(_metrics(point, result))
+    inputs = {"model": result.model.name, "gpus": result.gpus, "engines": [engine.id for engine in result.engines]}
     inputs |= {name: getattr(result.load, name) for name in ("isl", "osl", "prefix", "draft_tokens", "acceptance")}
     return {
-        **head("serve", {**inputs, **asdict(found.limits), "gpu_hour": result.options.gpu_hour}, result.device),
-        "best": None if found.best is None else chosen,
-        "nearest": None if found.nearest is None else chosen,
-        "at_least": found.at_least,
-        "front": [as_json(_metrics(one, result)) for one in found.front],
-        "searched": dict(found.counts),
+        **head("serve", {**inputs, **asdict(outcome.limits), "gpu_hour": result.options.gpu_hour}, result.device),
+        "best": None if outcome.best is None else chosen,
+        "nearest": None if outcome.nearest is None else chosen,
+        "at_least": outcome.at_least,
+        "front": [as_json(_metrics(candidate, result)) for candidate in outcome.front],
+        "searched": dict(outcome.counts),
         "paste": pasted,
     }
 
 
-def _pasted(lines: Sequence[str], most: int | None = None) -> list[Table]:
+def _pasted(lines: Sequence[str], limit: int | None = None) -> list[Table]:
     """``lines`` as rows to paste, whole ones alone within ``most`` rows."""
     rows = list[list[str]]()
     for line in map(_broken, lines):
-        if most is None or len(rows) + len(line) <= most:
+        if limit is None or len(rows) + len(line) <= limit:
             rows += [[row] for row in line]
     return [Table("", [TO_PASTE], rows)] if rows else []
 
@@ -184,7 +185,7 @@ def repeated(line: str, copies: int, gpus: int) -> str:
 def layout_words(point: Candidate) -> str:
     """The layout in words, with the formats where several are searched; of pools both, with how many workers of each."""
     split = split_words(point.split) or "1 GPU"
-    words = ", ".join(f"{form} {what}" for form, what in zip(point.formats, ("weights", "KV"), strict=True) if form)
+    words = ", ".join(f"{form} {name}" for form, name in zip(point.formats, ("weights", "KV"), strict=True) if form)
     split += f", {words}" if words else ""
     if point.prefill is None:
         return split
@@ -212,34 +213,34 @@ def _metrics(point: Candidate, result: Searched) -> list[Metric]:
 
 def verdict(result: Searched, point: Candidate) -> list[str]:
     """What is best, what its users wait for, and how many were compared."""
-    found, limits, price = result.result, result.result.limits, result.price(point)
+    outcome, limits, price = result.result, result.result.limits, result.price(point)
     bounds = [f"{name} {format_time(value, 3)}" for name, value in limits.given.items()]
     start = f"Best within {' and '.join(bounds)}:" if bounds else "Most per GPU:"
-    start = start if found.best is not None else f"{capital(found.why)}. It is"
+    start = start if outcome.best is not None else f"{capital(outcome.why)}. It is"
     copies = f"{result.copies(point)} copies of " if result.copies(point) > 1 else ""
-    least, most = ("at least ", "at most ") if found.at_least else ("", "")
-    each = f", then one every {format_time(point.tpot_s, 3)}{' or more' * found.at_least}" if point.tpot_s else ""
-    whole = f"; a request takes {format_time(point.request_s, 3)}" if limits.request_s is not None else ""
+    at_least, at_most = ("at least ", "at most ") if outcome.at_least else ("", "")
+    per_token = f", then one every {format_time(point.tpot_s, 3)}{' or more' * outcome.at_least}" if point.tpot_s else ""
+    request = f"; a request takes {format_time(point.request_s, 3)}" if limits.request_s is not None else ""
     costs = "" if price is None else f", {price:.3g} per million tokens at {result.options.gpu_hour:g} a GPU-hour"
-    rate = f"{most}{tokens(point.tokens_per_s_gpu)} per GPU{costs}"
+    rate = f"{at_most}{tokens(point.tokens_per_s_gpu)} per GPU{costs}"
     return [
         f"{start} {point.engine}, {copies}{layout_words(point)}, {counted(result.users(point), 'user')}: {rate}.",
-        f"First token after {least}{format_time(point.ttft_s, 3)}{each}{whole}.",
-        *([_pools_words(found)] if result.options.disaggregated else []),
-        f"{found.configurations:,} configurations, {len(found.front)} Pareto-optimal in tokens/s per GPU and per user.",
+        f"First token after {at_least}{format_time(point.ttft_s, 3)}{per_token}{request}.",
+        *([_pools_words(outcome)] if result.options.disaggregated else []),
+        f"{outcome.configurations:,} configurations, {len(outcome.front)} Pareto-optimal in tokens/s per GPU and per user.",
     ]
 
 
-def _pools_words(found: Search) -> str:
+def _pools_words(outcome: Search) -> str:
     """Whether workers for prefill and decode deliver more than GPUs that do both."""
-    pooled, together = found.pooled, found.together
+    pooled, together = outcome.pooled, outcome.together
     if pooled is None:
         return "Separate prefill and decode workers do not pay: no layout of them fits, keeps up and is within the limits."
-    most = f"their best is {tokens(pooled.tokens_per_s_gpu)} per GPU ({layout_words(pooled)})"
+    best = f"their best is {tokens(pooled.tokens_per_s_gpu)} per GPU ({layout_words(pooled)})"
     if together is None:
-        return f"Only separate prefill and decode workers are within the limits: {most}."
+        return f"Only separate prefill and decode workers are within the limits: {best}."
     pays = "pay" if pooled.tokens_per_s_gpu > together.tokens_per_s_gpu else "do not pay"
-    return f"Separate prefill and decode workers {pays}: {most}, without them {tokens(together.tokens_per_s_gpu)}."
+    return f"Separate prefill and decode workers {pays}: {best}, without them {tokens(together.tokens_per_s_gpu)}."
 
 
 def figures(result: Searched, point: Candidate) -> list[Figure]:
@@ -261,25 +262,26 @@ def _broken(line: str) -> list[str]:
     """
     if "\n" in line:
         return line.split("\n")
-    found = [""]
+    lines = [""]
     for word in line.strip().replace(" --", "\n--").split("\n"):
-        if found[-1] and len(found[-1]) + 1 + len(word) > WIDTH:
-            found[-1] += MORE
-            found.append("")
-        found[-1] += f" {word}" if found[-1] else word
-    return found
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > WIDTH:
+            lines[-1] += MORE
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines
 
 
-def picture(found: Search, chosen: Candidate | None) -> Chart:
+def picture(outcome: Search, chosen: Candidate | None) -> Chart:
     """The front, each point with its layout, those beyond the limits apart, and the limit that lies on an axis as a line."""
-    limits, marks = found.limits, list[Mark]()
-    within, beyond = ([one for one in found.front if limits.hold(one) is holds] for holds in (True, False))
-    series = [Series("Pareto front", sorted((one.tokens_per_s_user, one.tokens_per_s_gpu) for one in found.front))]
-    others = sorted((one.tokens_per_s_user, one.tokens_per_s_gpu) for one in beyond)
-    series += [Series("beyond the limits", others, "markers")] * bool(within and beyond)
-    for one in sorted(found.front, key=lambda one: one != chosen):
-        label = f"{'best: ' * (one == chosen)}{layout_words(one)}, {counted(one.users, 'user')}"
-        marks.append(Mark(one.tokens_per_s_user, label, one.tokens_per_s_gpu, "beyond the limits" if within and one in beyond else ""))
+    limits, marks = outcome.limits, list[Mark]()
+    within, beyond = ([point for point in outcome.front if limits.hold(point) is holds] for holds in (True, False))
+    series = [Series("Pareto front", sorted((point.tokens_per_s_user, point.tokens_per_s_gpu) for point in outcome.front))]
+    outside = sorted((point.tokens_per_s_user, point.tokens_per_s_gpu) for point in beyond)
+    series += [Series("beyond the limits", outside, "markers")] * bool(within and beyond)
+    for point in sorted(outcome.front, key=lambda point: point != chosen):
+        label = f"{'best: ' * (point == chosen)}{layout_words(point)}, {counted(point.users, 'user')}"
+        line = "beyond the limits" if within and point in beyond else ""
+        marks.append(Mark(point.tokens_per_s_user, label, point.tokens_per_s_gpu, line))
     if limits.tpot_s is not None:
         marks.append(Mark(1 / limits.tpot_s, f"tpot {format_time(limits.tpot_s, 3)}"))
     title, across, up = "Tokens per second of a GPU against those of a user", "tokens per second of a user", "tokens per second of a GPU"
@@ -289,12 +291,12 @@ def picture(found: Search, chosen: Candidate | None) -> Chart:
 def _notes(result: Searched) -> list[str]:
     counts, front = result.result.counts, result.result.front
     beyond = len(front) - len(result.within)
-    given = result.options.concurrency is not None
-    idle = not given and any(result.copies(one) * one.gpus < result.gpus for one in front)
+    fixed_users = result.options.concurrency is not None
+    idle = not fixed_users and any(result.copies(point) * point.gpus < result.gpus for point in front)
     return [
         f"Ranked {counts['evaluated']:,} by a closed form and simulated {counts['simulated']:,}"
         f"{f'; {none:,} layouts have no room for a sequence in each group' if (none := counts.get('without room', 0)) else ''}.",
         *["Tokens/s per GPU are of all GPUs, also of those that a layout leaves idle."] * idle,
         *[f"{beyond:,} points of the front are beyond the limits and left out of the table."] * (beyond > 0),
-        "GPUs that the users do not need are not counted." if given else "Replicas of fewer GPUs are repeated to fill all.",
+        "GPUs that the users do not need are not counted." if fixed_users else "Replicas of fewer GPUs are repeated to fill all.",
     ]

@@ -43,11 +43,11 @@ def report(
     ways, runs = [_time(result, w, device) for result in results], [result for result in results if result.row_fits is not False]
     best = runs[-1]
     time, faster = _time(best, w, device, prediction), compared(ways[0].side(), ways[len(runs) - 1].side())
-    columns = {way.name: _metrics(result, w, way) for way, result in zip(ways, results, strict=True)}
-    same = {"pass": "forward", "implementation": None}
+    columns = {variant.name: _metrics(result, w, variant) for variant, result in zip(ways, results, strict=True)}
+    inputs = {"pass": "forward", "implementation": None}
     data = {
         **head("softmax", {"rows": w.rows, "cols": w.columns, "stored": w.stored, "dtype": w.dtype.name}, device),
-        "results": [{"algorithm": name, **same, **as_json(metrics)} for name, metrics in columns.items()],
+        "results": [{"algorithm": name, **inputs, **as_json(metrics)} for name, metrics in columns.items()],
     }
     reasons = [_reasons(w, results, *ways)]
     if prediction is not None:
@@ -122,7 +122,7 @@ def _charts(runs: list[SoftmaxResult], faster: str, time: KernelTime) -> list[Ch
     counted = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in runs)
     return [
         BarChart("Time of each way" + " at its roof" * (time.predicted is None), "s", times, caption=sentence(faster)),
-        traffic_chart([(one.variant.name, one.cost.sram, one.cost.dram) for one in runs], f"Reads of an element: {counted}."),
+        traffic_chart([(run.variant.name, run.cost.sram, run.cost.dram) for run in runs], f"Reads of an element: {counted}."),
     ]
 
 

@@ -101,11 +101,11 @@ def _rough(gain: float) -> str:
     return f"{float(f'{gain:.2g}'):,.12g}"
 
 
-def ends(known: Interval) -> str:
+def ends(interval: Interval) -> str:
     """The interval of a ratio, in the direction of ``way``; says that either may be faster if it contains 1."""
-    if known.low is None or known.high is None:
+    if interval.low is None or interval.high is None:
         return ""
-    low, high = (known.low, known.high) if known.value >= 1 else (1 / known.high, 1 / known.low)
+    low, high = (interval.low, interval.high) if interval.value >= 1 else (1 / interval.high, 1 / interval.low)
     return f" ({times(low)} to {times(high)}{EITHER if low < 1 else ''})"
 
 
@@ -113,11 +113,11 @@ def against(reference: Side, other: Side, at: str = "") -> str:
     """The verdict on ``other``, without a full stop. ``at``: for which of several workloads, such as `` at n 4,096``."""
     if reference.time is None or other.time is None:
         return _at_most(reference, other, at)
-    known = ratio(reference.time, other.time)
+    gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
-    both = " against ".join(f"{format_time(time.value)}{one.whose}" for one, time in ((other, other.time), (reference, reference.time)))
+    texts = " against ".join(f"{format_time(time.value)}{side.whose}" for side, time in ((other, other.time), (reference, reference.time)))
     roofs = f"; ratio of roofs {times(reference.roof_s / other.roof_s)}" if reference.roof_s and other.roof_s else ""
-    return f"{other.name} is {kind} {way(known.value, reference.name)}{at}{ends(known)}: {both}{roofs}"
+    return f"{other.name} is {kind} {way(gain.value, reference.name)}{at}{ends(gain)}: {texts}{roofs}"
 
 
 def compared(reference: Side, other: Side) -> str:
@@ -133,10 +133,10 @@ def compared(reference: Side, other: Side) -> str:
     'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof stands in'
     """
     if reference.time is None or other.time is None:
-        gain_at, most = roof_gain(reference, other)
-        words = f"{other.name} is {way(gain_at, reference.name, most)}"
-        unpredicted = next(one.name for one in (reference, other) if one.time is None)
-        return f"{words}; {unpredicted} is not predicted: its roof stands in" if most else f"by the ratio of roofs {words}; not predicted"
+        gain_at, reach = roof_gain(reference, other)
+        words = f"{other.name} is {way(gain_at, reference.name, reach)}"
+        unpredicted = next(side.name for side in (reference, other) if side.time is None)
+        return f"{words}; {unpredicted} is not predicted: its roof stands in" if reach else f"by the ratio of roofs {words}; not predicted"
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
     within = ends(gain)
@@ -147,12 +147,12 @@ def compared(reference: Side, other: Side) -> str:
 
 def _at_most(reference: Side, other: Side, at: str) -> str:
     """Verdict by roofs only, with the time of the side that has one."""
-    gain, most = roof_gain(reference, other)
-    words = f"{other.name} is {way(gain, reference.name, most)}{at}{' by roofs' * (not most)}"
-    roofs = f"({'roofs' if most else 'ratio of roofs'}: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
-    known = next((f"only {one.name} is {one.kind}, {taken(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
-    left = "; ".join(words for one in (reference, other) if one.time is None for words in one.left_out)
-    return f"{words} {roofs}; {known or 'neither is predicted'}" + (f". Left out: {left}" if left else "")
+    gain, reach = roof_gain(reference, other)
+    words = f"{other.name} is {way(gain, reference.name, reach)}{at}{' by roofs' * (not reach)}"
+    roofs = f"({'roofs' if reach else 'ratio of roofs'}: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
+    one_time = next((f"only {side.name} is {side.kind}, {taken(side.time)}{side.whose}" for side in (other, reference) if side.time), "")
+    left_out = "; ".join(words for side in (reference, other) if side.time is None for words in side.left_out)
+    return f"{words} {roofs}; {one_time or 'neither is predicted'}" + (f". Left out: {left_out}" if left_out else "")
 
 
 def roof_gain(reference: Side, other: Side) -> tuple[float, str]:
@@ -165,14 +165,14 @@ def roof_gain(reference: Side, other: Side) -> tuple[float, str]:
     return 1.0 if abs(gain - 1) <= ROOFS_EVEN else gain, ""
 
 
-def alone(one: Side) -> str:
+def alone(side: Side) -> str:
     """Clause on one side: its time and its roof."""
-    if one.time is None:
-        return f"{one.name} has a roof of {format_time(one.roof_s)} and is not predicted"
-    share = one.roof_s / one.time.value
-    roof = f"{'below' if share > 1 + EVEN else f'{percent(share)} of'} its roof of {format_time(one.roof_s)}"
-    roof = f", {roof}" if one.roof_s else ""
-    return f"{one.name} is {one.kind} at {taken(one.time)}{one.whose}{roof}"
+    if side.time is None:
+        return f"{side.name} has a roof of {format_time(side.roof_s)} and is not predicted"
+    share = side.roof_s / side.time.value
+    roof = f"{'below' if share > 1 + EVEN else f'{percent(share)} of'} its roof of {format_time(side.roof_s)}"
+    roof = f", {roof}" if side.roof_s else ""
+    return f"{side.name} is {side.kind} at {taken(side.time)}{side.whose}{roof}"
 
 
 def ratio_notes(verdict: Iterable[str]) -> list[str]:

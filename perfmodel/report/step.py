@@ -53,7 +53,7 @@ class StepPart:
     @property
     def limit(self) -> str:
         """The resource with the largest term of the roof, if it is busy for ``LATENT`` of the time; else latency."""
-        name, term = max(self.cost.terms.items(), key=lambda one: one[1], default=(LATENCY, 0))
+        name, term = max(self.cost.terms.items(), key=lambda pair: pair[1], default=(LATENCY, 0))
         return name if term >= LATENT * self.seconds else LATENCY
 
 
@@ -97,13 +97,13 @@ def _details(part: StepPart, runs: int) -> dict[str, str]:
     return {"limited by": part.limit} | ({"80 % interval": ends} if ends else {"time": "its roof"})
 
 
-def taken(seconds: float, known: Times | None, least: str = "") -> str:
+def taken(seconds: float, interval: Times | None, prefix: str = "") -> str:
     """A time to three digits with its interval, after ``least``.
 
     >>> taken(0.0137, (0.0137, 0.012, 0.0157)), taken(0.003, None, "at least ")
     ('13.7 ms (12 to 15.7 ms)', 'at least 3 ms')
     """
-    return f"{least}{answer.taken(Interval(seconds) if known is None else Interval(*known))}"
+    return f"{prefix}{answer.taken(Interval(seconds) if interval is None else Interval(*interval))}"
 
 
 def tokens(per_s: float) -> str:
@@ -115,24 +115,24 @@ def tokens(per_s: float) -> str:
     return f"{digits(per_s, 3)} tokens/s"
 
 
-def limit_shares(parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> dict[str, float]:
+def limit_shares(parts: Sequence[StepPart], seconds: float, others: Shares = NONE) -> dict[str, float]:
     """Shares of ``seconds``, the largest first: of kernels by what limits them, and of what passes ``beside`` kernels."""
-    found = dict(beside)
+    shares = dict(others)
     for part in parts:
-        found[part.limit] = found.get(part.limit, 0.0) + part.seconds / seconds
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+        shares[part.limit] = shares.get(part.limit, 0.0) + part.seconds / seconds
+    return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
-def limited(parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> str:
+def limited(parts: Sequence[StepPart], seconds: float, others: Shares = NONE) -> str:
     """The sentence on what limits a step: the resource, the wait or the exchange with the largest share of its time.
 
     It says how much of their roofs kernels reach where the step takes longer than these one after another, without any overlap.
     """
-    name, share = next(iter(limit_shares(parts, seconds, beside).items()), ("", 0.0))
+    name, share = next(iter(limit_shares(parts, seconds, others).items()), ("", 0.0))
     if name in BOUND_WORDS:
-        roofs, own = sum(float(part.cost.roofline_s) for part in parts), sum(part.seconds for part in parts)
+        roofs, busy = sum(float(part.cost.roofline_s) for part in parts), sum(part.seconds for part in parts)
         if seconds > sum(part.cost.no_overlap_s for part in parts):
-            return f"Limited by {BOUND_WORDS[name]} {percent(share)} of the time; kernels reach {percent(roofs / own)} of their roofs."
+            return f"Limited by {BOUND_WORDS[name]} {percent(share)} of the time; kernels reach {percent(roofs / busy)} of their roofs."
         return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time."
     if name == LATENCY:
         return f"Limited by latency: kernels far from every roof take {percent(share)} of the time."
@@ -141,8 +141,8 @@ def limited(parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) ->
 
 def longest(parts: Sequence[StepPart], seconds: float) -> str:
     """Which kernel takes most."""
-    most = max(parts, key=lambda part: part.seconds)
-    return f"Most time goes to {most.name}: {percent(most.seconds / seconds)}."
+    longest = max(parts, key=lambda part: part.seconds)
+    return f"Most time goes to {longest.name}: {percent(longest.seconds / seconds)}."
 
 
 def moved_bytes(op: Op, cost: Estimate, count: Number) -> Number:
@@ -150,12 +150,12 @@ def moved_bytes(op: Op, cost: Estimate, count: Number) -> Number:
     return op.kernel.bytes(READ) * count if op.group == COLLECTIVE else cost.dram.total
 
 
-def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float, beside: Shares = NONE) -> list[Meter]:
+def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float, others: Shares = NONE) -> list[Meter]:
     """How busy each resource is in a step of ``seconds``, and the shares ``beside``; the one that takes most of the time limits."""
-    first = next(iter(limit_shares(parts, seconds, beside)), "")
+    first = next(iter(limit_shares(parts, seconds, others)), "")
     name = RESOURCES[first][0] if first in RESOURCES else first
-    found = [*meters(cost.terms, amounts_of(cost), seconds), *(Meter(what, share, "of the time") for what, share in beside.items())]
-    return [replace(meter, limits=meter.name == name) for meter in found if meter.share >= LEAST_METER]
+    meter_list = [*meters(cost.terms, amounts_of(cost), seconds), *(Meter(name, share, "of the time") for name, share in others.items())]
+    return [replace(meter, limits=meter.name == name) for meter in meter_list if meter.share >= LEAST_METER]
 
 
 # Rows by share
@@ -170,7 +170,7 @@ def by_share(entries: Sequence[Metrics], columns: Sequence[str]) -> Table:
 
 
 def _value(entry: Metrics, name: str) -> Any:
-    return next((one.value for one in entry if (one.key or one.label) == name), None) or 0
+    return next((metric.value for metric in entry if (metric.key or metric.label) == name), None) or 0
 
 
 def _summed(entries: Sequence[Metrics]) -> Metrics:
@@ -194,12 +194,12 @@ def _summed(entries: Sequence[Metrics]) -> Metrics:
 
 def time_bars(parts: Sequence[StepPart], title: str = "Time by op") -> BarChart:
     """A bar per part, the longest first: its lower bound, and what it takes beyond."""
-    listed = sorted(((part.name, float(part.cost.lower_s), part.seconds) for part in parts), key=lambda one: -one[2])
+    listed = sorted(((part.name, float(part.cost.lower_s), part.seconds) for part in parts), key=lambda row: -row[2])
     if len(listed) > MOST_BARS:
-        rest = listed[MOST_BARS - 1 :]
-        others = (f"{len(rest)} others", sum(lower for _, lower, _ in rest), sum(seconds for *_, seconds in rest))
-        listed = [*listed[: MOST_BARS - 1], others]
-    bars = [Bar(name, [("lower bound", min(lower, whole)), ("beyond it", max(whole - lower, 0.0))]) for name, lower, whole in listed]
+        remaining = listed[MOST_BARS - 1 :]
+        other_parts = (f"{len(remaining)} others", sum(lower for _, lower, _ in remaining), sum(seconds for *_, seconds in remaining))
+        listed = [*listed[: MOST_BARS - 1], other_parts]
+    bars = [Bar(name, [("lower bound", min(lower, total_s)), ("beyond it", max(total_s - lower, 0.0))]) for name, lower, total_s in listed]
     return BarChart(title, "s", bars)
 
 
@@ -207,9 +207,9 @@ def op_point(number: int, part: StepPart, count: Number, device: Device, dtype: 
     """All ``count`` runs of ``part`` as a point. ``kernel``: whose time it is, or why there is none."""
     from perfmodel.report.roofline_chart import point
 
-    made = point(number, part.name, part.cost, device, dtype.name, dtype.matmul_unit, group=group)
-    note = "; ".join(filter(None, [f"{int(count)} runs" if count != 1 else "", made.note, kernel]))
-    return replace(made, predicted=None if part.times is None else Interval(*map(float, part.times)), note=note)
+    drawn = point(number, part.name, part.cost, device, dtype.name, dtype.matmul_unit, group=group)
+    note = "; ".join(filter(None, [f"{int(count)} runs" if count != 1 else "", drawn.note, kernel]))
+    return replace(drawn, predicted=None if part.times is None else Interval(*map(float, part.times)), note=note)
 
 
 def op_roofline(parts: Sequence[StepPart], device: Device, dtype: Dtype) -> list[Chart]:

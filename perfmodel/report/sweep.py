@@ -40,7 +40,7 @@ WIN_LABELS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere"
 def report(result: SweepResult, written: str = "", pictures: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
     grid, shares = result.grid, result.summary.shares
-    wins_by_axis = [row for other, axes in shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
+    wins_by_axis = [row for other, axes in shares.items() for axis, share in axes.items() for row in _along(other, axis, share)]
     axes = ", ".join(f"{len(values):,} x {words(name)}" for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1)
     return Report(
         f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({axes})' if axes else ''}",
@@ -58,13 +58,13 @@ def report(result: SweepResult, written: str = "", pictures: bool = False) -> Re
 def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[str, Any]:
     """The object of schema perfmodel.sweep/1; ``rows`` is null if there are too many."""
     workload, counts, summary = result.grid.workload, result.counts, result.summary
-    meanings = {one.name: one.meaning for one in workload.inputs} | {one.name: one.meaning for one in workload.columns}
+    meanings = {item.name: item.meaning for item in workload.inputs} | {item.name: item.meaning for item in workload.columns}
     best, pareto = result.best, result.pareto
     searched = {"maximize" if best.most else "minimize": {"column": best.column, "rows": best.rows}} if best else {}
     return {
         **head("sweep", result.grid.study.as_json()),
         "devices": list(map(str, result.grid.choices.get("hardware", ()))),
-        "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings[one.source]} for one in result.grid.fields],
+        "columns": [{"name": field.name, "unit": field.unit, "meaning": meanings[field.source]} for field in result.grid.fields],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": summary.objective, "groups": list(summary.best.values())},
         "comparison": _comparison(result, wins_by_axis) if summary.compared else None,
@@ -77,7 +77,7 @@ def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[
 def _comparison(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[str, Any]:
     summary = result.summary
     wins, predicted = (
-        {other: {"wins": wins, "of": of} for other, (wins, of) in found.items()} for found in (summary.compared, summary.predicted)
+        {other: {"wins": wins, "of": of} for other, (wins, of) in pairs.items()} for pairs in (summary.compared, summary.predicted)
     )
     names = {"reference": str(summary.reference), "column": summary.objective}
     return {**names, "wins": wins, "predicted": predicted, "along": list(map(as_json, wins_by_axis))}
@@ -92,28 +92,28 @@ def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
     Axis of numbers: ``always_at`` and ``never_at`` are all such ranges, ``always`` and ``never`` those at an end of the axis, or None.
     Axis of words: ``always`` and ``never`` are lists of words.
     """
-    known = shares.of > 0
-    if known.sum() < 2:
+    present = shares.of > 0
+    if present.sum() < 2:
         return
-    values, share = shares.values[known], shares.wins[known] / shares.of[known]
-    least, most = float(share.min()), float(share.max())
-    if least == most:
+    values, share = shares.values[present], shares.wins[present] / shares.of[present]
+    low, high = float(share.min()), float(share.max())
+    if low == high:
         return
     numbers = values.dtype.kind not in "US"
     order = values.argsort() if numbers else slice(None)
     values, share = values[order], share[order]
     ranges = [_ranges(values, share == end) if numbers else [] for end in (0, 1)]
-    ends = [_end(found, values) if numbers else values[share == end].tolist() for end, found in enumerate(ranges)]
-    named = [_listed(found or end) for found, end in zip(ranges, ends, strict=True)]
+    ends = [_end(places, values) if numbers else values[share == end].tolist() for end, places in enumerate(ranges)]
+    named = [_listed(places or end) for places, end in zip(ranges, ends, strict=True)]
     yield [
         Metric("name", other, unit="text"),
         Metric("axis", axis, unit="text"),
         *(Metric(key, end) for key, end in zip(("never", "always"), ends, strict=True)),
-        *(Metric(key, found) for key, found in zip(("never_at", "always_at"), ranges, strict=True)),
-        Metric("least_share", least),
-        Metric("most_share", most),
+        *(Metric(key, places) for key, places in zip(("never_at", "always_at"), ranges, strict=True)),
+        Metric("least_share", low),
+        Metric("most_share", high),
         *(Metric("", words, key) for key, words in zip(("nowhere", "everywhere"), named, strict=True)),
-        Metric("", f"{least:.0%} to {most:.0%}", "share"),
+        Metric("", f"{low:.0%} to {high:.0%}", "share"),
     ]
 
 
@@ -125,8 +125,8 @@ def _ranges(values: Any, holds: Any) -> list[AxisRange]:
 
 def _end(ranges: Sequence[AxisRange], values: Any) -> AxisRange | None:
     """The range at an end of the axis; the longer of two; None if there is none."""
-    at_ends = [one for one in ranges if one[0] == values[0] or one[1] == values[-1]]
-    return max(at_ends, key=lambda one: ((one[0] <= values) & (values <= one[1])).sum(), default=None)
+    at_ends = [places for places in ranges if places[0] == values[0] or places[1] == values[-1]]
+    return max(at_ends, key=lambda places: ((places[0] <= values) & (values <= places[1])).sum(), default=None)
 
 
 def _plain(value: Any) -> int | float:
@@ -137,11 +137,11 @@ def _listed(ranges: Any) -> str:
     """Words or ranges as text: the first few, then how many more there are and how far they reach."""
     if not ranges:
         return "-"
-    named = [one if isinstance(one, str) else f"{one[0]:,}" if one[0] == one[1] else f"{one[0]:,} to {one[1]:,}" for one in ranges]
+    named = [item if isinstance(item, str) else f"{item[0]:,}" if item[0] == item[1] else f"{item[0]:,} to {item[1]:,}" for item in ranges]
     if len(named) <= SHOWN_WORDS:
         return ", ".join(named)
-    more = f"{len(named) - SHOWN_WORDS} more"
-    return f"{', '.join(named[:SHOWN_WORDS])} and {more}" + ("" if isinstance(ranges[-1], str) else f" up to {ranges[-1][1]:,}")
+    remaining = f"{len(named) - SHOWN_WORDS} more"
+    return f"{', '.join(named[:SHOWN_WORDS])} and {remaining}" + ("" if isinstance(ranges[-1], str) else f" up to {ranges[-1][1]:,}")
 
 
 # Headline
@@ -163,7 +163,7 @@ def _headline(result: SweepResult) -> list[str]:
         return ["No row is left."]
     room = {None: "", 0: "; it does NOT FIT the memory", 1: ", fits the memory"}[rows[0].get(FITS)]
     values = [(name, rows[0][name]) for name in _swept(result) if name in rows[0]]
-    named = [f"{words(name)} {cell(name, one, result)}" if not isinstance(one, (str, bool)) else _word(name, one) for name, one in values]
+    named = [_word(name, at) if isinstance(at, (str, bool)) else f"{words(name)} {cell(name, at, result)}" for name, at in values]
     at = f" at {', '.join(named)}" if named else ""
     first = f"{capital(best.word)} {words(column)}: {cell(column, rows[0][column], result)}{at}{room}."
     if result.pareto is not None:
@@ -179,8 +179,8 @@ def _ranked(result: SweepResult) -> list[dict[str, Any]]:
 
 def _swept(result: SweepResult) -> list[str]:
     """Inputs of several values, as rows name them."""
-    every = {**result.grid.choices, **result.grid.numbers}
-    return [one.name for one in result.grid.fields if len(every.get(one.source, ())) > 1]
+    axes = {**result.grid.choices, **result.grid.numbers}
+    return [field.name for field in result.grid.fields if len(axes.get(field.source, ())) > 1]
 
 
 def _word(name: str, value: str | bool) -> str:
@@ -191,22 +191,22 @@ def _word(name: str, value: str | bool) -> str:
 def _faster(result: SweepResult) -> list[str]:
     """Who is faster than the reference by prediction, else has less of the objective, in which share of configurations."""
     summary = result.summary
-    known = {other: pair for other, pair in summary.predicted.items() if pair[1]}
-    what = "Faster by prediction" if known else "Lower roof" if summary.objective == ROOF else f"Less {words(summary.objective)}"
-    known = known or {other: pair for other, pair in summary.compared.items() if pair[1]}
-    named = [f"{other} in {_share(wins, of, 0)}" for other, (wins, of) in known.items()]
-    rows = [row for other, axes in summary.shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
-    if len(named) == len(rows) == 1 and (what != "Faster by prediction" or summary.objective == PREDICTED):
-        shown = {one.label or one.key: one.value for one in rows[0]}
-        where = f", {shown['axis']} {shown['everywhere']}" if shown["everywhere"] else ""
-        return [f"{what} than {summary.reference}: {named[0]} of the configurations{where}."]
-    return [f"{what} than {summary.reference}: {', '.join(named)} of the configurations."] if named else []
+    predicted = {other: pair for other, pair in summary.predicted.items() if pair[1]}
+    phrase = "Faster by prediction" if predicted else "Lower roof" if summary.objective == ROOF else f"Less {words(summary.objective)}"
+    predicted = predicted or {other: pair for other, pair in summary.compared.items() if pair[1]}
+    named = [f"{other} in {_share(wins, of, 0)}" for other, (wins, of) in predicted.items()]
+    rows = [row for other, axes in summary.shares.items() for axis, share in axes.items() for row in _along(other, axis, share)]
+    if len(named) == len(rows) == 1 and (phrase != "Faster by prediction" or summary.objective == PREDICTED):
+        by_label = {metric.label or metric.key: metric.value for metric in rows[0]}
+        where = f", {by_label['axis']} {by_label['everywhere']}" if by_label["everywhere"] else ""
+        return [f"{phrase} than {summary.reference}: {named[0]} of the configurations{where}."]
+    return [f"{phrase} than {summary.reference}: {', '.join(named)} of the configurations."] if named else []
 
 
 def _share(wins: int, of: int, decimals: int) -> str:
     """A share in percent, so that some are never none or all."""
-    least = 10.0 ** -(decimals + 2)
-    return "all" if wins == of else "none" if not wins else f"{min(max(wins / of, least), 1 - least):.{decimals}%}"
+    smallest = 10.0 ** -(decimals + 2)
+    return "all" if wins == of else "none" if not wins else f"{min(max(wins / of, smallest), 1 - smallest):.{decimals}%}"
 
 
 def _counts(result: SweepResult) -> str:
@@ -222,22 +222,22 @@ def _counts(result: SweepResult) -> str:
 def _kernels(result: SweepResult) -> str:
     """Sentence: predicted times of several devices may be of different kernels; empty where one is given."""
     choices = result.grid.choices
-    given = choices.get("implementation", (None,)) != (None,)
-    if PREDICTED not in result.grid.columns or len(choices.get("hardware", ())) < 2 or given:
+    named = choices.get("implementation", (None,)) != (None,)
+    if PREDICTED not in result.grid.columns or len(choices.get("hardware", ())) < 2 or named:
         return ""
     return f"Devices may be predicted for different kernels{': take one with --implementation' * ('implementation' in choices)}."
 
 
 def _compared(result: SweepResult) -> list[str]:
     """For each alternative to the reference: in how many configurations it is better."""
-    summary, found = result.summary, []
+    summary, sentences = result.summary, []
     roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
     for other, pair in summary.compared.items():
         predicted, has = "is predicted to take less time", f"has less {words(summary.objective)}"
-        for what, (wins, of), more in ((predicted, summary.predicted.get(other, (0, 0)), ""), (has, pair, roofs)):
+        for phrase, (wins, of), note in ((predicted, summary.predicted.get(other, (0, 0)), ""), (has, pair, roofs)):
             share = f"{_share(wins, of, 1)} of {of:,}"
-            found += [f"{other} {what} than {summary.reference} in {share} configurations{more}."] * (of > 0)
-    return found
+            sentences += [f"{other} {phrase} than {summary.reference} in {share} configurations{note}."] * (of > 0)
+    return sentences
 
 
 def _figures(result: SweepResult) -> list[Figure]:
@@ -246,10 +246,10 @@ def _figures(result: SweepResult) -> list[Figure]:
     values = [row[column] for row in result.rows or result.summary.best.values() if row.get(column) is not None]
     ends = (("least", min(values)), ("most", max(values))) if values else ()
     fitting = [row[FITS] for row in result.rows or () if row.get(FITS) is not None]
-    found = [Figure("rows", f"{result.counts.rows:,}")]
-    found += [Figure(f"{word} {words(column)}", cell(column, end, result)) for word, end in ends]
-    found += [Figure("fit the memory", f"{sum(fitting):,.0f} of {len(fitting):,}")] if fitting else []
-    return [*found, *([Figure("on the Pareto front", f"{len(result.pareto.rows):,}")] if result.pareto else [])]
+    figures = [Figure("rows", f"{result.counts.rows:,}")]
+    figures += [Figure(f"{word} {words(column)}", cell(column, end, result)) for word, end in ends]
+    figures += [Figure("fit the memory", f"{sum(fitting):,.0f} of {len(fitting):,}")] if fitting else []
+    return [*figures, *([Figure("on the Pareto front", f"{len(result.pareto.rows):,}")] if result.pareto else [])]
 
 
 def _brief(result: SweepResult) -> list[Table]:
@@ -277,8 +277,8 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
     if result.rows and len(result.rows) <= SHOWN_ROWS:
         tables.append(rows_table("rows", result.rows, result))
     if len(summary.best) > 1:
-        more = f", {SHOWN_GROUPS} of {len(summary.best):,} groups" if len(summary.best) > SHOWN_GROUPS else ""
-        title = f"least {words(summary.objective)} by {', '.join(summary.swept)}{more}"
+        note = f", {SHOWN_GROUPS} of {len(summary.best):,} groups" if len(summary.best) > SHOWN_GROUPS else ""
+        title = f"least {words(summary.objective)} by {', '.join(summary.swept)}{note}"
         tables.append(rows_table(title, _ranked(result)[:SHOWN_GROUPS], result))
     if wins_by_axis:
         tables.append(as_rows(f"where less {words(summary.objective)} than {summary.reference}", wins_by_axis, labels=WIN_LABELS))
@@ -287,9 +287,9 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
         tables.append(rows_table(title, result.best.rows, result))
     if result.pareto is not None:
         rows, first, second = result.pareto.rows, result.pareto.first, result.pareto.second
-        more = f", {SHOWN_ROWS} of {len(rows):,}" if len(rows) > SHOWN_ROWS else ""
+        note = f", {SHOWN_ROWS} of {len(rows):,}" if len(rows) > SHOWN_ROWS else ""
         less = [("less", "no more") if sign > 0 else ("more", "no less") for sign in result.pareto.signs]
-        title = f"Pareto front: no row has {less[0][0]} {words(first)} and {less[1][1]} {words(second)}{more}"
+        title = f"Pareto front: no row has {less[0][0]} {words(first)} and {less[1][1]} {words(second)}{note}"
         tables.append(rows_table(title, spread(rows, SHOWN_ROWS), result))
     return tables
 
@@ -316,27 +316,27 @@ def spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult, names: Sequence[str] | None = None) -> Table:
     """``rows`` as text; ``names``: of the columns, by default all."""
-    known = {one.name: one for one in result.grid.fields if rows and one.name in rows[0]}
-    fields = [known[name] for name in (known if names is None else names) if name in known]
-    cells = [[cell(one.name, row[one.name], result) for one in fields] for row in rows]
-    return Table(title, [words(one.name) for one in fields], cells, "".join("l" if one.kind == WORD else "r" for one in fields))
+    by_name = {field.name: field for field in result.grid.fields if rows and field.name in rows[0]}
+    fields = [by_name[name] for name in (by_name if names is None else names) if name in by_name]
+    cells = [[cell(field.name, row[field.name], result) for field in fields] for row in rows]
+    return Table(title, [words(field.name) for field in fields], cells, "".join("l" if field.kind == WORD else "r" for field in fields))
 
 
 def cell(name: str, value: Any, result: SweepResult) -> str:
     """A value of the column ``name`` with its unit."""
-    one = next(one for one in result.grid.fields if one.name == name)
+    field = next(candidate for candidate in result.grid.fields if candidate.name == name)
     if value is None:
         return "-"
     if name == FITS:
         return "yes" if value else "NO"
     if isinstance(value, (bool, str)):
         return str(value)
-    if one.unit == "s":
+    if field.unit == "s":
         return format_time(value)
-    if one.unit in ("B", "FLOP", "OP"):
-        return format_si(value, one.unit)
-    whole = one.kind == WHOLE or float(value).is_integer() or abs(value) >= 1000
-    return format_count(round(value)) if whole else digits(value, 4)
+    if field.unit in ("B", "FLOP", "OP"):
+        return format_si(value, field.unit)
+    exact = field.kind == WHOLE or float(value).is_integer() or abs(value) >= 1000
+    return format_count(round(value)) if exact else digits(value, 4)
 
 
 # Charts
@@ -344,22 +344,22 @@ def cell(name: str, value: Any, result: SweepResult) -> str:
 
 def _charts(result: SweepResult) -> list[Chart]:
     """The front first where one was asked for; lines where an axis of numbers has several values, else bars of the best rows."""
-    found: list[Chart] = [chart for chart in (_front(result), _lines(result)) if chart is not None]
-    return found or _bars(result)
+    charts: list[Chart] = [chart for chart in (_front(result), _lines(result)) if chart is not None]
+    return charts or _bars(result)
 
 
 def _unit(result: SweepResult, name: str) -> str:
-    unit = next(one.unit for one in result.grid.fields if one.name == name)
+    unit = next(field.unit for field in result.grid.fields if field.name == name)
     return unit if unit in UNITS else "count"
 
 
 def _better(result: SweepResult, name: str) -> int:
-    return next((one.better for one in result.grid.workload.columns if one.name == name), -1) or -1
+    return next((entry.better for entry in result.grid.workload.columns if entry.name == name), -1) or -1
 
 
 def _lines(result: SweepResult) -> LineChart | None:
     """A line per combination of words; at each value the best row of the other axes."""
-    counts = {one.name: len(result.grid.numbers[one.source]) for one in result.grid.fields if one.source in result.grid.numbers}
+    counts = {field.name: len(result.grid.numbers[field.source]) for field in result.grid.fields if field.source in result.grid.numbers}
     axis, column = max(counts, key=lambda name: counts[name], default=""), _column(result)
     if result.rows is None or counts.get(axis, 0) < 2:
         return None
@@ -369,28 +369,28 @@ def _lines(result: SweepResult) -> LineChart | None:
     series = [Series(name, [(x, row[column]) for x, row in sorted(best[name].items())], group=name) for name in named]
     unfit = sorted((x, row[column]) for name in named for x, row in best[name].items() if row.get(FITS) == 0)
     series += [Series(NO_ROOM, unfit, "markers")] if unfit else []
-    others = [name for name, count in counts.items() if count > 1 and name != axis]
-    notes = [f"At each {axis} the best over {' and '.join(others)}."] * bool(others)
+    other_axes = [name for name, count in counts.items() if count > 1 and name != axis]
+    notes = [f"At each {axis} the best over {' and '.join(other_axes)}."] * bool(other_axes)
     notes += [f"{len(named)} of {len(best)} lines: the best at the largest {axis}."] * (len(best) > len(named))
     title = capital(f"{words(column)} over {words(axis)}")
-    made = LineChart(title, words(axis), words(column), series, "count", _unit(result, column), caption=" ".join(notes))
-    return made if any(one.points for one in series) else None
+    chart = LineChart(title, words(axis), words(column), series, "count", _unit(result, column), caption=" ".join(notes))
+    return chart if any(line.points for line in series) else None
 
 
 def _best_along(result: SweepResult, axis: str, column: str) -> dict[str, dict[float, Row]]:
     """The best row at each value of the axis, for each line of the chart."""
-    sign, found = -_better(result, column), dict[str, dict[float, Row]]()
+    sign, lines = -_better(result, column), dict[str, dict[float, Row]]()
     for row in result.rows or []:
         if (row.get(column) or 0) > 0 and row[axis] > 0:
-            line = found.setdefault(_name(row, result), {})
-            known = line.setdefault(row[axis], row)
-            line[row[axis]] = min(known, row, key=lambda one: (one.get(FITS) == 0, sign * one[column]))  # what fits comes first
-    return found
+            line = lines.setdefault(_name(row, result), {})
+            best = line.setdefault(row[axis], row)
+            line[row[axis]] = min(best, row, key=lambda row: (row.get(FITS) == 0, sign * row[column]))  # what fits comes first
+    return lines
 
 
 def _name(row: Row, result: SweepResult) -> str:
     """Name of a row: its values of the choices that have several."""
-    named = [_word(name, one) if isinstance(one := row[name], bool) else str(one) for name in result.summary.swept if name in row]
+    named = [_word(name, value) if isinstance(value := row[name], bool) else str(value) for name in result.summary.swept if name in row]
     return ", ".join(named) or result.grid.workload.name
 
 
@@ -406,7 +406,8 @@ def _front(result: SweepResult) -> LineChart | None:
     fit, unfit = ([row for row in rows[::step] if (row.get(FITS) == 0) is wrong] for wrong in (False, True))
     front = sorted((row[x], row[y]) for row in pareto.rows if row[x] > 0 and row[y] > 0)
     series = [Series("Pareto front", front, group="front")]
-    series += [Series(name, sorted((row[x], row[y]) for row in own), "markers") for name, own in (("rows", fit), (NO_ROOM, unfit)) if own]
+    groups = (("rows", fit), (NO_ROOM, unfit))
+    series += [Series(name, sorted((row[x], row[y]) for row in group), "markers") for name, group in groups if group]
     title = f"Pareto front: {words(y)} against {words(x)}"
     return LineChart(title, words(x), words(y), series, _unit(result, x), _unit(result, y)) if front else None
 
@@ -415,18 +416,18 @@ def _bars(result: SweepResult) -> list[Chart]:
     """The best row of each combination of words."""
     column = _column(result)
     rows: Sequence[Row] = result.best.rows if result.best else list(result.summary.best.values()) or result.rows or []
-    known = sorted((row for row in rows if row.get(column)), key=lambda row: -_better(result, column) * row[column])[:BARS]
-    bars = [Bar(f"{_name(row, result)}{f', {NO_ROOM}' * (row.get(FITS) == 0)}", [(column, row[column])]) for row in known]
+    ranked = sorted((row for row in rows if row.get(column)), key=lambda row: -_better(result, column) * row[column])[:BARS]
+    bars = [Bar(f"{_name(row, result)}{f', {NO_ROOM}' * (row.get(FITS) == 0)}", [(column, row[column])]) for row in ranked]
     return [BarChart(f"{capital(words(column))}, the best rows", _unit(result, column), bars)] if bars else []
 
 
 def _notes(result: SweepResult) -> list[str]:
-    shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
-    unfit = any(row.get(FITS) == 0 for row in shown)
+    sample = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
+    unfit = any(row.get(FITS) == 0 for row in sample)
     notes = ["fits NO: times are those of a GPU with more memory. Only rows that fit: --where 'fits == 1'."] * unfit
     reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
     notes += [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
     if len(reasons) > SHOWN_REASONS:
-        rest = sum(number for _, number in reasons[SHOWN_REASONS:])
-        notes.append(f"Without an answer: {rest:,} rows for {len(reasons) - SHOWN_REASONS} other reasons, all in the JSON.")
+        remaining = sum(number for _, number in reasons[SHOWN_REASONS:])
+        notes.append(f"Without an answer: {remaining:,} rows for {len(reasons) - SHOWN_REASONS} other reasons, all in the JSON.")
     return notes

@@ -50,10 +50,10 @@ class WorkloadAnswer:
         return max(self.parts, key=lambda part: part.share or 0, default=None)
 
 
-def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
+def seconds(answer: WorkloadAnswer, basis: str = PREDICTED) -> float:
     """Seconds predicted, else, or with the ``basis`` ROOF, at the roof; 0 where that is unknown."""
-    known = one.point.predicted if basis == PREDICTED else None
-    return known.value if known else one.point.roofline_s or 0.0
+    predicted = answer.point.predicted if basis == PREDICTED else None
+    return predicted.value if predicted else answer.point.roofline_s or 0.0
 
 
 @dataclass(slots=True)
@@ -74,12 +74,12 @@ class SweptSeries:
     @property
     def runs(self) -> list[int]:
         """Values at which it fits the memory, as far as that is known; where it never does, all of them."""
-        return [value for value, one in self.answers.items() if one.fits is not False] or list(self.answers)
+        return [value for value, answer in self.answers.items() if answer.fits is not False] or list(self.answers)
 
     @property
     def predicted(self) -> bool:
         """Whether every value is predicted."""
-        return all(one.point.predicted for one in self.answers.values())
+        return all(answer.point.predicted for answer in self.answers.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Pairwise:
     @property
     def values(self) -> list[int]:
         """Values at which both can run; where there are none, those that both have."""
-        known = [value for value in self.first.answers if value in self.other.answers]
-        return [value for value in known if value in self.first.runs and value in self.other.runs] or known
+        common = [value for value in self.first.answers if value in self.other.answers]
+        return [value for value in common if value in self.first.runs and value in self.other.runs] or common
 
     @property
     def cut(self) -> bool:
@@ -119,19 +119,19 @@ class Pairwise:
     @cached_property
     def turns(self) -> list[SpeedCrossover]:
         """Where the order turns, by bisection between the values."""
-        found = []
-        leads = {value: self._leads({one.name: one.answers[value] for one in (self.first, self.other)}) for value in self.values}
+        turns = []
+        leads = {value: self._leads({series.name: series.answers[value] for series in (self.first, self.other)}) for value in self.values}
         for low, high in pairwise(self.values):
             if leads[low] != leads[high]:
                 at = self._first(low, high, leads[high])
-                found.append(SpeedCrossover(at, min(self._times(self.again(at))), leads[high]))
-        return found
+                turns.append(SpeedCrossover(at, min(self._times(self.again(at))), leads[high]))
+        return turns
 
-    def _times(self, both: dict[str, WorkloadAnswer]) -> tuple[float, float]:
-        return seconds(both[self.first.name], self.basis), seconds(both[self.other.name], self.basis)
+    def _times(self, pair: dict[str, WorkloadAnswer]) -> tuple[float, float]:
+        return seconds(pair[self.first.name], self.basis), seconds(pair[self.other.name], self.basis)
 
-    def _leads(self, both: dict[str, WorkloadAnswer]) -> bool:
-        first, other = self._times(both)
+    def _leads(self, pair: dict[str, WorkloadAnswer]) -> bool:
+        first, other = self._times(pair)
         return other < first
 
     def _first(self, low: int, high: int, rises: bool) -> int:
@@ -147,7 +147,8 @@ class Pairwise:
 
     def _against(self, value: int, where: str) -> str:
         sides = ((swept.name, swept.answers[value]) for swept in (self.first, self.other))
-        first, other = (Side(name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out) for name, one in sides)
+        points = ((name, answer.point, answer.left_out) for name, answer in sides)
+        first, other = (Side(name, float(at.roofline_s or 0.0), at.predicted, left_out=left_out) for name, at, left_out in points)
         return against(first, other, f" at {self.over} {where}")
 
     def sentence(self) -> str:
@@ -179,16 +180,16 @@ class Pairwise:
 
     def _doubtful(self, value: int) -> bool:
         """Whether the interval of the gain at ``value`` says that either may be faster."""
-        known = self.gain(value)
-        return known is not None and EITHER in ends(known)
+        gain = self.gain(value)
+        return gain is not None and EITHER in ends(gain)
 
     def gains(self) -> dict[int, float]:
         """How many times faster the other one is, by value."""
-        found = {}
+        gains = {}
         for value in self.values:
-            first, other = self._times({one.name: one.answers[value] for one in (self.first, self.other)})
-            found[value] = first / other
-        return found
+            first, other = self._times({series.name: series.answers[value] for series in (self.first, self.other)})
+            gains[value] = first / other
+        return gains
 
     def settled(self) -> dict[int, float]:
         """The gains from the value on from which none is under half the largest, of losses alike; all where that is the last alone."""
@@ -200,32 +201,32 @@ class Pairwise:
 
     def sensitivity(self) -> list[str]:
         """Sentences on what would change the answer: other sizes, the error of the prediction, a missing one, more memory."""
-        gains, found, name = self.gains(), list[str](), self.other.spoken
+        gains, sentences, name = self.gains(), list[str](), self.other.spoken
         small, doubtful = min(gains), list(filter(self._doubtful, gains))
         if small not in self.settled() and not self.turns:
-            found.append(f"Small sizes: at {size(self.over, small)} {name} is {self._based}{way(gains[small])}.")
+            sentences.append(f"Small sizes: at {size(self.over, small)} {name} is {self._based}{way(gains[small])}.")
         if doubtful:
-            found.append(f"The error of the prediction: at {size(self.over, doubtful[-1])} either may be faster.")
-        found += [f"A prediction: {one.spoken} has a roof alone." for one in (self.first, self.other) if not one.predicted]
+            sentences.append(f"The error of the prediction: at {size(self.over, doubtful[-1])} either may be faster.")
+        sentences += [f"A prediction: {series.spoken} has a roof alone." for series in (self.first, self.other) if not series.predicted]
         if (unfit := self.unfit()) is not None:
             series, value = unfit
             needs = text(float(series.answers[value].memory or 0), "B")
-            found.append(f"More memory, or a smaller batch: {series.spoken} needs {needs} at {size(self.over, value)}.")
-        return found
+            sentences.append(f"More memory, or a smaller batch: {series.spoken} needs {needs} at {size(self.over, value)}.")
+        return sentences
 
     def unfit(self) -> tuple[SweptSeries, int] | None:
         """Which one stops fitting the memory, at which value; None if both fit."""
-        every = ((value, one) for one in (self.first, self.other) for value, known in one.answers.items() if known.fits is False)
-        found = min(every, key=lambda pair: pair[0], default=None)
-        return None if found is None else (found[1], found[0])
+        unfit = ((value, series) for series in (self.first, self.other) for value, answer in series.answers.items() if answer.fits is False)
+        first = min(unfit, key=lambda pair: pair[0], default=None)
+        return None if first is None else (first[1], first[0])
 
     def _unfit(self) -> str:
-        found = self.unfit()
-        return "" if found is None else f"; {found[0].spoken} stops fitting the memory at {size(self.over, found[1])}"
+        unfit = self.unfit()
+        return "" if unfit is None else f"; {unfit[0].spoken} stops fitting the memory at {size(self.over, unfit[1])}"
 
     def gain(self, value: int) -> Interval | None:
         """How many times faster the other one is at ``value``, with its interval; None where one is not predicted."""
-        first, other = (one.answers[value].point.predicted for one in (self.first, self.other))
+        first, other = (series.answers[value].point.predicted for series in (self.first, self.other))
         return ratio(first, other) if first and other else None
 
 
@@ -252,30 +253,31 @@ def alone(swept: SweptSeries, over: str) -> str:
     return f"{swept.name} takes {text(a, 's')} at {over} {first:,} and {grown} at {last:,}, {basis}, {binds}."
 
 
-def _limit(one: WorkloadAnswer) -> str:
-    return RESOURCES.get(bound(one.point) or "", "nothing known")
+def _limit(answer: WorkloadAnswer) -> str:
+    return RESOURCES.get(bound(answer.point) or "", "nothing known")
 
 
 def too_large(swept: SweptSeries, over: str) -> str:
     """Words for the value from which on the series does not fit the memory; empty if it does."""
-    beyond = next((value for value, one in swept.answers.items() if one.fits is False), None)
+    beyond = next((value for value, answer in swept.answers.items() if answer.fits is False), None)
     if beyond is None:
         return ""
     return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(swept.answers[beyond].memory, 'B')}."
 
 
-def table(every: Sequence[SweptSeries], over: str) -> Table:
+def table(all_series: Sequence[SweptSeries], over: str) -> Table:
     """The times of a screen: a row per value, a column per series; what is at its roof, and what does not fit, is marked."""
-    values, names = sorted({value for swept in every for value in swept.answers}), short_names(swept.device.name for swept in every)
+    values = sorted({value for swept in all_series for value in swept.answers})
+    names = short_names(swept.device.name for swept in all_series)
     if len(values) > SCREEN_ROWS:
         values = [values[place * (len(values) - 1) // (SCREEN_ROWS - 1)] for place in range(SCREEN_ROWS)]
-    heads = [swept.name + f" {names[swept.device.name]}" * (len(names) > 1) + ", roof" * (not swept.predicted) for swept in every]
-    rows = [[f"{value:,}", *(_time(swept, value) for swept in every)] for value in values]
-    return Table("predicted time", [over, *heads], rows, "r" * (1 + len(every)))
+    heads = [swept.name + f" {names[swept.device.name]}" * (len(names) > 1) + ", roof" * (not swept.predicted) for swept in all_series]
+    rows = [[f"{value:,}", *(_time(swept, value) for swept in all_series)] for value in values]
+    return Table("predicted time", [over, *heads], rows, "r" * (1 + len(all_series)))
 
 
 def _time(swept: SweptSeries, value: int) -> str:
-    one = swept.answers.get(value)
-    if one is None:
+    answer = swept.answers.get(value)
+    if answer is None:
         return "-"
-    return NO_ROOM if one.fits is False else format_time(seconds(one), 3)
+    return NO_ROOM if answer.fits is False else format_time(seconds(answer), 3)

@@ -38,20 +38,20 @@ def render(report: Report, width: int, color: bool = True, full: bool = True, he
 def _fitting(report: Report, width: int, height: int | None) -> list[Text]:
     """The lines of a screen, with as many rows of tables as fit."""
     room = sum(len(table.rows) for table in on_screen(report))
-    found = _lines(report, width, False)
-    while height is not None and len(found) >= height and room > 1:
+    page = _lines(report, width, False)
+    while height is not None and len(page) >= height and room > 1:
         room -= 1
-        found = _lines(report, width, False, room)
-    return found
+        page = _lines(report, width, False, room)
+    return page
 
 
 def _lines(report: Report, width: int, full: bool, room: int | None = None) -> list[Text]:
     """Lines with their styles; what a sentence of the verdict comes to is coloured."""
-    found = []
+    lines = []
     for line, style in styled(report, width, full, room):
         text = Text(line, style.removesuffix(SAID).strip())
         if style.endswith(SAID):
             text.highlight_regex(_GOOD, "green")
             text.highlight_regex(_BAD, "bold red")
-        found.append(text)
-    return found
+        lines.append(text)
+    return lines

@@ -51,17 +51,17 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
     dtype = job.micro_batch.forward.dtype
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
     kernels = [StepPart(line.op.name, line.op, line.cost, line.interval, line.seconds) for line in found.lines]
-    beside = {name: seconds / found.seconds for name, seconds in found.time.parts.items() if name not in KERNELS and seconds}
+    others = {name: seconds / found.seconds for name, seconds in found.time.parts.items() if name not in KERNELS and seconds}
     step = Bar("step", [(name, seconds) for name, seconds in found.time.parts.items() if seconds])
     bars = [BarChart("Where a step goes", "s", [step]), time_bars(kernels, "Time by kernel")] if pictures else []
     plain = Report(
         f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {dtype.name}{' mixed' * (t.precision == MIXED)} on {where}",
-        headline(_fitting(found), _time(found, power), limited(kernels, found.seconds, beside)),
+        headline(_fitting(found), _time(found, power), limited(kernels, found.seconds, others)),
         _tables(found, power),
         [*_notes(found), *power_note(power)],
         data(found, power),
         charts=[*bars, *op_roofline(kernels, found.device, dtype)] if pictures else [],
-        meters=with_power(step_meters(found.cost, kernels, found.seconds, beside), power, t.batch * t.n),
+        meters=with_power(step_meters(found.cost, kernels, found.seconds, others), power, t.batch * t.n),
         metered="predicted training step" if found.prediction else "training step, at roofs where not calibrated",
         figures=_figures(found),
         brief=[by_share([*(_op(line, found, short=True) for line in found.lines), *_others(found)], BRIEF)],
@@ -71,47 +71,47 @@ def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool =
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 
 
-def _phases(found: TrainingEstimate, kernels: Sequence[StepPart]) -> list[list[StepPart]]:
+def _phases(step: TrainingEstimate, kernels: Sequence[StepPart]) -> list[list[StepPart]]:
     """``kernels`` of each part of the step, in the order of the parts."""
-    parts = dict.fromkeys(line.part for line in found.lines)
-    return [[kernel for line, kernel in zip(found.lines, kernels, strict=True) if line.part == part] for part in parts]
+    parts = dict.fromkeys(line.part for line in step.lines)
+    return [[kernel for line, kernel in zip(step.lines, kernels, strict=True) if line.part == part] for part in parts]
 
 
-def data(found: TrainingEstimate, power: StepPower | None = None) -> dict[str, Any]:
+def data(step: TrainingEstimate, power: TrainingPower | None = None) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs on one GPU: they add up to ``totals``."""
-    job, model, ran = found.job, found.training.model, found.run
+    job, model, ran = step.job, step.training.model, step.run
     inputs = {
-        **question(found.training),
+        **question(step.training),
         "phase": "train",
         "dtype": job.micro_batch.forward.dtype.name,
-        "implementation": found.implementation,
+        "implementation": step.implementation,
         "system": None if job.system is None else job.system.name,
         "overlap": job.overlap,
     }
     return {
-        **head("model", inputs, found.device),
-        "gpus": found.training.parallel.gpus,
+        **head("model", inputs, step.device),
+        "gpus": step.training.parallel.gpus,
         "parameters": {"total": total(model), "active": active(model), "parts": parts(model)},
-        "ops": [as_json(op) for op in (*(_op(line, found) for line in found.lines), *_others(found))],
-        "totals": as_json(_totals(found, power)),
-        "parts_s": {name: seconds for name, seconds in found.time.parts.items() if seconds},
-        "stage": found.time.stage,
-        **as_json([Metric("bubble", found.time.bubble, unit="share")]),
-        "step_s": found.seconds,
-        **as_json(_rates(found)),
+        "ops": [as_json(op) for op in (*(_op(line, step) for line in step.lines), *_others(step))],
+        "totals": as_json(_totals(step, power)),
+        "parts_s": {name: seconds for name, seconds in step.time.parts.items() if seconds},
+        "stage": step.time.stage,
+        **as_json([Metric("bubble", step.time.bubble, unit="share")]),
+        "step_s": step.seconds,
+        **as_json(_rates(step)),
         "model_flops": ran.model,
-        "mfu": found.utilization[0],
-        "hfu": found.utilization[1],
+        "mfu": step.utilization[0],
+        "hfu": step.utilization[1],
         "flop_convention": MEANING,
         "needed_flops": ran.model,
         "executed_flops": ran.hardware,
-        "conventions": {name: as_json(_shares(name, one, *found.shares[name])) for name, one in found.counted.items()},
-        "times_from": "roofline" if found.prediction is None else "predicted",
-        "memory": as_json(_memory(found)),
+        "conventions": {name: as_json(_shares(name, count, *step.shares[name])) for name, count in step.counted.items()},
+        "times_from": "roofline" if step.prediction is None else "predicted",
+        "memory": as_json(_memory(step)),
     }
 
 
-def _op(line: TrainingKernel, found: TrainingEstimate, short: bool = False) -> list[Metric]:
+def _op(line: TrainingKernel, step: TrainingEstimate, short: bool = False) -> list[Metric]:
     """All runs of a kernel on one GPU. ``short``: gradients by their symbols."""
     op, name = line.op, line.op.name
     for words, symbol in SYMBOLS.items() if short else ():
@@ -126,16 +126,16 @@ def _op(line: TrainingKernel, found: TrainingEstimate, short: bool = False) -> l
         *of_cost(line.cost, line.interval and Interval(*line.interval), {"time_s.lower": "lower"}),
         Metric("", line.cost.executed_flops or None, "FLOP, run", "FLOP"),
         Metric("", line.seconds, "time", "s", before="" if line.interval else ">= "),
-        Metric("share", line.seconds / found.seconds, "share", "share"),
+        Metric("share", line.seconds / step.seconds, "share", "share"),
         Metric("bytes", line.cost.dram.total, "bytes", "B"),
         *of_source(line.prediction, line.missing, "-"),
     ]
 
 
-def _others(found: TrainingEstimate) -> list[list[Metric]]:
+def _others(step: TrainingEstimate) -> list[list[Metric]]:
     """Exchanges that nothing hides, and waits: seconds only."""
     entries = []
-    for name, seconds in found.time.parts.items():
+    for name, seconds in step.time.parts.items():
         if name in KERNELS or not seconds:
             continue
         group = "waiting" if name in (BUBBLE, HOST) else COLLECTIVE
@@ -147,7 +147,7 @@ def _others(found: TrainingEstimate) -> list[list[Metric]]:
                 Metric("count", 1),
                 *of_cost(Estimate(), Interval(seconds, seconds, seconds)),
                 Metric("", seconds, "time", "s"),
-                Metric("share", seconds / found.seconds, "share", "share"),
+                Metric("share", seconds / step.seconds, "share", "share"),
                 Metric("weight_bytes", 0),
                 Metric("bytes", 0),
                 Metric("implementation", None),
@@ -156,17 +156,17 @@ def _others(found: TrainingEstimate) -> list[list[Metric]]:
     return entries
 
 
-def _totals(found: TrainingEstimate, power: StepPower | None) -> list[Metric]:
+def _totals(step: TrainingEstimate, power: TrainingPower | None) -> list[Metric]:
     """Sums over all kernels of one GPU, and what a step draws."""
-    known = None if found.prediction is None else Interval(*found.prediction) if found.validated else Interval(found.prediction[0])
-    return [*of_cost(found.cost, known, LABELS), *of_power(power, found.training.batch * found.training.n)]
+    prediction = None if step.prediction is None else Interval(*step.prediction) if step.validated else Interval(step.prediction[0])
+    return [*of_cost(step.cost, prediction, LABELS), *of_power(power, step.training.batch * step.training.n)]
 
 
-def _rates(found: TrainingEstimate) -> list[Metric]:
+def _rates(step: TrainingEstimate) -> list[Metric]:
     return [
-        Metric("micro_batches", found.time.micro_batches, "micro-batches"),
-        Metric("tokens_per_s", found.tokens_per_s, "tokens/s, all GPUs", ""),
-        Metric("tokens_per_s_and_gpu", found.tokens_per_s / found.training.parallel.gpus, "tokens/s per GPU", ""),
+        Metric("micro_batches", step.time.micro_batches, "micro-batches"),
+        Metric("tokens_per_s", step.tokens_per_s, "tokens/s, all GPUs", ""),
+        Metric("tokens_per_s_and_gpu", step.tokens_per_s / step.training.parallel.gpus, "tokens/s per GPU", ""),
     ]
 
 
@@ -181,12 +181,12 @@ def _shares(source: str, counted: Counted, mfu: float, hfu: float) -> list[Metri
     ]
 
 
-def _memory(found: TrainingEstimate) -> list[Metric]:
+def _memory(step: TrainingEstimate) -> list[Metric]:
     """The peak of the fullest GPU, by what it is made of."""
-    memory = found.memory
-    known = [Metric("capacity", found.capacity, "capacity", "B"), Metric("fits", None if memory is None else found.fits)]
+    memory = step.memory
+    metrics = [Metric("capacity", step.capacity, "capacity", "B"), Metric("fits", None if memory is None else step.fits)]
     if memory is None:
-        return [Metric("peak", None), Metric("why", found.unknown), *known]
+        return [Metric("peak", None), Metric("why", step.unknown), *metrics]
     return [
         Metric("weights", memory.state.weights, "weights", "B"),
         Metric("gradients", memory.gradients, "gradients", "B"),
@@ -194,81 +194,81 @@ def _memory(found: TrainingEstimate) -> list[Metric]:
         Metric("activations", memory.activations, "activations", "B"),
         Metric("peak", memory.bytes, "peak", "B"),
         Metric("total", memory.bytes, unit="B"),
-        *known,
+        *metrics,
     ]
 
 
-def _fitting(found: TrainingEstimate) -> str:
+def _fitting(step: TrainingEstimate) -> str:
     """Whether the peak of the fullest GPU fits."""
-    if found.memory is None:
+    if step.memory is None:
         return "Whether it fits is unknown: the memory of this layout is not."
-    gpus, more = found.training.parallel.gpus, "; try --search" * (found.fits is False)
-    if found.capacity is None:
-        return held(found.memory.bytes, found.device, " at the peak")
-    return held(found.memory.bytes, found.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else " at the peak", more)
+    gpus, hint = step.training.parallel.gpus, "; try --search" * (step.fits is False)
+    if step.capacity is None:
+        return held(step.memory.bytes, step.device, " at the peak")
+    return held(step.memory.bytes, step.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else " at the peak", hint)
 
 
-def _took(found: TrainingEstimate) -> str:
-    return taken(found.seconds, found.prediction, "" if found.prediction else "at least ")
+def _took(step: TrainingEstimate) -> str:
+    return taken(step.seconds, step.prediction, "" if step.prediction else "at least ")
 
 
-def _time(found: TrainingEstimate, power: StepPower | None) -> str:
+def _time(step: TrainingEstimate, power: TrainingPower | None) -> str:
     """How long a step takes, also under a lower power limit, and its rate."""
-    most = "" if found.prediction else "at most "
-    takes = "takes" if found.fits is not False else "would take"
-    slowed = power is not None and power.sustained_s > SLOWED * found.seconds
+    at_most = "" if step.prediction else "at most "
+    takes = "takes" if step.fits is not False else "would take"
+    slowed = power is not None and power.sustained_s > SLOWED * step.seconds
     under = f"; {format_time(power.sustained_s, 3)} under {power.limit_w:g} W" if power is not None and slowed else ""
-    return f"A step {takes} {_took(found)}: {most}{tokens(found.tokens_per_s)}, MFU {found.utilization[0]:.1%}{under}."
+    return f"A step {takes} {_took(step)}: {at_most}{tokens(step.tokens_per_s)}, MFU {step.utilization[0]:.1%}{under}."
 
 
-def _figures(found: TrainingEstimate) -> list[Figure]:
-    memory = found.memory
-    held = "unknown" if memory is None else format_si(memory.bytes, "B")
-    (mfu, hfu), most = found.utilization, "" if found.prediction else "at most "
+def _figures(step: TrainingEstimate) -> list[Figure]:
+    memory = step.memory
+    memory_text = "unknown" if memory is None else format_si(memory.bytes, "B")
+    (mfu, hfu), at_most = step.utilization, "" if step.prediction else "at most "
     return [
-        Figure("time of a step", _took(found)),
-        Figure("throughput", f"{most}{tokens(found.tokens_per_s)}"),
-        Figure("MFU", f"{most}{mfu:.1%}"),
-        Figure("HFU", f"{most}{hfu:.1%}"),
-        Figure("memory of the fullest GPU", held + (f" of {format_si(found.capacity, 'B')}" if found.capacity and memory else "")),
+        Figure("time of a step", _took(step)),
+        Figure("throughput", f"{at_most}{tokens(step.tokens_per_s)}"),
+        Figure("MFU", f"{at_most}{mfu:.1%}"),
+        Figure("HFU", f"{at_most}{hfu:.1%}"),
+        Figure("memory of the fullest GPU", memory_text + (f" of {format_si(step.capacity, 'B')}" if step.capacity and memory else "")),
     ]
 
 
-def _tables(found: TrainingEstimate, power: StepPower | None) -> list[Table]:
-    times = {name: seconds for name, seconds in found.time.parts.items() if seconds} | {"step": found.seconds}
+def _tables(step: TrainingEstimate, power: TrainingPower | None) -> list[Table]:
+    times = {name: seconds for name, seconds in step.time.parts.items() if seconds} | {"step": step.seconds}
     parts_of_step = [
-        [Metric("", name, "part", "text"), Metric("", seconds, "time", "s"), Metric("", seconds / found.seconds, "share", "share")]
+        [Metric("", name, "part", "text"), Metric("", seconds, "time", "s"), Metric("", seconds / step.seconds, "share", "share")]
         for name, seconds in times.items()
     ]
-    counts = [(SOURCES[name].format(2 * passes(found.training)), one, *found.shares[name]) for name, one in found.counted.items()]
-    conventions = [_shares(*one) for one in (*counts, (RUN, found.run, *found.utilization))]
-    memory = [] if found.memory is None else [as_table("memory of the fullest GPU", {"bytes": _memory(found)})]
+    counts = [(SOURCES[name].format(2 * passes(step.training)), count, *step.shares[name]) for name, count in step.counted.items()]
+    conventions = [_shares(*row) for row in (*counts, (RUN, step.run, *step.utilization))]
+    memory = [] if step.memory is None else [as_table("memory of the fullest GPU", {"bytes": _memory(step)})]
     return [
         as_rows("", parts_of_step),
-        as_rows("kernels of one GPU", [_op(line, found) for line in found.lines], labels=OPS),
-        as_table("totals", {"train": [*_totals(found, power), *_rates(found)]}, labels=TOTALS),
+        as_rows("kernels of one GPU", [_op(line, step) for line in step.lines], labels=OPS),
+        as_table("totals", {"train": [*_totals(step, power), *_rates(step)]}, labels=TOTALS),
         as_rows("FLOP by convention, all GPUs", conventions, labels=SHARES),
         *memory,
     ]
 
 
-def _notes(found: TrainingEstimate) -> list[str]:
-    t = found.training
+def _notes(step: TrainingEstimate) -> list[str]:
+    t = step.training
     words = [
         "Lower: needed work only, each kernel's operands in DRAM; nothing for what runs again, for exchanges or for waits.",
         f"{', '.join(f'{symbol}: gradient of {words}' for words, symbol in SYMBOLS.items())}.",
         "Backward: two matmuls for one, attention 2.5 times its forward FLOP executed, 2 needed.",
         f"{MEANING}. Conventions of publications count the whole square of scores under a causal mask, of which kernels run about half: "
         "their shares of the peak can be above HFU, and above 100 %.",
-        f"Kernels as {found.implementation} runs them. Rows are sums over their runs on one GPU.",
+        f"Kernels as {step.implementation} runs them. Rows are sums over their runs on one GPU.",
     ]
-    if found.memory is None:
-        words.append(f"Memory is not known: {found.unknown}.")
-    if found.implementation == HUGGINGFACE:
+    if step.memory is None:
+        words.append(f"Memory is not known: {step.unknown}.")
+    if step.implementation == HUGGINGFACE:
         words.append("Launched one by one from Python: host times of GPT-2's layers, as measured beside an H200; another host has others.")
     else:
         words.append("The host is taken to keep ahead of the device.")
-    missing = list(dict.fromkeys(f"{line.op.name} ({line.missing})" for line in found.lines if line.interval is None))
+    missing = list(dict.fromkeys(f"{line.op.name} ({line.missing})" for line in step.lines if line.interval is None))
     if missing:
         words.append(
             f"At the roof, as not predicted: {'; '.join(missing[:3])}{f'; and {len(missing) - 3} more' if len(missing) > 3 else ''}."
@@ -278,25 +278,25 @@ def _notes(found: TrainingEstimate) -> list[str]:
         words.append(f"{t.model.name} was made for at most {longest:,} tokens.")
     if t.lora is not None and t.model.is_moe:
         words.append("Adapters on all matrices of attention and MLP; experts are without adapters.")
-    return [*words, *shared_notes(t), *_parallel_notes(found), *unread_notes(t.model), *unknown_rates([found.cost], found.device)]
+    return [*words, *shared_notes(t), *_parallel_notes(step), *unread_notes(t.model), *unknown_rates([step.cost], step.device)]
 
 
-def _parallel_notes(found: TrainingEstimate) -> Iterator[str]:
-    p, job = found.training.parallel, found.job
+def _parallel_notes(step: TrainingEstimate) -> Iterator[str]:
+    p, job = step.training.parallel, step.job
     if p.tp > 1:
         yield "Tensor parallel: partial sums are exchanged twice per layer and pass, with sequence parallelism as two halves."
     if p.pp > 1:
-        yield f"Pipeline: 1F1B over {p.pp} stages; the slowest, number {found.time.stage + 1}, is shown."
-        if found.training.recompute.kind in (FULL, EVERY):
+        yield f"Pipeline: 1F1B over {p.pp} stages; the slowest, number {step.time.stage + 1}, is shown."
+        if step.training.recompute.kind in (FULL, EVERY):
             yield "What runs again counts to the backward pass of its stage."
     if p.cp > 1:
         yield "Context parallel: K and V go around a ring beside attention, whose causal work is shared evenly."
     if p.dp * p.cp > 1:
-        beside = "beside backward and forward passes" if job.overlap else "after the backward pass"
-        yield f"Data parallel: gradients and weights are exchanged {beside}."
+        when = "beside backward and forward passes" if job.overlap else "after the backward pass"
+        yield f"Data parallel: gradients and weights are exchanged {when}."
     if job.system is not None and (source := inside_source(job.system, p, job.on.device)):
         yield source
-    if not found.validated:
+    if not step.validated:
         free = "as hidden behind kernels without slowing them" if job.overlap else "at the full rate of its links"
         yield (
             f"ZeRO {p.zero} over a network is not validated, so no interval is given: what is exchanged is taken {free}, and systems "
@@ -304,15 +304,15 @@ def _parallel_notes(found: TrainingEstimate) -> Iterator[str]:
         )
 
 
-def _reasons(found: TrainingEstimate, kernels: list[StepPart]) -> list[str]:
+def _reasons(step: TrainingEstimate, kernels: list[StepPart]) -> list[str]:
     """What takes most, how near to the bound, what the shares count, and who waits."""
-    spent, cost = found.time.parts, found.cost
+    spent, cost = step.time.parts, step.cost
     largest = max(spent, key=lambda name: spent[name])
     term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
-    waits = [f"{name} takes {100 * spent[name] / found.seconds:.3g} %" for name in (BUBBLE, HOST) if spent[name] > 0.05 * found.seconds]
+    waits = [f"{name} takes {100 * spent[name] / step.seconds:.3g} %" for name in (BUBBLE, HOST) if spent[name] > 0.05 * step.seconds]
     return [
-        f"{largest.capitalize()} takes {percent(spent[largest] / found.seconds)} of a step. {longest(kernels, found.seconds)}",
+        f"{largest.capitalize()} takes {percent(spent[largest] / step.seconds)} of a step. {longest(kernels, step.seconds)}",
         f"The bound of its needed work is {format_time(cost.lower_s)}; {term}.",
-        f"HFU {found.utilization[1]:.1%}; MFU: FLOP on visible scores, HFU: executed.",
+        f"HFU {step.utilization[1]:.1%}; MFU: FLOP on visible scores, HFU: executed.",
         *([f"{'; '.join(waits).capitalize()}."] if waits else []),
     ]

@@ -103,7 +103,7 @@ def _errors(rows: Sequence[RecordRow], of: Callable[[RecordRow], float | None] =
 
 
 def _row(row: RecordRow) -> list[Metric]:
-    known, times = row.prediction, row.record.time_s
+    prediction, times = row.prediction, row.record.time_s
     seconds, at_least, at_most = row.times or (None, None, None)
     low, high = times.p10 or times.median, times.p90 or times.median
     names = ("predicted_bytes", "measured_bytes", "memory_error") if row.measured_bytes is not None else ()
@@ -113,7 +113,7 @@ def _row(row: RecordRow) -> list[Metric]:
         Metric("predicted_s", seconds, "predicted", "s"),
         Metric("low_s", at_least),
         Metric("high_s", at_most),
-        Metric("provenance", known and known.provenance),
+        Metric("provenance", prediction and prediction.provenance),
         Metric("measured_s", times.median, "measured", "s"),
         Metric("", low, "p10", "s"),
         Metric("", high, "p90", "s"),
@@ -158,9 +158,9 @@ def _serving(group: RecordGroup) -> list[Metric]:
     ]
 
 
-def _share(key: str, held: list[bool | None]) -> Metric:
-    known = [one for one in held if one is not None]
-    return Metric(key, sum(known) / len(known) if known else None, key, "share")
+def _share(key: str, checks: list[bool | None]) -> Metric:
+    checked = [check for check in checks if check is not None]
+    return Metric(key, sum(checked) / len(checked) if checked else None, key, "share")
 
 
 def _group(group: RecordGroup) -> list[Metric]:
@@ -199,12 +199,12 @@ def _quantiles(shares: Mapping[str, float], errors: Sequence[float], labels: Seq
 
 def beyond(rows: list[RecordRow], tolerance: float) -> list[RecordGroup]:
     """Groups whose predictions miss by more than ``tolerance`` in the median; borrowed ones claim less, and do not count."""
-    found = []
+    tables = []
     for group in groups(rows, by_device=True):
         errors = _errors([row for row in group.rows if row.prediction and row.prediction.kind == CALIBRATED])
         if errors and quantile(errors, 0.5) > tolerance:
-            found.append(group)
-    return found
+            tables.append(group)
+    return tables
 
 
 def _sentences(session: ValidationRun, tolerance: float, wrong: list[RecordGroup], named: int) -> list[str]:
@@ -225,8 +225,8 @@ def _sentences(session: ValidationRun, tolerance: float, wrong: list[RecordGroup
         off = f"{quantile(errors, 0.5):.1%} off in the median, 9 in 10 within {quantile(errors, 0.9):.1%}"
         lines.append(f"{len(errors)} are predicted, {off}; {outside}.")
     if peaks := _errors(rows, memory_error):
-        middle, most = (text(quantile(peaks, share), "share") for share in (0.5, 0.9))
-        lines.append(f"{len(peaks):,} peaks of memory are predicted, {middle} off in the median, 9 in 10 within {most}.")
+        middle, p90 = (text(quantile(peaks, share), "share") for share in (0.5, 0.9))
+        lines.append(f"{len(peaks):,} peaks of memory are predicted, {middle} off in the median, 9 in 10 within {p90}.")
     if counts:
         agree, exact = sum(count.agrees for count in counts), sum(count.predicted == count.counted for count in counts)
         lines.append(f"{agree} of {len(counts)} counts agree with the prediction, {exact} of them exactly.")
@@ -235,20 +235,20 @@ def _sentences(session: ValidationRun, tolerance: float, wrong: list[RecordGroup
 
 def _figures(session: ValidationRun, wrong: list[RecordGroup]) -> list[Figure]:
     """The numbers that decide: beaten bounds, errors of all and of held-out records, groups out of tolerance, counts."""
-    rows, counts, found = session.rows, session.counts, list[Figure]()
+    rows, counts, figures = session.rows, session.counts, list[Figure]()
     if rows:
         checked = sum(row.lower_s is not None for row in rows)
-        found.append(Figure("faster than their bound", f"{sum(row.violates for row in rows):,} of {checked:,}"))
+        figures.append(Figure("faster than their bound", f"{sum(row.violates for row in rows):,} of {checked:,}"))
     if errors := _errors(rows):
-        found.append(Figure("median error", f"{quantile(errors, 0.5):.1%}"))
-        found.append(Figure("9 in 10 within", f"{quantile(errors, 0.9):.1%}"))
+        figures.append(Figure("median error", f"{quantile(errors, 0.5):.1%}"))
+        figures.append(Figure("9 in 10 within", f"{quantile(errors, 0.9):.1%}"))
     if unseen := _errors([row for row in rows if row.held_out]):
-        found.append(Figure("median error, held out", f"{quantile(unseen, 0.5):.1%}"))
+        figures.append(Figure("median error, held out", f"{quantile(unseen, 0.5):.1%}"))
     if errors:
-        found.append(Figure("groups out of tolerance", f"{len(wrong)} of {len(groups(rows, by_device=True))}"))
+        figures.append(Figure("groups out of tolerance", f"{len(wrong)} of {len(groups(rows, by_device=True))}"))
     if counts:
-        found.append(Figure("counts that agree", f"{sum(count.agrees for count in counts)} of {len(counts)}"))
-    return found[:5]
+        figures.append(Figure("counts that agree", f"{sum(count.agrees for count in counts)} of {len(counts)}"))
+    return figures[:5]
 
 
 # Tables
@@ -256,21 +256,21 @@ def _figures(session: ValidationRun, wrong: list[RecordGroup]) -> list[Figure]:
 
 def _brief(session: ValidationRun, wrong: list[RecordGroup]) -> list[Table]:
     """The groups that decide: with violations, then by falling median error, those out of tolerance marked; then peaks of memory."""
-    every = groups(session.rows, by_device=True)
-    peaks = [group for group in every if _errors(group.rows, memory_error)]
-    found = [group for group in every if _errors(group.rows) or group.violations or group not in peaks]
-    peaks = sorted(peaks, key=lambda group: -(group.quantile(0.5, memory_error) or 0))[: SCREEN_ROWS - min(len(found), SCREEN_ROWS // 2)]
+    all_groups = groups(session.rows, by_device=True)
+    peaks = [group for group in all_groups if _errors(group.rows, memory_error)]
+    listed = [group for group in all_groups if _errors(group.rows) or group.violations or group not in peaks]
+    peaks = sorted(peaks, key=lambda group: -(group.quantile(0.5, memory_error) or 0))[: SCREEN_ROWS - min(len(listed), SCREEN_ROWS // 2)]
     off = {(group.hardware, group.name) for group in wrong}
 
     def cells(group: RecordGroup, of: Callable[[RecordRow], float | None], several: bool, marked: bool = False) -> list[str]:
-        median, *others = (text(group.quantile(share, of), "share") for share in (0.5, 0.9, 1.0))
-        return [short_name(group.name, group.hardware * several), median + " !" * marked, *others]
+        median, *errors = (text(group.quantile(share, of), "share") for share in (0.5, 0.9, 1.0))
+        return [short_name(group.name, group.hardware * several), median + " !" * marked, *errors]
 
-    shown = sorted(found, key=lambda group: (-group.violations, -(group.quantile(0.5, time_error) or -1.0)))[: SCREEN_ROWS - len(peaks)]
-    beaten, several = any(group.violations for group in found), len({group.hardware for group in found}) > 1
+    first = sorted(listed, key=lambda group: (-group.violations, -(group.quantile(0.5, time_error) or -1.0)))[: SCREEN_ROWS - len(peaks)]
+    beaten, several = any(group.violations for group in listed), len({group.hardware for group in listed}) > 1
     times = [
         [*cells(group, time_error, several, (group.hardware, group.name) in off), f"{len(group.rows):,}", *[str(group.violations)] * beaten]
-        for group in shown
+        for group in first
     ]
     heads, title = ["group", "median", "p90", "worst", "records"], "|predicted / measured - 1|"
     tables = [Table(f"the groups that are farthest off: {title}", [*heads, *["violations"] * beaten], times)] if times else []
@@ -286,7 +286,7 @@ def short_name(group: str, device: str = "") -> str:
     ('fa1-triton both, a100-sxm-80gb', 'cublas')
     """
     _, implementation, *direction = group.split("/")
-    name = " ".join([implementation, *(one for one in direction if one != "forward")])
+    name = " ".join([implementation, *(word for word in direction if word != "forward")])
     return f"{name}, {device.removeprefix('nvidia-')}" if device else name
 
 
@@ -302,13 +302,13 @@ def _tables(session: ValidationRun) -> list[Table]:
     if session.backend and rows:
         runs = [[*_row(row), Metric("", row.share_of_roof, "of roof", "share")] for row in rows]
         tables.append(as_rows("kernels", runs))
-    found = list(map(_group, groups(rows, by_device=True)))
-    if found:
-        tables.append(as_rows("by group: errors of all predictions, and of those on held-out records", found, labels=GROUPS))
-    measured = [group for group in found if any(one.label == "with memory" and one.value for one in group)]
+    entries = list(map(_group, groups(rows, by_device=True)))
+    if entries:
+        tables.append(as_rows("by group: errors of all predictions, and of those on held-out records", entries, labels=GROUPS))
+    measured = [group for group in entries if any(metric.label == "with memory" and metric.value for metric in group)]
     if measured:
         tables.append(as_rows("peak memory", measured, labels=MEMORY))
-    runs = [group for group in found if any(one.label == "served" for one in group)]
+    runs = [group for group in entries if any(metric.label == "served" for metric in group)]
     if runs:
         tables.append(as_rows("serving runs: |predicted / measured - 1| of both times, and intervals that hold", runs, labels=SERVED))
     return [*tables, *_counted(session)]
@@ -331,18 +331,20 @@ def _counted(session: ValidationRun) -> list[Table]:
 
 def _charts(rows: Sequence[RecordRow]) -> list[Chart]:
     """Predicted against measured times, by kind of workload, evenly chosen where they are many; the band holds 80 % of all."""
-    known = [(row, row.prediction) for row in rows if row.prediction is not None]
-    if not known:
+    predicted = [(row, row.prediction) for row in rows if row.prediction is not None]
+    if not predicted:
         return []
-    kinds = list(dict.fromkeys(row.record.workload for row, _ in known))
-    own = kinds if len(kinds) <= KINDS else kinds[: KINDS - 1]
-    shown = known[:: max(1, -(-len(known) // SHOWN))]
+    kinds = list(dict.fromkeys(row.record.workload for row, _ in predicted))
+    series = kinds if len(kinds) <= KINDS else kinds[: KINDS - 1]
+    drawn = predicted[:: max(1, -(-len(predicted) // SHOWN))]
     pairs = [
-        Pair(label(row.record), row.record.time_s.median, float(one.seconds), kind if (kind := row.record.workload) in own else "others")
-        for row, one in shown
+        Pair(
+            label(row.record), row.record.time_s.median, float(time.seconds), kind if (kind := row.record.workload) in series else "others"
+        )
+        for row, time in drawn
     ]
-    ratios = [row.record.time_s.median / float(one.seconds) for row, one in known]
-    caption = f"{len(shown):,} of {len(known):,} measurements, evenly chosen." if len(shown) < len(known) else ""
+    ratios = [row.record.time_s.median / float(prediction.seconds) for row, prediction in predicted]
+    caption = f"{len(drawn):,} of {len(predicted):,} measurements, evenly chosen." if len(drawn) < len(predicted) else ""
     return [ScatterChart("Predicted against measured", pairs, "s", quantile(ratios, 0.1), quantile(ratios, 0.9), caption)]
 
 
@@ -369,14 +371,14 @@ def scoreboard_report(lines: list[GroupScore]) -> Report:
         "in interval: share of the points inside the 80 % interval; ±: its median half-width, relative.",
     ]
     tables = [Table("", columns, rows, "llrrrrrrrrr")]
-    worst = sorted(zip((line.predicted.median or 0.0 for line in predicted), rows, strict=True), key=lambda one: -one[0])
+    worst = sorted(zip((line.predicted.median or 0.0 for line in predicted), rows, strict=True), key=lambda pair: -pair[0])
     order = [columns.index(name) for name in ("median", "p90", "points", "in interval", "roofline", "3 scalars")]
     cells = [[short_name(row[1], row[0]), *(row[at] for at in order)] for _, row in worst]
     screen = Table("the groups that are farthest off", ["group", *(columns[at] for at in order)], cells, "lrrrrrr")
     missing = [[line.hardware, line.group, str(count), reason] for line in lines for reason, count in line.unpredicted.items()]
     if missing:
-        left = sum(sum(line.unpredicted.values()) for line in lines)
-        verdict.append(f"{left} more held-out measurements have no prediction; the second table says why.")
+        unpredicted = sum(sum(line.unpredicted.values()) for line in lines)
+        verdict.append(f"{unpredicted} more held-out measurements have no prediction; the second table says why.")
         tables.append(Table("not predicted", ["device", "group", "records", "reason"], missing, "llrl"))
     data = {**head("scoreboard"), "lines": [asdict(line) for line in lines]}
     return Report("predicted against measured, held-out records only", verdict, tables, notes, data, brief=[screen])
@@ -387,8 +389,8 @@ def counters_report(kernels: list[CountedKernel]) -> Report:
     names = sorted({name for kernel in kernels for name in counters([kernel])})
     rows = []
     for kernel in kernels:
-        found, time = counters([kernel]), seconds([kernel])
-        cells = [f"{found[name]:,}" if name in found else "-" for name in names]
+        counts, time = counters([kernel]), seconds([kernel])
+        cells = [f"{counts[name]:,}" if name in counts else "-" for name in names]
         rows.append([kernel.name[:NAME_WIDTH], "-" if time is None else format_time(time), *cells])
     verdict = [f"{len(kernels)} kernels; counters found: {', '.join(names) or 'none that this package reads'}."]
     data = {**head("counters"), "kernels": [asdict(kernel) for kernel in kernels]}

@@ -30,12 +30,12 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
     totals = [bar.total for bar in chart.bars]
     near = [limit for limit in chart.limits if limit.value <= FAR * max(totals, default=1)]
     words = [_words(bar, chart.unit) for bar in chart.bars]
-    end = max((text_width(each, font) for each in words), default=0.0) * 1.15 + 14
+    end = max((text_width(word, font) for word in words), default=0.0) * 1.15 + 14
     top = below + font * (0.9 + ROW * len(near) if near else 0.6)
     bottom = top + font * BAR * len(chart.bars)
-    most = max([*totals, *(end for bar in chart.bars for end in bar.ends), *(limit.value for limit in near), chart.origin], default=1) or 1
+    far = max([*totals, *(end for bar in chart.bars for end in bar.ends), *(limit.value for limit in near), chart.origin], default=1) or 1
     low, scale = (min(chart.origin, *totals), LOG) if chart.origin else (0, LINEAR)
-    axis = Axis(low, most, font * (1.3 if chart.origin else 0.6), size.width - end, scale)
+    axis = Axis(low, far, font * (1.3 if chart.origin else 0.6), size.width - end, scale)
     lines = [Path("limit", [(x, top - 4), (x, bottom)]) for x in (axis.at(limit.value) for limit in near)]
     shapes += _ticks(axis, top, bottom, chart.unit, size)
     placer = Placer((0, below), (size.width, top), font)
@@ -43,11 +43,11 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
         placer.avoid(line)
     for limit, line in zip(near, lines, strict=True):
         shapes += [line, *placer.place(_limit_names(limit, line.points[0][0], top, chart.unit, size))]
-    for place, (bar, said) in enumerate(zip(chart.bars, words, strict=True)):
+    for place, (bar, word) in enumerate(zip(chart.bars, words, strict=True)):
         y = top + place * font * BAR
         shapes += [*_bar(bar, parts, axis, y, chart, size), *_interval(bar, axis, y + font * 2.35, font)]
         shapes.append(
-            _total(max(bar.total, *bar.ends, chart.origin), said, axis, y + font * 2.7, size, [line.points[0][0] for line in lines])
+            _total(max(bar.total, *bar.ends, chart.origin), word, axis, y + font * 2.7, size, [line.points[0][0] for line in lines])
         )
     return Scene(size.width, bottom + font * 2.4, shapes, chart.title, describe(chart))
 

@@ -45,7 +45,7 @@ _TIMES: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
 def points_table(charts: Iterable[Roofline]) -> DataTable:
     """Every point of ``charts``, one row each."""
     charts = list(charts)
-    found = [(chart, point) for chart in charts for point in chart.points]
+    placed_points = [(chart, point) for chart in charts for point in chart.points]
     several = len({chart.device for chart in charts}) > 1
     columns: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
         (Column("number", "#", "count"), lambda p: p.number),
@@ -55,11 +55,11 @@ def points_table(charts: Iterable[Roofline]) -> DataTable:
         (Column("flops", "FLOP", "FLOP"), lambda p: p.flops if p.flops or p.dtype else None),  # None: nobody counted them
     ]
     for level in reversed(LEVELS):
-        if any(level in point.bytes for _, point in found):
+        if any(level in point.bytes for _, point in placed_points):
             columns += _of_level(level)
     columns += _TIMES
-    rows = [[value(point) for _, value in columns] for _, point in found]
-    for row, (chart, _) in zip(rows, found, strict=True):
+    rows = [[value(point) for _, value in columns] for _, point in placed_points]
+    for row, (chart, _) in zip(rows, placed_points, strict=True):
         row.insert(2, chart.device if several else None)
     return DataTable("Points", [columns[0][0], columns[1][0], Column("device", "device"), *(column for column, _ in columns[2:])], rows)
 
@@ -78,18 +78,18 @@ def brief_table(charts: Iterable[Roofline]) -> DataTable:
     """The columns that fit a page of text."""
     table = points_table(charts)
     ends = {key for column in table.columns if column.key in _BRIEF for key in (column.low, column.high)}
-    kept = [place for place, c in enumerate(table.columns) if c.key in (*_BRIEF, *ends) or c.key.endswith("_intensity")]
-    return DataTable(table.title, [table.columns[place] for place in kept], [[row[place] for place in kept] for row in table.rows])
+    places = [place for place, c in enumerate(table.columns) if c.key in (*_BRIEF, *ends) or c.key.endswith("_intensity")]
+    return DataTable(table.title, [table.columns[place] for place in places], [[row[place] for place in places] for row in table.rows])
 
 
 def point_notes(charts: Sequence[Roofline]) -> list[str]:
     """Remarks on points, each after the numbers of its points, and which points lie above the roofs that their picture opens at."""
-    found: dict[str, list[str]] = {}
+    titles: dict[str, list[str]] = {}
     for point in (point for chart in charts for point in chart.points):
         for words in remarks(point):
-            found.setdefault(words, []).append(str(point.number))
+            titles.setdefault(words, []).append(str(point.number))
     over = [str(point.number) for chart in charts for point in above(chart, chart.first_level())]
-    listed = [f"{', '.join(those)}: {words}" for words, those in found.items()]
+    listed = [f"{', '.join(those)}: {words}" for words, those in titles.items()]
     return [*listed, *[f"ABOVE THE ROOF: {', '.join(over)}"] * bool(over)]
 
 
@@ -145,8 +145,8 @@ def marks_table(chart: Chart) -> Table | None:
 
 def roofs_table(chart: Roofline, brief: bool = False) -> Table:
     """Every roof with its value and the evidence for it. ``brief``: of the compute roofs those shown first, and without sources."""
-    shown = chart.shown_keys()
-    found = [c for c in chart.ceilings if not brief or c.kind == MEMORY or c.key in shown]
-    rows = [[c.name, format_si(c.value, "FLOP/s" if c.kind == COMPUTE else "B/s"), c.evidence, c.source] for c in found]
+    keys = chart.shown_keys()
+    ceilings = [c for c in chart.ceilings if not brief or c.kind == MEMORY or c.key in keys]
+    rows = [[c.name, format_si(c.value, "FLOP/s" if c.kind == COMPUTE else "B/s"), c.evidence, c.source] for c in ceilings]
     columns = ["roof", "value", "evidence", "source"][: 3 if brief else 4]
     return Table(f"Roofs of {chart.device_name}", columns, [row[: len(columns)] for row in rows], "lrll"[: len(columns)])

@@ -103,15 +103,15 @@ ROLES = {
 
 def _properties(style: Style, colour: Callable[[str], str], font_size: str = "") -> dict[str, str]:
     """``style`` as properties of SVG, which attributes and style sheets name alike. ``colour``: of a name, as it is written."""
-    found = {"fill": colour(style.fill)}
+    properties = {"fill": colour(style.fill)}
     if style.stroke != "none":
-        found |= {"stroke": colour(style.stroke), "stroke-width": f"{style.width:g}"}
-    found |= {"stroke-dasharray": style.dash} if style.dash else {}
-    found |= {"font-size": font_size} if font_size else {}
-    found |= {"font-weight": "600"} if style.bold else {}
+        properties |= {"stroke": colour(style.stroke), "stroke-width": f"{style.width:g}"}
+    properties |= {"stroke-dasharray": style.dash} if style.dash else {}
+    properties |= {"font-size": font_size} if font_size else {}
+    properties |= {"font-weight": "600"} if style.bold else {}
     if style.halo:
-        found |= {"stroke": colour("plot"), "stroke-width": "3", "stroke-linejoin": "round", "paint-order": "stroke"}
-    return found | ({"opacity": f"{style.opacity:g}"} if style.opacity < 1 else {})
+        properties |= {"stroke": colour("plot"), "stroke-width": "3", "stroke-linejoin": "round", "paint-order": "stroke"}
+    return properties | ({"opacity": f"{style.opacity:g}"} if style.opacity < 1 else {})
 
 
 def style_sheet() -> str:
@@ -123,8 +123,8 @@ def style_sheet() -> str:
 def _declarations(style: Style) -> str:
     special = {"none": "none", "series": "var(--s)"}
     size = "" if style.size == 1 else f"{style.size:g}em"
-    found = _properties(style, lambda name: special.get(name, f"var(--{name})"), size)
-    return ";".join(f"{name}:{value}" for name, value in found.items())
+    properties = _properties(style, lambda name: special.get(name, f"var(--{name})"), size)
+    return ";".join(f"{name}:{value}" for name, value in properties.items())
 
 
 _CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127, 0xFFFE, 0xFFFF))
@@ -191,10 +191,10 @@ class Pen:
         if self.theme is None:
             return f' class="{role}{"" if series is None else f" s{series % SERIES}"}"'
         style, theme = ROLES[role], self.theme
-        own = theme["quiet"] if series is None else theme[f"s{series % SERIES}"]
-        colours = {**theme, "none": "none", "series": own}
-        found = _properties(style, colours.__getitem__, number(self.font * style.size) if text else "")
-        return "".join(f' {name}="{value}"' for name, value in found.items())
+        shade = theme["quiet"] if series is None else theme[f"s{series % SERIES}"]
+        colours = {**theme, "none": "none", "series": shade}
+        properties = _properties(style, colours.__getitem__, number(self.font * style.size) if text else "")
+        return "".join(f' {name}="{value}"' for name, value in properties.items())
 
 
 def _numbers(**coordinates: float) -> str:

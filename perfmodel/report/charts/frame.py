@@ -80,8 +80,8 @@ def _linear(low: float, high: float, most: int) -> list[float]:
 
 def fitted(values: list[float], scale: str, from_zero: bool = False) -> tuple[float, float]:
     """The ends of an axis that holds ``values`` with a little air."""
-    known = [value for value in values if value > 0] if scale == LOG else values
-    low, high = min(known, default=1.0), max(known, default=10.0)
+    positive = [value for value in values if value > 0] if scale == LOG else values
+    low, high = min(positive, default=1.0), max(positive, default=10.0)
     if scale == LOG:
         if high / low < 4:
             low, high = low / 2, high * 2
@@ -112,10 +112,10 @@ def tick_text(value: float, unit: str) -> str:
 
 def power_of_two_text(value: float) -> str:
     """1024 as 1k, 131072 as 128k: lengths and sizes that are powers of two are known by these names."""
-    whole = int(value)
-    if value != whole or whole < 1024 or whole % 1024:
+    rounded = int(value)
+    if value != rounded or rounded < 1024 or rounded % 1024:
         return f"{value:g}"
-    return format_binary(whole).replace(" ", "").replace("iB", "").replace("K", "k")
+    return format_binary(rounded).replace(" ", "").replace("iB", "").replace("K", "k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def ticks(
 
     ``x_values``: ticks of the x axis, instead of round numbers.
     """
-    font, taken = plot.size.font, Placer((0, 0), (plot.size.width, plot.size.height), plot.size.font)
+    font, placer = plot.size.font, Placer((0, 0), (plot.size.width, plot.size.height), plot.size.font)
 
     def upright(values: Sequence[float]) -> list[tuple[XY, XY]]:
         return [((at, plot.top), (at, plot.bottom)) for at in map(plot.x.at, values)]
@@ -229,5 +229,5 @@ def ticks(
         Rect("plot", plot.left, plot.top, plot.right - plot.left, plot.bottom - plot.top),
         Grid("grid-minor", upright([] if x_values else plot.x.minor()) + level(plot.y.minor())),
         Grid("grid", upright(xs) + level(ys)),
-        *(label for each in words if each.text for label in taken.place([each])),
+        *(label for word in words if word.text for label in placer.place([word])),
     ]

@@ -150,10 +150,10 @@ def text_boxes(text: Text, size: float, bold: bool = False, air: float = AIR) ->
 
 def rings(at: XY, start: float, away: Sequence[float], wide: float, high: float) -> Iterator[XY]:
     """Points on ellipses around ``at``, from angle ``start`` on; half axes ``wide`` + a and ``high`` + a for each a in ``away``."""
-    for more in away:
+    for distance in away:
         for turn in range(TURNS):
             angle = start + (turn + 1) // 2 * (1 if turn % 2 else -1) * 2 * math.pi / TURNS
-            yield at[0] + math.cos(angle) * (wide + more), at[1] - math.sin(angle) * (high + more)
+            yield at[0] + math.cos(angle) * (wide + distance), at[1] - math.sin(angle) * (high + distance)
 
 
 def leader(at: XY, edge: XY, gap: float) -> Path:
@@ -184,7 +184,7 @@ class Placer:
         best: tuple[int, Text, list[Box]] | None = None
         for text in candidates:
             places = text_boxes(text, self.font, bold)
-            if not all(one.inside(self.low, self.high) for one in places) or any(one.meets(o) for one in places for o in self.taken):
+            if not all(box.inside(self.low, self.high) for box in places) or any(box.meets(o) for box in places for o in self.taken):
                 continue
             hidden = cost(text)
             for other in self.avoided:

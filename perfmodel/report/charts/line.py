@@ -76,7 +76,7 @@ def _axis_title(label: str, unit: str) -> str:
 
 def _colours(chart: LineChart) -> dict[str, int]:
     """Numbers of the colours: series of one group share it."""
-    return {name: number for number, name in enumerate(dict.fromkeys(one.group or one.name for one in chart.series))}
+    return {name: number for number, name in enumerate(dict.fromkeys(line.group or line.name for line in chart.series))}
 
 
 def _colour(chart: LineChart, series: Series) -> int:
@@ -86,11 +86,11 @@ def _colour(chart: LineChart, series: Series) -> int:
 def _keys(chart: LineChart) -> list[Key]:
     """A key per line; dashed ones that go with a line of their colour, such as its roof, have one for all where there are several."""
     drawn = {series.name for series in chart.series if series.style != "dashed"}
-    beside = {s.name: s.name.removeprefix(f"{s.group}, ") for s in chart.series if s.style == "dashed" and s.group in drawn}
-    words = set(beside.values())
-    if len(beside) < 2 or len(words) > 1 or words & set(beside):
+    short_names_ = {s.name: s.name.removeprefix(f"{s.group}, ") for s in chart.series if s.style == "dashed" and s.group in drawn}
+    words = set(short_names_.values())
+    if len(short_names_) < 2 or len(words) > 1 or words & set(short_names_):
         return [_key(chart, series) for series in chart.series]
-    return [*(_key(chart, series) for series in chart.series if series.name not in beside), Key(words.pop(), "series-dashed")]
+    return [*(_key(chart, series) for series in chart.series if series.name not in short_names_), Key(words.pop(), "series-dashed")]
 
 
 def _key(chart: LineChart, series: Series) -> Key:
@@ -178,8 +178,8 @@ def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> ShapeGrou
 
 def _names(chart: LineChart, plot: Plot) -> list[Shape]:
     """Names at the right ends, moved apart where lines end close together, in the order of the lines."""
-    font, known = plot.size.font, [series for series in chart.series if series.points]
-    ends = sorted((plot.at(*series.points[-1])[1], place) for place, series in enumerate(known))
+    font, drawn = plot.size.font, [series for series in chart.series if series.points]
+    ends = sorted((plot.at(*series.points[-1])[1], place) for place, series in enumerate(drawn))
     ys: list[float] = []
     for y, _ in ends:
         ys.append(max(y, ys[-1] + font * 1.3) if ys else y)
@@ -189,7 +189,7 @@ def _names(chart: LineChart, plot: Plot) -> list[Shape]:
         ys[place] = min(ys[place], ys[place + 1] - font * 1.3)
     return [
         _tagged(series, [Text("series-label", plot.right + 8, y + font * 0.35, series.name, series=_colour(chart, series))])
-        for y, series in zip(ys, (known[place] for _, place in ends), strict=True)
+        for y, series in zip(ys, (drawn[place] for _, place in ends), strict=True)
     ]
 
 
@@ -227,7 +227,7 @@ def _marks(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
     return [*shapes, *heads, *labels]
 
 
-def _label(at: XY, mark: Mark, others: list[XY], plot: Plot, placer: Placer, series: int | None) -> list[Shape]:
+def _label(at: XY, mark: Mark, other_places: list[XY], plot: Plot, placer: Placer, series: int | None) -> list[Shape]:
     """The label of a mark at ``at``, with a thin line to it where it had to go further away."""
     font = plot.size.font
 
@@ -235,18 +235,18 @@ def _label(at: XY, mark: Mark, others: list[XY], plot: Plot, placer: Placer, ser
         """How far it is from its mark, marks that it seems to belong to instead, and labels that a line to it would strike."""
         around = text_box(label, font, air=0)
         edge = around.nearest(at)
-        own, line = math.dist(at, edge), Segment(at, edge)
-        struck = STRUCK * sum(line.meets(other) for other in placer.taken) if own > 1.6 * font else 0
-        return int(own / (2 * font)) + struck + sum(math.dist(other, around.nearest(other)) < own for other in others)
+        length, line = math.dist(at, edge), Segment(at, edge)
+        struck = STRUCK * sum(line.meets(other) for other in placer.taken) if length > 1.6 * font else 0
+        return int(length / (2 * font)) + struck + sum(math.dist(other, around.nearest(other)) < length for other in other_places)
 
-    found = placer.place(_places(at, mark, series, plot), cost=strays)
-    for edge in [text_box(label, font, air=0).nearest(at) for label in found]:
+    label = placer.place(_places(at, mark, series, plot), cost=strays)
+    for edge in [text_box(label, font, air=0).nearest(at) for label in label]:
         along = edge[1] > at[1] and abs(edge[0] - at[0]) < 1.5 * font  # its own line leads there
         if mark.y is not None and not along and math.dist(at, edge) >= 1.6 * font:
             line = leader(at, edge, 6)
             placer.avoid(line, STRUCK)
-            return [line, *found]
-    return [*found]
+            return [line, *label]
+    return [*label]
 
 
 def _places(at: XY, mark: Mark, series: int | None, plot: Plot) -> Iterator[Text]:

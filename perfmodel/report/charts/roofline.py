@@ -54,22 +54,22 @@ def _layer(view: LevelView) -> ShapeGroup:
 
 def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
     """Notes on the points that the picture cannot show; one line if they fit, else a line each."""
-    there = {point.number: point for point in placeable(chart, level)}
-    inside = {n for n, p in there.items() if plot.x.holds(intensity(p, level) or 0) and plot.y.holds(p.flops / drawn_s(p))}
+    by_number = {point.number: point for point in placeable(chart, level)}
+    inside = {n for n, p in by_number.items() if plot.x.holds(intensity(p, level) or 0) and plot.y.holds(p.flops / drawn_s(p))}
     listed = {
-        "not shown": [point for point in chart.points if point.number not in there],
-        "beyond the edge": [point for number, point in there.items() if number not in inside],
+        "not shown": [point for point in chart.points if point.number not in by_number],
+        "beyond the edge": [point for number, point in by_number.items() if number not in inside],
         "ABOVE THE ROOF": above(chart, level),
     }
-    notes = [f"{words}: {_listed(found)}" for words, found in listed.items() if found] + [AT_ROOFS] * at_roofs(chart)
+    notes = [f"{words}: {_listed(points)}" for words, points in listed.items() if points] + [AT_ROOFS] * at_roofs(chart)
     room, one_line = plot.right - plot.left, "; ".join(notes)
     if text_width(one_line, plot.size.font) <= room:
         return [one_line] * bool(notes)
     return [shortened(words, plot.size.font, room) for words in notes]
 
 
-def _listed(found: list[RooflinePoint]) -> str:
-    return ", ".join(str(point.number) for point in found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+def _listed(points: list[RooflinePoint]) -> str:
+    return ", ".join(str(point.number) for point in points[:6]) + (f" and {len(points) - 6} more" if len(points) > 6 else "")
 
 
 def _keys(chart: Roofline) -> list[Key]:
@@ -85,7 +85,7 @@ def _keys(chart: Roofline) -> list[Key]:
         Key("roof, measured", "roof-measured"): any(c.measured and c.level in ("", opened) for c in chart.ceilings),
     }
     named = [Key(name, "measured", SHAPES[place % len(SHAPES)], place) for place, name in enumerate(groups) if name]
-    return [*(named if len(named) > 1 else []), *(key for key, there in kinds.items() if there)]
+    return [*(named if len(named) > 1 else []), *(key for key, present in kinds.items() if present)]
 
 
 def describe(chart: Roofline) -> str:
@@ -118,12 +118,12 @@ def _markers(point: RooflinePoint) -> list[tuple[str, Interval]]:
     """Role and time of each marker of ``point``; the last is the best: measured, else predicted, else at the roof."""
     if not (point.measured or point.predicted):
         return [("at-roof", Interval(point.roofline_s))] if point.roofline_s else []
-    return [(role, known) for role, known in (("predicted", point.predicted), ("measured", point.measured)) if known]
+    return [(role, interval) for role, interval in (("predicted", point.predicted), ("measured", point.measured)) if interval]
 
 
 def drawn_s(point: RooflinePoint) -> float:
     """Seconds at which ``point`` is drawn; 0 if no time is known."""
-    return next((known.value for _, known in reversed(_markers(point))), 0.0)
+    return next((interval.value for _, interval in reversed(_markers(point))), 0.0)
 
 
 def placeable(chart: Roofline, level: str) -> list[RooflinePoint]:
@@ -156,11 +156,11 @@ def _spot(point: RooflinePoint, seconds: float, level: str, plot: Plot) -> XY:
 def obstacles(view: LevelView) -> None:
     """Keep labels off the markers; markers in one place count once."""
     covered: list[tuple[XY, float]] = []
-    for point in sorted(placeable(view.chart, view.level), key=lambda one: -radius(one)):
-        lines = [one for one in _elsewhere(point, 0, view.level, view.plot) if isinstance(one, Path)]
+    for point in sorted(placeable(view.chart, view.level), key=lambda point: -radius(point)):
+        lines = [shape for shape in _elsewhere(point, 0, view.level, view.plot) if isinstance(shape, Path)]
         view.placer.avoided += [Segment(line.points[0], line.points[1]) for line in lines]
-        for _, known in reversed(_markers(point)):
-            at, r = _spot(point, known.value, view.level, view.plot), radius(point) + 1
+        for _, interval in reversed(_markers(point)):
+            at, r = _spot(point, interval.value, view.level, view.plot), radius(point) + 1
             if not any(math.dist(at, other) + r < wide + SAME_PLACE for other, wide in covered):
                 covered.append((at, r))
                 view.placer.avoided += [square(at, r)] * COVERED
@@ -168,13 +168,13 @@ def obstacles(view: LevelView) -> None:
 
 def points(view: LevelView) -> list[Shape]:
     """Every point that has a place at the level, large ones first so that small ones lie on top; then their numbers."""
-    there, groups = placeable(view.chart, view.level), view.chart.groups
-    ordered = sorted(there, key=lambda point: (-radius(point), point.number))
-    return [*(_point(point, groups.index(point.group), view.level, view.plot) for point in ordered), *_numbers(there, view)]
+    points, groups = placeable(view.chart, view.level), view.chart.groups
+    ordered = sorted(points, key=lambda point: (-radius(point), point.number))
+    return [*(_point(point, groups.index(point.group), view.level, view.plot) for point in ordered), *_numbers(points, view)]
 
 
 def _point(point: RooflinePoint, series: int, level: str, plot: Plot) -> ShapeGroup:
-    r, spots = radius(point), [(role, _spot(point, known.value, level, plot)) for role, known in _markers(point)]
+    r, spots = radius(point), [(role, _spot(point, interval.value, level, plot)) for role, interval in _markers(point)]
     shapes = [*_elsewhere(point, series, level, plot), *_arrow(point, level, plot), *_interval(point, series, level, plot)]
     if len(spots) > 1 and math.dist(spots[0][1], spots[1][1]) > r:
         shapes.append(Path("join", [at for _, at in spots], series=series))
@@ -184,20 +184,20 @@ def _point(point: RooflinePoint, series: int, level: str, plot: Plot) -> ShapeGr
 
 def _elsewhere(point: RooflinePoint, series: int, level: str, plot: Plot) -> list[Shape]:
     """A dot at each other level of ``point``, and a thin line through all: one rate, and bytes of several levels."""
-    others = [_spot(point, drawn_s(point), other, plot) for other in LEVELS if other != level and intensity(point, other)]
-    dots = [Marker("dot", *at, 2.4, SHAPES[series % len(SHAPES)], series) for at in others]
-    spots = sorted([_spot(point, drawn_s(point), level, plot), *others])
-    return [Path("leader", [spots[0], spots[-1]]), *dots] if others else []
+    elsewhere = [_spot(point, drawn_s(point), other, plot) for other in LEVELS if other != level and intensity(point, other)]
+    dots = [Marker("dot", *at, 2.4, SHAPES[series % len(SHAPES)], series) for at in elsewhere]
+    spots = sorted([_spot(point, drawn_s(point), level, plot), *elsewhere])
+    return [Path("leader", [spots[0], spots[-1]]), *dots] if elsewhere else []
 
 
 def _interval(point: RooflinePoint, series: int, level: str, plot: Plot) -> list[Shape]:
     """A vertical line over the interval of the prediction, where the marker does not hide it."""
-    known = point.predicted
-    if known is None or known.low is None or known.high is None:
+    interval = point.predicted
+    if interval is None or interval.low is None or interval.high is None:
         return []
-    middle, low, high = (_spot(point, seconds, level, plot) for seconds in (known.value, known.low, known.high))
-    seen = max(math.dist(middle, low), math.dist(middle, high)) > radius(point)
-    return [Path("whisker", [low, high], series=series)] if seen else []
+    middle, low, high = (_spot(point, seconds, level, plot) for seconds in (interval.value, interval.low, interval.high))
+    visible = max(math.dist(middle, low), math.dist(middle, high)) > radius(point)
+    return [Path("whisker", [low, high], series=series)] if visible else []
 
 
 def _arrow(point: RooflinePoint, level: str, plot: Plot) -> list[Shape]:
@@ -221,25 +221,25 @@ def _arrow(point: RooflinePoint, level: str, plot: Plot) -> list[Shape]:
 # Numbers
 
 
-def _numbers(there: list[RooflinePoint], view: LevelView) -> list[Shape]:
+def _numbers(points: list[RooflinePoint], view: LevelView) -> list[Shape]:
     """The number of each point beside it; points in one place share a label; none where there is no room."""
-    places = {point.number: _spot(point, drawn_s(point), view.level, view.plot) for point in there}
+    places = {point.number: _spot(point, drawn_s(point), view.level, view.plot) for point in points}
     count = max(len(places), 1)
     centre = (sum(x for x, _ in places.values()) / count, sum(y for _, y in places.values()) / count)
-    clusters = [(cluster, places[cluster[0].number]) for cluster in _clusters(there, places)]
+    clusters = [(cluster, places[cluster[0].number]) for cluster in _clusters(points, places)]
     found: list[Shape] = []
-    for cluster, at in sorted(clusters, key=lambda one: (len(one[0]) > 1, -math.dist(one[1], centre))):
-        others = [place for other, place in clusters if other is not cluster]
+    for cluster, at in sorted(clusters, key=lambda entry: (len(entry[0]) > 1, -math.dist(entry[1], centre))):
+        other_places = [place for other, place in clusters if other is not cluster]
         tags = {"key": cluster[0].key, "number": " ".join(str(point.number) for point in cluster)}
-        shapes = _number(cluster, at, others, centre, view)
+        shapes = _number(cluster, at, other_places, centre, view)
         found += [ShapeGroup(shapes, tags)] if shapes else []
     return found
 
 
-def _clusters(there: list[RooflinePoint], places: dict[int, XY]) -> list[list[RooflinePoint]]:
+def _clusters(points: list[RooflinePoint], places: dict[int, XY]) -> list[list[RooflinePoint]]:
     """Points of one unit and dtype that lie in one place, together."""
     clusters: list[list[RooflinePoint]] = []
-    for point in there:
+    for point in points:
         at = places[point.number]
         near = (c for c in clusters if c[0].key == point.key and math.dist(places[c[0].number], at) < SAME_PLACE)
         home = next(near, None)
@@ -250,7 +250,7 @@ def _clusters(there: list[RooflinePoint], places: dict[int, XY]) -> list[list[Ro
     return clusters
 
 
-def _number(cluster: list[RooflinePoint], at: XY, others: list[XY], centre: XY, view: LevelView) -> list[Shape]:
+def _number(cluster: list[RooflinePoint], at: XY, other_places: list[XY], centre: XY, view: LevelView) -> list[Shape]:
     """The label of the points at ``at``, with a thin line to them if it does not stand beside them."""
     r, font, placer = max(map(radius, cluster)), view.font, view.placer
     text = ranges(sorted(point.number for point in cluster))
@@ -259,31 +259,31 @@ def _number(cluster: list[RooflinePoint], at: XY, others: list[XY], centre: XY, 
     def penalty(label: Text) -> int:
         """Penalty of a place: nearer points that the label would seem to belong to, and labels that its line would cross."""
         middle = (label.x, label.y - font * 0.35)
-        own, line = math.dist(middle, at), Segment(at, middle)
-        crossed = sum(line.meets(other) for other in placer.taken) if own > r + 2 * font else 0
-        return crossed + sum(math.dist(middle, other) < own for other in others)
+        length, line = math.dist(middle, at), Segment(at, middle)
+        crossed = sum(line.meets(other) for other in placer.taken) if length > r + 2 * font else 0
+        return crossed + sum(math.dist(middle, other) < length for other in other_places)
 
     outwards = math.atan2(centre[1] - at[1], at[0] - centre[0]) if math.dist(at, centre) > 1 else 0.0
     places = rings(at, outwards, AWAY, r + half - 2, r + font * 0.25)
-    found = placer.place((Text("number", x, y + font * 0.35, text, "middle") for x, y in places), bold=True, cost=penalty)
-    for x, y in [(label.x, label.y - font * 0.35) for label in found]:
+    label = placer.place((Text("number", x, y + font * 0.35, text, "middle") for x, y in places), bold=True, cost=penalty)
+    for x, y in [(label.x, label.y - font * 0.35) for label in label]:
         if math.hypot(max(abs(x - at[0]) - half, 0), y - at[1]) >= r + font * 1.1:
-            beside = (x + math.copysign(half + 2, at[0] - x), y)
+            anchor = (x + math.copysign(half + 2, at[0] - x), y)
             below = (min(max(at[0], x - half), x + half), y + math.copysign(font * 0.6, at[1] - y))
-            line = leader(at, beside if abs(y - at[1]) < font else below, r + 1)
+            line = leader(at, anchor if abs(y - at[1]) < font else below, r + 1)
             placer.avoid(line)
-            return [line, *found]
-    return [*found]
+            return [line, *label]
+    return [*label]
 
 
-def ranges(found: list[int]) -> str:
+def ranges(numbers: list[int]) -> str:
     """Numbers in order, runs as their ends.
 
     >>> ranges([1, 2, 3, 7, 8])
     '1–3, 7, 8'
     """
     runs: list[list[int]] = []
-    for number in found:
+    for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:

@@ -64,8 +64,8 @@ def error(point: RooflinePoint) -> float | None:
 
 def noise(point: RooflinePoint) -> float | None:
     """(p90 - p10) / median of the measurement."""
-    seen = point.measured
-    return None if seen is None or seen.low is None or seen.high is None else (seen.high - seen.low) / seen.value
+    measured = point.measured
+    return None if measured is None or measured.low is None or measured.high is None else (measured.high - measured.low) / measured.value
 
 
 def flag(point: RooflinePoint) -> str:
@@ -84,19 +84,19 @@ def flag(point: RooflinePoint) -> str:
 
 def above_roof(point: RooflinePoint) -> str:
     """Words for a prediction without a measurement that is faster than its roof; empty if it is not."""
-    known = point.predicted
-    if known is None or point.measured is not None or point.roofline_s is None or known.value >= point.roofline_s * (1 - SOFT):
+    predicted = point.predicted
+    if predicted is None or point.measured is not None or point.roofline_s is None or predicted.value >= point.roofline_s * (1 - SOFT):
         return ""
-    faster = text(point.roofline_s / known.value, "ratio")
+    faster = text(point.roofline_s / predicted.value, "ratio")
     return f"predicted {faster} above its roof: that counts more bytes or FLOP than the prediction expects"
 
 
 def launch_bound(point: RooflinePoint) -> bool:
     """Whether its prediction says that launching it takes most of its time."""
-    known, spent = point.predicted, time_s(point)
-    if known is None or spent is None or not point.roofline_s:
+    predicted, spent = point.predicted, time_s(point)
+    if predicted is None or spent is None or not point.roofline_s:
         return False
-    return max(known.value, spent) < LAUNCH_S and point.roofline_s < LAUNCH_SHARE * min(known.value, spent)
+    return max(predicted.value, spent) < LAUNCH_S and point.roofline_s < LAUNCH_SHARE * min(predicted.value, spent)
 
 
 def remarks(point: RooflinePoint) -> list[str]:

@@ -25,19 +25,19 @@ STEPS = 24
 
 def limits(chart: Roofline) -> tuple[float, float, float, float]:
     """Least and largest intensity in FLOP/B, least and largest rate in FLOP/s: near the points and ridges of all levels."""
-    levels, shown = chart.levels(), chart.shown_keys()
+    levels, keys = chart.levels(), chart.shown_keys()
     roofs = [c.value for c in chart.compute_roofs()] or [1e12]
-    own = [c.value for c in chart.compute_roofs() if c.key in shown] or roofs
+    compute_roofs = [c.value for c in chart.compute_roofs() if c.key in keys] or roofs
     speeds = [c.value for level in levels for c in chart.memory_roofs(level)] or [1e12]
     times = [(p, [end for t in (p.measured, p.predicted) if t for end in (t.value, t.low, t.high)]) for p in chart.points]
-    work = [(p.flops, p.bytes, known or [p.roofline_s]) for p, known in times]
+    work = [(p.flops, p.bytes, seconds or [p.roofline_s]) for p, seconds in times]
     work += [(p.before.flops, p.before.bytes, [p.before.time_s]) for p in chart.points if p.before]
     spots = [flops / size for flops, moved, _ in work if flops for level, size in moved.items() if size and level in levels]
     rates = [flops / seconds for flops, _, times in work if flops for seconds in times if seconds]
-    ends = (min([*spots, min(own) / max(speeds)]) / AIR, max([*spots, max(own) / min(speeds)]) * AIR)
-    sides = (min([*rates, min(own) / 10]) / AIR, max([*rates, *roofs]) * AIR**2)  # room for a name on the highest line
-    least = max(ends[0], LEAST_INTENSITY), max(sides[0], max(roofs) * LEAST_SHARE)
-    return _below(least[0]), 1 / _below(1 / ends[1]), _below(least[1]), 1 / _below(1 / sides[1])
+    ends = (min([*spots, min(compute_roofs) / max(speeds)]) / AIR, max([*spots, max(compute_roofs) / min(speeds)]) * AIR)
+    sides = (min([*rates, min(compute_roofs) / 10]) / AIR, max([*rates, *roofs]) * AIR**2)  # room for a name on the highest line
+    lowest = max(ends[0], LEAST_INTENSITY), max(sides[0], max(roofs) * LEAST_SHARE)
+    return _below(lowest[0]), 1 / _below(1 / ends[1]), _below(lowest[1]), 1 / _below(1 / sides[1])
 
 
 def _below(value: float) -> float:
@@ -48,9 +48,9 @@ def _below(value: float) -> float:
 
 def plot_of(chart: Roofline, size: Size, top: float, rows: int = 0) -> Plot:
     """The plot of ``chart`` below ``top``, with ``rows`` lines of words below its axis."""
-    least, most, slowest, fastest = limits(chart)
+    lowest, highest, slowest, fastest = limits(chart)
     left, right = size.font * 4.2, size.width - size.font * 1.8
-    return Plot(Axis(least, most, left, right), Axis(slowest, fastest, size.height - size.font * (3.4 + 1.4 * rows), top), size)
+    return Plot(Axis(lowest, highest, left, right), Axis(slowest, fastest, size.height - size.font * (3.4 + 1.4 * rows), top), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +64,16 @@ class Roof:
 
 def roofs_of(chart: Roofline) -> list[Roof]:
     """The lines of its compute roofs, those shown first in front."""
-    shown = chart.shown_keys()
+    keys = chart.shown_keys()
     lines: dict[tuple[object, ...], list[Ceiling]] = {}
-    for c in sorted(chart.compute_roofs(), key=lambda c: (c.key not in shown, c.measured, -c.value)):
-        lines.setdefault((c.key in shown, c.value, c.unit, c.measured), []).append(c)
-    return [Roof(_together(same), [c.key for c in same], same[0].key in shown) for same in lines.values()]
+    for c in sorted(chart.compute_roofs(), key=lambda c: (c.key not in keys, c.measured, -c.value)):
+        lines.setdefault((c.key in keys, c.value, c.unit, c.measured), []).append(c)
+    return [Roof(_together(parallel), [c.key for c in parallel], parallel[0].key in keys) for parallel in lines.values()]
 
 
-def _together(same: list[Ceiling]) -> Ceiling:
-    names = ", ".join(sorted(c.dtype for c in same))
-    return same[0] if len(same) == 1 else replace(same[0], name=f"{same[0].unit} {names}")
+def _together(parallel: list[Ceiling]) -> Ceiling:
+    names = ", ".join(sorted(c.dtype for c in parallel))
+    return parallel[0] if len(parallel) == 1 else replace(parallel[0], name=f"{parallel[0].unit} {names}")
 
 
 @dataclass(slots=True)
@@ -93,10 +93,10 @@ class LevelView:
 
     def __post_init__(self) -> None:
         self.placer, self.memory, self.roofs = self.plot.placer(), self.chart.memory_roofs(self.level), roofs_of(self.chart)
-        beside = [self.chart.memory_roofs(level) for level in self.chart.levels() if level != self.level]
-        self.others = [min(found, key=lambda c: c.measured) for found in beside if found]
-        every = [roof.ceiling.value for roof in self.roofs] or [1e12]
-        self.top = max([roof.ceiling.value for roof in self.roofs if roof.shown] or every)
+        other_roofs = [self.chart.memory_roofs(level) for level in self.chart.levels() if level != self.level]
+        self.others = [min(roofs, key=lambda c: c.measured) for roofs in other_roofs if roofs]
+        peaks = [roof.ceiling.value for roof in self.roofs] or [1e12]
+        self.top = max([roof.ceiling.value for roof in self.roofs if roof.shown] or peaks)
 
     @property
     def font(self) -> float:
@@ -155,10 +155,10 @@ def roofs(view: LevelView) -> list[Shape]:
     return [*diagonals, *groups, *labels]
 
 
-def _clear_of(shapes: list[Box | Segment], every: list[Text], twin: bool, placer: Placer) -> list[Text]:
+def _clear_of(shapes: list[Box | Segment], texts: list[Text], twin: bool, placer: Placer) -> list[Text]:
     """A label that lies on none of ``shapes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
-    clear = (text for text in every if not any(one.meets(box) for box in text_boxes(text, placer.font) for one in shapes))
-    return placer.place(clear) or ([] if twin else placer.place(every))
+    clear = (text for text in texts if not any(shape.meets(box) for box in text_boxes(text, placer.font) for shape in shapes))
+    return placer.place(clear) or ([] if twin else placer.place(texts))
 
 
 def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
@@ -174,15 +174,15 @@ def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
 def _along_diagonal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
     """Places of a label from the lower end up, along the line: above it, or below, where measured ones beside another begin."""
     start, end = view.diagonal(ceiling).points
-    said, length = words(ceiling), math.dist(start, end) or 1
+    label, length = words(ceiling), math.dist(start, end) or 1
     across, down = (end[0] - start[0]) / length, (end[1] - start[1]) / length
     sides = view.font * 0.4, -view.font * 1.15
     twin = ceiling.measured and any(c.level == ceiling.level and not c.measured for c in [*view.memory, *view.others])
     for off in reversed(sides) if twin else sides:
         for step in range(STEPS):
-            at = 4 + (length - text_width(said, view.font) - 8) * step / (STEPS - 1)
+            at = 4 + (length - text_width(label, view.font) - 8) * step / (STEPS - 1)
             x, y = start[0] + at * across + off * down, start[1] + at * down - off * across
-            yield Text("roof-label", x, y, said, turn=math.degrees(math.atan2(down, across)))
+            yield Text("roof-label", x, y, label, turn=math.degrees(math.atan2(down, across)))
 
 
 def ridges(view: LevelView) -> list[Shape]:
@@ -191,8 +191,8 @@ def ridges(view: LevelView) -> list[Shape]:
         return []
     line = replace(view.diagonal(view.own), role="roof-strong")
     view.placer.avoid(line)
-    found = [ShapeGroup(shapes, {"key": ",".join(roof.keys)}) for roof in view.roofs if roof.shown and (shapes := _ridge(roof, view))]
-    return [line, *found]
+    ridges = [ShapeGroup(shapes, {"key": ",".join(roof.keys)}) for roof in view.roofs if roof.shown and (shapes := _ridge(roof, view))]
+    return [line, *ridges]
 
 
 def waiting(view: LevelView) -> list[Shape]:
@@ -207,11 +207,11 @@ def waiting(view: LevelView) -> list[Shape]:
 
 def _ridge(roof: Roof, view: LevelView) -> list[Shape]:
     """Where ``roof`` meets the level's own: a dot with its intensity; nothing beyond the axis, and for what was measured."""
-    ceiling, own, font = roof.ceiling, view.own, view.font
-    if own is None or ceiling.measured or not view.plot.x.holds(ceiling.value / own.value):
+    ceiling, own_roof, font = roof.ceiling, view.own, view.font
+    if own_roof is None or ceiling.measured or not view.plot.x.holds(ceiling.value / own_roof.value):
         return []
-    at = view.plot.x.at(ceiling.value / own.value), view.plot.y.at(ceiling.value)
-    value = digits(ceiling.value / own.value, 3)
+    at = view.plot.x.at(ceiling.value / own_roof.value), view.plot.y.at(ceiling.value)
+    value = digits(ceiling.value / own_roof.value, 3)
 
     def far(label: Text) -> int:
         """A label further away may seem another ridge's, and a line to it is not to strike another label."""
@@ -220,9 +220,9 @@ def _ridge(roof: Roof, view: LevelView) -> list[Shape]:
         struck = sum(Segment(at, edge).meets(other) for other in view.placer.taken) if away > BESIDE * font else 0
         return int(away / font) + STRUCK * struck
 
-    found = view.placer.place((place for words in (f"{value} FLOP/B", value) for place in _around_ridge(*at, words, font)), cost=far)
-    edges = [text_box(label, font, air=0).nearest(at) for label in found]
-    return [*(leader(at, edge, 0) for edge in edges if math.dist(at, edge) > BESIDE * font), Marker("ridge", *at, 2.6), *found]
+    label = view.placer.place((place for words in (f"{value} FLOP/B", value) for place in _around_ridge(*at, words, font)), cost=far)
+    edges = [text_box(label, font, air=0).nearest(at) for label in label]
+    return [*(leader(at, edge, 0) for edge in edges if math.dist(at, edge) > BESIDE * font), Marker("ridge", *at, 2.6), *label]
 
 
 def _around_ridge(x: float, y: float, text: str, font: float) -> Iterator[Text]:

@@ -69,5 +69,5 @@ def _strip(chart: ScatterChart, plot: Plot) -> Plot:
     """Below the plot, over the same x: the errors."""
     size, errors = plot.size, [abs(pair.predicted / pair.measured - 1) for pair in chart.pairs]
     errors += [abs(1 / end - 1) for end in (chart.low, chart.high) if end]
-    most = min(MOST_ERROR, max(LEAST_ERROR, 1.15 * max(errors, default=0)))
-    return Plot(plot.x, Axis(-most, most, size.height - size.font * 3.4, plot.bottom + size.font * 2.6, LINEAR), size)
+    limit = min(MOST_ERROR, max(LEAST_ERROR, 1.15 * max(errors, default=0)))
+    return Plot(plot.x, Axis(-limit, limit, size.height - size.font * 3.4, plot.bottom + size.font * 2.6, LINEAR), size)

@@ -141,20 +141,20 @@ class Roofline(SavedPart):
         """Keys shown first: of the dtypes asked for, else the points', and the fp32 vector unit, where softmax and reductions run."""
         keys = self.all_keys()
         if self.dtypes:
-            return [known for known in keys if known.split()[-1] in self.dtypes]
+            return [key for key in keys if key.split()[-1] in self.dtypes]
         wanted = {point.key for point in self.points} | {"vector fp32"}
-        return [known for known in keys if known in wanted] or keys[:1]
+        return [key for key in keys if key in wanted] or keys[:1]
 
     def levels(self) -> list[str]:
         """Levels at which any point has bytes, from DRAM inwards; where there is no point, those that have a roof."""
-        known = {level for point in self.points for level, moved in point.bytes.items() if moved}
+        levels = {level for point in self.points for level, moved in point.bytes.items() if moved}
         roofs = set() if self.points else {c.level for c in self.ceilings}
-        return [level for level in reversed(LEVELS) if level in (known or roofs)] or [self.level]
+        return [level for level in reversed(LEVELS) if level in (levels or roofs)] or [self.level]
 
     def first_level(self) -> str:
         """The level that a picture opens at."""
-        known = self.levels()
-        return self.level if self.level in known else known[0]
+        levels = self.levels()
+        return self.level if self.level in levels else levels[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ def suffix_of(path: Path) -> str:
 def render(suffix: str, report: Report) -> str | bytes:
     """``report`` in the format of ``suffix``, such as ``.json``; bytes where that is no text."""
     module = import_module(f"{__name__}{suffix}")
-    made: str | bytes = module.render(report if getattr(module, "VERBATIM", False) else readable(report))
-    return made
+    rendered: str | bytes = module.render(report if getattr(module, "VERBATIM", False) else readable(report))
+    return rendered
 
 
 def tables(report: Report, brief: bool = False) -> list[Table]:
@@ -55,28 +55,28 @@ def tables(report: Report, brief: bool = False) -> list[Table]:
     """
     from perfmodel.report.charts.format_number import as_text
 
-    others = [*map(as_text, report.data_tables), *report.tables]
+    tables = [*map(as_text, report.data_tables), *report.tables]
     if not report.charts:
-        return others
+        return tables
     from perfmodel.report.charts.chart_tables import brief_table, marks_table, numbers, points_table, roofs_table
 
     lines = report.rooflines
     points = [as_text((brief_table if brief else points_table)(lines))] if any(chart.points for chart in lines) else []
-    known = {cell for table in others for row in table.rows for cell in row}
+    cells = {cell for table in tables for row in table.rows for cell in row}
     drawn: list[Table] = []
     for chart in report.charts:
         if chart.kind != "roofline":
-            own = as_text(numbers(chart))
-            drawn += [own] if any(cell not in known for row in own.rows for cell in row) else []
-        drawn += [found] if (found := marks_table(chart)) else []
-    return [*points, *(roofs_table(chart, brief) for chart in lines), *drawn, *others]
+            columns = as_text(numbers(chart))
+            drawn += [columns] if any(cell not in cells for row in columns.rows for cell in row) else []
+        drawn += [marks] if (marks := marks_table(chart)) else []
+    return [*points, *(roofs_table(chart, brief) for chart in lines), *drawn, *tables]
 
 
 def readable(report: Report) -> Report:
     """``report`` with every word that is shown made ``visible``."""
-    kept = {name: getattr(report, name) for name in UNSHOWN}
-    shown: Report = _rewritten(replace(report, data={}, records=[], profile=""))
-    return replace(shown, **kept)
+    unshown = {name: getattr(report, name) for name in UNSHOWN}
+    rewritten: Report = _rewritten(replace(report, data={}, records=[], profile=""))
+    return replace(rewritten, **unshown)
 
 
 def _rewritten(value: Any) -> Any:
@@ -88,6 +88,6 @@ def _rewritten(value: Any) -> Any:
         return {_rewritten(key): _rewritten(item) for key, item in value.items()}
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    found = {one.name: (old, _rewritten(old)) for one in fields(value) if one.init for old in [getattr(value, one.name)]}
-    changed = {name: new for name, (old, new) in found.items() if new is not old}
+    values = {field.name: (old, _rewritten(old)) for field in fields(value) if field.init for old in [getattr(value, field.name)]}
+    changed = {name: new for name, (old, new) in values.items() if new is not old}
     return replace(value, **changed) if changed else value

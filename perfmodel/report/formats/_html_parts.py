@@ -73,8 +73,8 @@ def numbered_figure(chart: Chart, place: int) -> str:
     head = f'<p class="caption"><b id="{name}">Figure {place}. {title}.</b> {clean(chart.caption)}</p>'
     listed = f"{_selectors(chart, name)}{_key(chart)}" if isinstance(chart, Roofline) else _values(chart, name)
     words = "Points and roofs" if isinstance(chart, Roofline) else "Numbers"
-    more = f'<details class="side"><summary>{words} of figure {place}</summary>{listed}{_exports(chart)}</details>'
-    drawn = f'<div class="figure">{_picture(chart, name, size_of(chart))}{head}{more}</div>'
+    details = f'<details class="side"><summary>{words} of figure {place}</summary>{listed}{_exports(chart)}</details>'
+    drawn = f'<div class="figure">{_picture(chart, name, size_of(chart))}{head}{details}</div>'
     return f'<section aria-labelledby="{name}"{_device(chart)}>{drawn}</section>'
 
 
@@ -105,12 +105,12 @@ def _selectors(chart: Chart, name: str) -> str:
     """Controls of a roofline: the level whose bytes it shows, its roofs and points; none of other charts."""
     if not isinstance(chart, Roofline):
         return ""
-    levels, opened, shown = chart.levels(), chart.first_level(), chart.shown_keys()
+    levels, opened, keys = chart.levels(), chart.first_level(), chart.shown_keys()
     radios = "".join(
         _choice(f'radio" name="{name}-level" data-level value="{clean(level)}"', LEVELS.get(level, level), level == opened)
         for level in levels
     )
-    boxes = "".join(_choice(f'checkbox" data-key value="{clean(known)}"', known, known in shown) for known in chart.all_keys())
+    boxes = "".join(_choice(f'checkbox" data-key value="{clean(key)}"', key, key in keys) for key in chart.all_keys())
     level = f"<fieldset><legend>Bytes of</legend>{radios}</fieldset>" if len(levels) > 1 else ""
     return f'<div class="tools">{level}<fieldset><legend>Roofs and points</legend>{boxes}</fieldset></div>'
 
@@ -176,8 +176,8 @@ def _look(name: str, words: str) -> str:
 
 def data_table(table: DataTable, name: str, caption: bool = True) -> str:
     """A table of numbers called ``name`` in the page, with its downloads; a row of a point is where links to it lead."""
-    every = {column.key: column for column in table.columns}
-    hidden = {"note", *(column.under for column in table.columns), *(["group"] if "number" in every else [])}
+    by_key = {column.key: column for column in table.columns}
+    hidden = {"note", *(column.under for column in table.columns), *(["group"] if "number" in by_key else [])}
     columns = [column for column in shown_columns(table) if column.key not in hidden]
     notes: dict[str, int] = {}
     rows = []
@@ -185,7 +185,7 @@ def data_table(table: DataTable, name: str, caption: bool = True) -> str:
         note, number = record.get("note"), record.get("number")
         mark = f"<sup>{notes.setdefault(note, len(notes) + 1)}</sup>" if note and isinstance(note, str) else ""
         place = f' id="point-{number}"' if isinstance(number, int) and table.title == "Points" else ""
-        cells = "".join(_cell(column, every.get(column.under), record, mark * (column.key == "name")) for column in columns)
+        cells = "".join(_cell(column, by_key.get(column.under), record, mark * (column.key == "name")) for column in columns)
         rows.append(f"<tr{place}>{cells}</tr>")
     title = f'<h3 id="{name}-title">{clean(table.title)}</h3>' if caption and table.title else ""
     named = f' aria-labelledby="{name}-title"' if title else f' aria-label="{clean(table.title)}"'
@@ -210,18 +210,18 @@ def _cell(column: Column, below: Column | None, record: dict[str, Value], mark: 
     smaller = [clean(interval(column, record))]
     if below is not None and record[below.key] is not None:
         smaller.append(clean(text(record[below.key], below.unit)) + (f" {clean(below.title)}" if below.unit != "text" else ""))
-    return f"<td{_look(name, words)}>{clean(words)}{mark}{''.join(f'<small>{each}</small>' for each in smaller if each)}</td>"
+    return f"<td{_look(name, words)}>{clean(words)}{mark}{''.join(f'<small>{line}</small>' for line in smaller if line)}</td>"
 
 
 def _tools(title: str, columns: Sequence[Column], name: str) -> str:
     """Controls to sort a table, to save it, and to show the columns that a narrow page hides."""
     options = "".join(f'<option value="{clean(column.key)}">{clean(column.title or "name")}</option>' for column in columns)
     sort = f'<label class="sortby">Sort by <select id="{name}-sort">{options}</select></label>'
-    what = f'data-of="{name}" data-name="{file_name(title)}"'
-    saves = {kind: f'data-save="{kind}" {what} aria-label="{kind.upper()} of {clean(title or "table")}"' for kind in ("csv", "json")}
+    data = f'data-of="{name}" data-name="{file_name(title)}"'
+    saves = {kind: f'data-save="{kind}" {data} aria-label="{kind.upper()} of {clean(title or "table")}"' for kind in ("csv", "json")}
     buttons = "".join(f'<button type="button" {attributes}>{kind.upper()}</button>' for kind, attributes in saves.items())
-    more = f'<button type="button" class="more" aria-expanded="false" aria-controls="{name}">All values</button>'
-    return f'<div class="tabletools">{sort}{buttons}{more}</div>'
+    button = f'<button type="button" class="more" aria-expanded="false" aria-controls="{name}">All values</button>'
+    return f'<div class="tabletools">{sort}{buttons}{button}</div>'
 
 
 def _raw_rows(table: DataTable, name: str) -> str:

@@ -58,23 +58,23 @@ def _answer(report: Report) -> list[str]:
     drawn = [figure(chart, place) for place, chart in enumerate(captioned(report), 1)]
     rates = f'<section aria-label="Shares">{meters(report)}</section>' * bool(report.meters and drawn)
     parts = [*drawn[:1], rates, *_tables(report), *drawn[1:], _points(report), foundations(report)]
-    alone = sum(1 for part in parts if part and " class=wide" not in part[:60]) % 2
-    return [f'<div class="answer{" odd" * alone}">', *parts, "</div>"]
+    odd = sum(1 for part in parts if part and " class=wide" not in part[:60]) % 2
+    return [f'<div class="answer{" odd" * odd}">', *parts, "</div>"]
 
 
 def _review(report: Report) -> list[str]:
     """Sections of a page for a design review: two figures, assumptions, what would change the verdict, further figures, folded tables."""
     drawn = [numbered_figure(chart, place) for place, chart in enumerate(report.charts, 1)]
-    said = _spoken(report)
-    beside = [meters(report), said] if len(drawn) == 1 else [meters(report)]
+    spoken = _spoken(report)
+    side = [meters(report), spoken] if len(drawn) == 1 else [meters(report)]
     points = points_table(report.rooflines) if any(chart.points for chart in report.rooflines) else None
     folded = [("Points", data_table(points, "points", caption=False))] if points else []
     folded += [(table.title, data_table(table, f"table-{place}", caption=False)) for place, table in enumerate(report.data_tables, 1)]
     folded += [(table.title or "Numbers", text_table(table)) for table in report.tables if not (table.drawn and report.charts)]
     listed = "".join(f"<details><summary>{clean(capital(title))}</summary>{table}</details>" for title, table in folded)
     return [
-        f'<section class="figures2" aria-label="The figures that decide">{"".join([*drawn[:2], *beside])}</section>' if drawn else "",
-        said if len(drawn) != 1 else "",
+        f'<section class="figures2" aria-label="The figures that decide">{"".join([*drawn[:2], *side])}</section>' if drawn else "",
+        spoken if len(drawn) != 1 else "",
         f'<section class="figures2" aria-label="Further figures">{"".join(drawn[2:])}</section>' if drawn[2:] else "",
         f'<section class="folded" aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{_brief(report)}{listed}</section>'
         if folded
@@ -85,7 +85,7 @@ def _review(report: Report) -> list[str]:
 
 def _spoken(report: Report) -> str:
     """Assumptions, and what would change the verdict, side by side."""
-    lists = "".join(f"<div><h2>{head}</h2>{_sentences(said, 'notes')}</div>" for head, said in review_lists(report))
+    lists = "".join(f"<div><h2>{head}</h2>{_sentences(entries, 'notes')}</div>" for head, entries in review_lists(report))
     return f'<section class="spoken" aria-label="What the answer rests on">{lists}</section>' if lists else ""
 
 
@@ -131,11 +131,11 @@ def _header(report: Report) -> str:
     choice = f'<label>Device <select id="device"><option value="">all</option>{options}</select></label>' if len(devices) > 1 else ""
     named = " · ".join(map(clean, devices.values())) or "perfmodel"
     controls = f'<div class="controls">{choice}<button type="button" id="theme">Dark</button></div>'
-    asked = report.question or report.title
-    what = clean(report.title) if asked != report.title else named
-    bar = f'<div class="bar"><span>{what}</span>{controls}</div>'
+    heading = report.question or report.title
+    subtitle = clean(report.title) if heading != report.title else named
+    bar = f'<div class="bar"><span>{subtitle}</span>{controls}</div>'
     look = ' class="review"' * bool(report.question)
-    return f'<header{look}>\n{bar}\n<h1 id="main" tabindex="-1">{clean(capital(asked))}</h1>\n{_verdict(report)}\n</header>'
+    return f'<header{look}>\n{bar}\n<h1 id="main" tabindex="-1">{clean(capital(heading))}</h1>\n{_verdict(report)}\n</header>'
 
 
 def _verdict(report: Report) -> str:
@@ -143,19 +143,19 @@ def _verdict(report: Report) -> str:
     parts = [_sentences(report.verdict[:FIRST_SENTENCES], "verdict")] if report.verdict else []
     parts += [_figures(report.figures)] if report.figures else []
     parts += [meters(report)] if not report.charts else []
-    more = [*report.verdict[FIRST_SENTENCES:], *report.reasons]
-    parts += [f"<details><summary>Why</summary>{_sentences(more, 'notes')}</details>"] if more else []
+    details = [*report.verdict[FIRST_SENTENCES:], *report.reasons]
+    parts += [f"<details><summary>Why</summary>{_sentences(details, 'notes')}</details>"] if details else []
     return "".join(parts)
 
 
 def _sentences(sentences: list[str], look: str) -> str:
     wrong = ("ABOVE ITS ROOF", "VIOLATION")
-    items = (f"<li{' class=wrong' if any(word in one for word in wrong) else ''}>{clean(one)}</li>" for one in sentences)
+    items = (f"<li{' class=wrong' if any(word in sentence for word in wrong) else ''}>{clean(sentence)}</li>" for sentence in sentences)
     return f'<ul class="{look}">{"".join(items)}</ul>'
 
 
 def _figures(figures: list[Figure]) -> str:
-    tiles = "".join(f"<div><dt>{clean(one.label)}</dt><dd>{clean(one.value)}</dd></div>" for one in figures)
+    tiles = "".join(f"<div><dt>{clean(figure.label)}</dt><dd>{clean(figure.value)}</dd></div>" for figure in figures)
     return f'<dl class="figures">{tiles}</dl>'
 
 
@@ -174,16 +174,16 @@ def _points(report: Report) -> str:
 
 def _tables(report: Report) -> list[str]:
     """Sections: the rows that a terminal shows first, with all others folded below the last of them; else every table."""
-    every = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
-    every += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
+    tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
+    tables += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
     if not report.brief:
-        return [f'<section class=wide aria-label="Tables">{"".join(every)}</section>'] * bool(every)
-    shown = on_screen(report)
-    folded = [""] * (len(shown) - 1) + [f"<details><summary>All numbers</summary>{''.join(every)}</details>" * bool(every)]
-    looks = [" class=wide" * (room(table) > HALF) for table in shown]
+        return [f'<section class=wide aria-label="Tables">{"".join(tables)}</section>'] * bool(tables)
+    first = on_screen(report)
+    folded = [""] * (len(first) - 1) + [f"<details><summary>All numbers</summary>{''.join(tables)}</details>" * bool(tables)]
+    looks = [" class=wide" * (room(table) > HALF) for table in first]
     return [
-        f'<section{look} aria-label="The rows that decide">{text_table(table)}{more}</section>'
-        for table, look, more in zip(shown, looks, folded, strict=True)
+        f'<section{look} aria-label="The rows that decide">{text_table(table)}{fold}</section>'
+        for table, look, fold in zip(first, looks, folded, strict=True)
     ]
 
 
@@ -193,9 +193,9 @@ def _tables(report: Report) -> list[str]:
 def foundations(report: Report) -> str:
     """Assumptions first, then roofs and formulas, folded."""
     listed = [FLOP_CONVENTION, *report.notes]
-    shown = 0 if report.question else NOTES
-    lists = [_sentences(one, "notes") if one else "" for one in (listed[:shown], listed[shown:])]
-    count = f"{len(listed[shown:])} {'more ' * bool(shown)}note{'s' * (len(listed[shown:]) > 1)}"
+    opened = 0 if report.question else NOTES
+    lists = [_sentences(notes, "notes") if notes else "" for notes in (listed[:opened], listed[opened:])]
+    count = f"{len(listed[opened:])} {'more ' * bool(opened)}note{'s' * (len(listed[opened:]) > 1)}"
     parts = [lists[0], f"<details><summary>{count}</summary>{lists[1]}</details>" * bool(lists[1]), *map(_roofs, report.rooflines)]
     parts += _formulas(report.formulas)
     look = ' class="folded"' * bool(report.question)
@@ -213,14 +213,14 @@ def _formulas(formulas: list[Formula]) -> list[str]:
     first: dict[Formula, str] = {}
     parts = []
     for group in dict.fromkeys(formula.group for formula in formulas):
-        rows, known = list[str](), dict[str, list[str]]()
-        for formula in (each for each in formulas if each.group == group):
+        rows, by_meaning = list[str](), dict[str, list[str]]()
+        for formula in (item for item in formulas if item.group == group):
             earlier = first.setdefault(replace(formula, group=""), group)
             if earlier == group:
                 rows.append(_formula(formula, sources))
             else:
-                known.setdefault(earlier, []).append(formula.name)
-        as_before = "".join(f"<dt>as in {clean(earlier)}</dt><dd>{clean(', '.join(names))}</dd>" for earlier, names in known.items())
+                by_meaning.setdefault(earlier, []).append(formula.name)
+        as_before = "".join(f"<dt>as in {clean(earlier)}</dt><dd>{clean(', '.join(names))}</dd>" for earlier, names in by_meaning.items())
         title = f"Formulas{': ' * bool(group)}{clean(group)}"
         parts.append(f'<details><summary>{title}</summary><dl class="formula">{as_before}{"".join(rows)}</dl></details>')
     listed = "".join(f"<li>[{place}] {clean(source)}</li>" for place, source in enumerate(sources, 1))
@@ -235,14 +235,14 @@ def _formula(formula: Formula, sources: list[str]) -> str:
 
 def provenance(report: Report) -> str:
     """How to make the page again."""
-    known = report.provenance
-    version = known.version if known else __version__
+    provenance = report.provenance
+    version = provenance.version if provenance else __version__
     facts = [("made by", f"perfmodel {clean(version)}")]
-    if known:
-        facts += [("command", f"<code>{clean(known.command)}</code>")] if known.command else []
-        for use in known.profiles:
+    if provenance:
+        facts += [("command", f"<code>{clean(provenance.command)}</code>")] if provenance.command else []
+        for use in provenance.profiles:
             date = f", calibrated {clean(use.calibrated)}" if use.calibrated else ""
             facts.append(("profile", f"{clean(use.id)}{date}, SHA-256 <code>{clean(use.sha256)}</code>"))
-        facts += [("input", f"{clean(name)}, SHA-256 <code>{clean(digest)}</code>") for name, digest in known.inputs.items()]
+        facts += [("input", f"{clean(name)}, SHA-256 <code>{clean(digest)}</code>") for name, digest in provenance.inputs.items()]
     rows = "".join(f"<dt>{name}</dt><dd>{fact}</dd>" for name, fact in facts)
     return f'<footer><dl class="facts">{rows}</dl></footer>'

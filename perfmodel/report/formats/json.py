@@ -16,9 +16,9 @@ def render(report: Report) -> str:
     from perfmodel.report.saved_metrics import UNITS, units_of
 
     if report.data:
-        found = {**report.data, UNITS: units_of(report.data), "verdict": report.verdict}
-        found |= {"reasons": report.reasons} if report.reasons else {}
-        found |= {"provenance": asdict(report.provenance)} if report.provenance else {}
+        content = {**report.data, UNITS: units_of(report.data), "verdict": report.verdict}
+        content |= {"reasons": report.reasons} if report.reasons else {}
+        content |= {"provenance": asdict(report.provenance)} if report.provenance else {}
     else:
-        found = to_data(report)
-    return visible_json(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
+        content = to_data(report)
+    return visible_json(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"

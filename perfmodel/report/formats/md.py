@@ -26,7 +26,7 @@ def render(report: Report) -> str:
     blocks = [f"## {_escape(report.question or report.title)}"]
     blocks += [_line(report.title)] if report.question not in ("", report.title) else []
     blocks += [*_verdict(report.verdict, bold=bool(report.question)), *map(_table, _first(report))]
-    blocks += ["\n".join([f"### {head}", "", *(f"- {_line(one)}" for one in said)]) for head, said in review_lists(report)]
+    blocks += ["\n".join([f"### {head}", "", *(f"- {_line(line)}" for line in lines)]) for head, lines in review_lists(report)]
     blocks += _pictures(report)
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)
@@ -38,9 +38,10 @@ def render(report: Report) -> str:
 
 def _first(report: Report) -> list[Table]:
     """The numbers that decide, and how busy each resource is."""
-    found = [Table("", [one.label for one in report.figures], [[one.value for one in report.figures]])] if report.figures else []
-    rows = [[f"{one.name}{' (limits)' * one.limits}", percent(float(one.share)), one.detail] for one in report.meters]
-    return [*found, *([Table(f"share of the {report.metered}", ["resource", "share", "rate"], rows, "lrl")] if rows else [])]
+    pairs = [(figure.label, figure.value) for figure in report.figures]
+    figures = [Table("", [label for label, _ in pairs], [[value for _, value in pairs]])] if pairs else []
+    rows = [[f"{meter.name}{' (limits)' * meter.limits}", percent(float(meter.share)), meter.detail] for meter in report.meters]
+    return [*figures, *([Table(f"share of the {report.metered}", ["resource", "share", "rate"], rows, "lrl")] if rows else [])]
 
 
 def _escape(text: str) -> str:
@@ -55,9 +56,9 @@ def _line(text: str) -> str:
 
 def _verdict(sentences: list[str], bold: bool) -> list[str]:
     written = list(map(_line, sentences))
-    written[:1] = [f"**{one}**" if bold else one for one in written[:1]]
-    rest = written[FIRST_SENTENCES:]
-    return written[:FIRST_SENTENCES] + ([_folded(f"and {len(rest)} more", "\n".join(f"- {line}" for line in rest))] if rest else [])
+    written[:1] = [f"**{sentence}**" if bold else sentence for sentence in written[:1]]
+    others = written[FIRST_SENTENCES:]
+    return written[:FIRST_SENTENCES] + ([_folded(f"and {len(others)} more", "\n".join(f"- {line}" for line in others))] if others else [])
 
 
 def _folded(summary: str, content: str) -> str:
@@ -82,7 +83,7 @@ def _pictures(report: Report) -> list[str]:
             blocks.append(_folded("roofs", _table(roofs_table(chart, brief=True))))
         else:
             blocks.append(_folded("numbers", _table(as_text(numbers(chart)))))
-        blocks += [_table(found)] if (found := marks_table(chart)) else []
+        blocks += [_table(marks)] if (marks := marks_table(chart)) else []
     return blocks
 
 
@@ -106,10 +107,10 @@ def _foundations(report: Report) -> list[str]:
     blocks = []
     if report.formulas:
         blocks.append(_folded("formulas", "\n".join(map(_formula, report.formulas))))
-    known = report.provenance
-    if known is not None:
-        used = _escape("; ".join(made_lines(replace(known, command=""))))
-        blocks.append(used + (f": `{known.command.replace('`', chr(39))}`" if known.command else ""))
+    provenance = report.provenance
+    if provenance is not None:
+        used = _escape("; ".join(made_lines(replace(provenance, command=""))))
+        blocks.append(used + (f": `{provenance.command.replace('`', chr(39))}`" if provenance.command else ""))
     return blocks
 
 

@@ -40,8 +40,8 @@ def render(report: Report) -> str:
 
 def size_of(chart: Chart) -> Size:
     """The size of its picture on a page."""
-    found: Size = import_module(f"{charts.__name__}.{chart.kind}").SIZE
-    return found
+    size: Size = import_module(f"{charts.__name__}.{chart.kind}").SIZE
+    return size
 
 
 def wide_of(chart: Chart) -> Size:
@@ -51,48 +51,48 @@ def wide_of(chart: Chart) -> Size:
 
 def scene(chart: Chart, size: Size) -> Scene:
     """``chart`` in a picture of ``size``."""
-    made: Scene = import_module(f"{charts.__name__}.{chart.kind}").scene(chart, size)
-    return made
+    drawn: Scene = import_module(f"{charts.__name__}.{chart.kind}").scene(chart, size)
+    return drawn
 
 
 def sheet(report: Report) -> Scene:
     """All pictures of ``report`` as one, in two columns, each in the shorter one; above them the answer, below them how it was made."""
     ends = [0.0] * min(len(report.charts), 2)
-    width, made = WIDTH * len(ends), made_lines(report.provenance)
+    width, lines = WIDTH * len(ends), made_lines(report.provenance)
     shapes, top = _head(report, width)
-    _, below = _written(made, "note", FONT * 0.4, width)
+    _, below = _written(lines, "note", FONT * 0.4, width)
     height = max(HEIGHT - top - below, LEAST) if len(ends) == 1 else HEIGHT
     drawn = [panel(replace(chart, title=chart.title * (chart.title != report.title)), height) for chart in captioned(report)]
-    for one in drawn:
+    for scene in drawn:
         column = ends.index(min(ends))
-        shapes.append(ShapeGroup(one.children, move=(WIDTH * column, top + ends[column])))
-        ends[column] += one.height
-    foot, height = _written(made, "note", top + max(ends) + FONT * 0.4, width)
+        shapes.append(ShapeGroup(scene.children, move=(WIDTH * column, top + ends[column])))
+        ends[column] += scene.height
+    foot, height = _written(lines, "note", top + max(ends) + FONT * 0.4, width)
     return Scene(width, max(height, HEIGHT), [*shapes, *foot], report.title, " ".join(scene.description for scene in drawn))
 
 
 def _head(report: Report, width: float) -> tuple[list[Shape], float]:
     """Title, verdict and the numbers that decide, and where the pictures begin."""
     title, top = _written([report.title], "title", MARGIN + FONT * 1.35, width, FONT * 1.35)
-    said, top = _written(report.verdict[:SENTENCES], "key", top, width)
-    figures = " · ".join(f"{one.label} {one.value}" for one in report.figures)
+    shapes, top = _written(report.verdict[:SENTENCES], "key", top, width)
+    figures = " · ".join(f"{figure.label} {figure.value}" for figure in report.figures)
     numbers, top = _written([figures] if figures else [], "note", top, width)
-    return [*title, *said, *numbers], top - FONT * 0.6
+    return [*title, *shapes, *numbers], top - FONT * 0.6
 
 
-def _written(found: Sequence[str], role: str, y: float, width: float, font: float = FONT) -> tuple[list[Shape], float]:
+def _written(sentences: Sequence[str], role: str, y: float, width: float, font: float = FONT) -> tuple[list[Shape], float]:
     """Words from ``y`` down, wrapped, and where the next line goes."""
-    listed = [line for words in found for line in _wrapped(words, font, width - 2 * MARGIN)]
+    listed = [line for words in sentences for line in _wrapped(words, font, width - 2 * MARGIN)]
     return [Text(role, MARGIN, y + place * font * STEP, line) for place, line in enumerate(listed)], y + font * STEP * len(listed)
 
 
 def _wrapped(words: str, font: float, room: float) -> list[str]:
     """``words`` in lines of at most ``room`` pixels."""
-    found: list[str] = []
-    for word in (shortened(one, font, room) for one in words.split(" ")):
-        longer = f"{found[-1]} {word}" if found else word
-        found[-1:] = [longer] if not found or text_width(longer, font, bold=True) <= room else [found[-1], word]
-    return found
+    lines: list[str] = []
+    for word in (shortened(part, font, room) for part in words.split(" ")):
+        longer = f"{lines[-1]} {word}" if lines else word
+        lines[-1:] = [longer] if not lines or text_width(longer, font, bold=True) <= room else [lines[-1], word]
+    return lines
 
 
 def panel(chart: Chart, height: float = HEIGHT) -> Scene:
@@ -117,15 +117,15 @@ def _key(chart: Roofline, top: float, height: float) -> list[Shape]:
     """Number, name and share of the roof of as many points as there is room for."""
     left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
     room, groups = int((height - MARGIN - top) / line), chart.groups
-    shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
+    drawn = chart.points if len(chart.points) <= room else chart.points[: room - 1]
     reaches = any(reached(point) != ABSENT for point in chart.points)
     shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")] * reaches
-    for place, point in enumerate(shown):
+    for place, point in enumerate(drawn):
         y, series, share = top + place * line, groups.index(point.group), reached(point) if reaches else ""
         name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(share, KEY_FONT))
         shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
         shapes += [Text("key-number", left + 34, y, str(point.number), "end"), Text("key-name", left + 42, y, name)]
         shapes.append(Text("key-value", right, y, share, "end"))
-    if len(shown) < len(chart.points):
-        shapes.append(Text("key-value", left, top + len(shown) * line, f"and {len(chart.points) - len(shown)} more, in the report's table"))
+    if len(drawn) < len(chart.points):
+        shapes.append(Text("key-value", left, top + len(drawn) * line, f"and {len(chart.points) - len(drawn)} more, in the report's table"))
     return shapes

@@ -20,8 +20,8 @@ SAID = "said"
 
 def render(report: Report, full: bool = True) -> str:
     """Title, verdict, meters, tables with aligned columns, notes; without ``full`` what a screen shows."""
-    made = made_lines(report.provenance) if full else []
-    return "".join(f"{line}\n" for line, _ in styled(replace(report, notes=[*report.notes, *made]), WIDE, full))
+    lines = made_lines(report.provenance) if full else []
+    return "".join(f"{line}\n" for line, _ in styled(replace(report, notes=[*report.notes, *lines]), WIDE, full))
 
 
 def styled(report: Report, width: int, full: bool, room: int | None = None) -> Iterator[tuple[str, str]]:
@@ -29,9 +29,9 @@ def styled(report: Report, width: int, full: bool, room: int | None = None) -> I
     yield from ((line, "") for line in title_lines(report.question or report.title, width))
     for place, sentence in enumerate(report.verdict):
         yield from ((line, SAID if place else f"bold {SAID}") for line in wrap(sentence, width))
-    for title, said in review_lists(report) if full else ():
+    for title, entries in review_lists(report) if full else ():
         yield from (("", ""), (title, "bold"))
-        yield from ((f"  {line}", "") for one in said for line in wrap(one, width - 2))
+        yield from ((f"  {line}", "") for entry in entries for line in wrap(entry, width - 2))
     if report.meters:
         yield from (("", ""), *((line, "bold") for line in wrap(f"share of the {report.metered}", width)))
         yield from ((line, "") for line in _meters(report, width))
@@ -54,16 +54,16 @@ def title_lines(title: str, width: int) -> list[str]:
     >>> title_lines("Softmax: 8 rows of 512, fp16 on NVIDIA A100 SXM 80 GB", 50)
     ['Softmax: 8 rows of 512, fp16', 'on NVIDIA A100 SXM 80 GB']
     """
-    what, on, device = title.rpartition(" on ")
-    if on and len(title) > width >= max(len(what), len(device) + 3):
-        return [what, f"on {device}"]
+    subject, on, device = title.rpartition(" on ")
+    if on and len(title) > width >= max(len(subject), len(device) + 3):
+        return [subject, f"on {device}"]
     return wrap(title, width)
 
 
 def _meters(report: Report, width: int) -> list[str]:
     """The meters with bars as wide as there is room for, without their rates where even short ones leave none."""
-    every = meter_lines(report.meters)
-    room = BAR - max(0, max(map(len, every)) - width)
+    lines = meter_lines(report.meters)
+    room = BAR - max(0, max(map(len, lines)) - width)
     if room >= LEAST_BAR:
         return meter_lines(report.meters, room)
     return [line[:width].rstrip() for line in meter_lines(report.meters, LEAST_BAR, details=False)]
@@ -83,11 +83,11 @@ def meter_lines(meters: list[Meter], bar: int = BAR, details: bool = True) -> li
     widest = max(len(meter.name) for meter in meters)
     rates = [meter.detail if details else "" for meter in meters]
     room = max(map(len, rates))
-    found = []
+    lines = []
     for meter, rate in zip(meters, rates, strict=True):
         share = f"{_bar(float(meter.share), bar)} {percent(float(meter.share)):>4}"
-        found.append(f"{meter.name:<{widest}}  {share}  {rate:<{room}}{'  < limits' * meter.limits}".rstrip())
-    return found
+        lines.append(f"{meter.name:<{widest}}  {share}  {rate:<{room}}{'  < limits' * meter.limits}".rstrip())
+    return lines
 
 
 def _bar(share: float, width: int) -> str:
@@ -101,11 +101,11 @@ def screen_notes(report: Report, room: int | None = None) -> list[str]:
     return [*doubts, *filter(None, [left_out(report, len(doubts), room)])]
 
 
-def left_out(report: Report, said: int = 0, room: int | None = None) -> str:
+def left_out(report: Report, sentences: int = 0, room: int | None = None) -> str:
     """What ``full`` would add, in a line; empty where that is nothing. ``said``: notes that a screen shows already."""
-    shown, every = on_screen(report, room), tables(report, brief=True)
-    rows = sum(len(table.rows) for table in every) - sum(len(table.rows) for table in shown)
-    notes = len(printed_notes(report)) + sum(len(listed) for _, listed in review_lists(report)) - said
+    on_page, every_table = on_screen(report, room), tables(report, brief=True)
+    rows = sum(len(table.rows) for table in every_table) - sum(len(table.rows) for table in on_page)
+    notes = len(printed_notes(report)) + sum(len(listed) for _, listed in review_lists(report)) - sentences
     parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
     return f"--full: {' and '.join(parts)} more" if parts else ""
 
