@@ -1,4 +1,4 @@
-"""One format-neutral ``Report``; a module in ``formats`` renders it."""
+"""Reports: one ``Report`` for all formats, which the modules in ``formats`` render and which ``write`` saves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ make_callable(__name__)
 
 
 def _framed(report: Report) -> str:
-    """The page, framed, for a notebook."""
+    """The HTML page of a report in a frame, for a notebook."""
     from perfmodel.report.formats.html import framed
 
     return framed(report)
@@ -30,7 +30,7 @@ setattr(Report, "_repr_html_", _framed)  # noqa: B010  (here and not in the clas
 
 
 def check_output(path: Path, offers: Collection[str] = ()) -> None:
-    """Fail before any work if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
+    """UsageError, before any work, if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
     allowed, suffix = suffixes(offers), suffix_of(path)
     if suffix not in allowed:
         kind = repr(suffix) if suffix else "a file without suffix"
@@ -48,12 +48,12 @@ def check_output(path: Path, offers: Collection[str] = ()) -> None:
 
 
 def render_for(path: Path, report: Report) -> str | bytes:
-    """``report`` in the format that the suffix of ``path`` names; bytes where that is no text."""
+    """``report`` in the format of the suffix of ``path``; bytes if that is no text."""
     return formats.render(suffix_of(path), report)
 
 
 def write(path: Path, report: Report) -> None:
-    """Write ``report`` whole or not at all: to a temporary file beside ``path``, then renamed."""
+    """Write ``report`` to a temporary file beside ``path``, then rename that, so that ``path`` is whole or untouched."""
     import tempfile
 
     rendered = render_for(path, report)

@@ -1,4 +1,4 @@
-"""What a report says first, the same for every command: whether it fits, time and rate, what limits it, a meter per resource."""
+"""The first part of every report: whether the work fits, its time and rate, what limits it, and a meter per resource."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from perfmodel.timing.predict import Prediction
 
 _UNITS = {"tensor": "FLOP/s", "vector": "FLOP/s", "sfu": "exp/s"} | dict.fromkeys(("sram", "l2", "llc", "dram", "interconnect"), "B/s")
 RESOURCES = {name: (BOUND_WORDS[name].removeprefix("the "), unit) for name, unit in _UNITS.items()}
-"""Names and units of what a roof counts, from the units outwards."""
+"""Name and unit of each resource of a roof, from the compute units outwards."""
 
 
 ROOFS_EVEN = 0.02
-"""Roofs this close are called even."""
+"""Relative difference up to which two roofs are called even."""
 FULL, PARTLY = 0.6, 0.25
-"""Shares of its time from which on a resource limits, and from which on it is worth a word."""
+"""Shares of the time above which a resource limits, and above which it is mentioned."""
 STARTING = "starting the kernel"
 LAUNCH_S = 10e-6
-"""A roof below this is mostly launch, where a profile does not say how long a launch takes."""
+"""Seconds below which a roof is taken as mostly launch, if the profile does not state the time of a launch."""
 WASTEFUL = 0.75
-"""Share of the multiprocessors, or of the slots of its waves, that work, below which that is worth a word."""
+"""Share of busy multiprocessors, or of filled slots of waves, below which that is mentioned."""
 
 
 def headline(fits: str, time: str, limit: str) -> list[str]:
-    """First sentences of every report: whether it fits, time with its rate, what limits; an empty part has none.
+    """The first sentences of a report: whether it fits, time with its rate, what limits it. Empty parts are left out.
 
     >>> headline("fits: 16 GB of 80 GB", "a step takes 3 ms: 340 tokens/s", ""), headline("", "predicted 3 ms", "limited by the host.")
     (['Fits: 16 GB of 80 GB.', 'A step takes 3 ms: 340 tokens/s.'], ['Predicted 3 ms.', 'Limited by the host.'])
@@ -40,9 +40,9 @@ def headline(fits: str, time: str, limit: str) -> list[str]:
 
 
 def held(needed: Number, device: Device, where: str = "", more: str = "", unknown: str = "; the profile of {} has no capacity") -> str:
-    """Whether ``needed`` bytes fit ``device``, without a full stop: ``where`` they are, and what else fits (``more``).
+    """Sentence without full stop on whether ``needed`` bytes fit ``device``. ``where``: where they are; ``more``: what else fits.
 
-    ``unknown``: said in place of ``more`` where the profile has no capacity.
+    ``unknown`` replaces ``more`` if the profile has no capacity.
 
     >>> from perfmodel.catalog import find_device
     >>> held(10**9, find_device("h200"), " per GPU", "; batch 8 would fit")
@@ -53,10 +53,10 @@ def held(needed: Number, device: Device, where: str = "", more: str = "", unknow
 
 
 def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float) -> list[Meter]:
-    """A meter per resource that is used, of ``seconds``; the fullest one limits, if it is worth a word.
+    """A meter per resource in use over ``seconds``; the fullest one limits, unless it is far from full.
 
-    ``terms``: seconds that each resource takes at its roof. ``amounts``: FLOP, operations or bytes by resource, where they are known;
-    with them the rate that ``seconds`` means stands beside the peak.
+    ``terms``: seconds of each resource at its roof. ``amounts``: FLOP, operations or bytes by resource, if known; a meter then shows the
+    rate beside the peak.
     """
     used = {name: float(terms[name]) for name in RESOURCES if terms.get(name)}
     largest = max(used, key=lambda name: used[name], default=None)
@@ -73,13 +73,13 @@ def _rate(name: str, amounts: Mapping[str, Number], term: float, seconds: float)
 
 
 def amounts_of(cost: Estimate) -> dict[str, Number]:
-    """FLOP, operations and bytes of ``cost`` by the resource that takes them."""
+    """FLOP, operations and bytes of ``cost`` by resource."""
     work = cost.work
     return {"tensor": work.tensor, "vector": work.vector, "sfu": work.sfu, "l2": cost.sram.total - cost.multicast, "dram": cost.dram.total}
 
 
 def fit(needed: Number, device: Device) -> str:
-    """Whether ``needed`` bytes fit the device, as the start of a sentence; empty where its profile has no capacity.
+    """Beginning of a sentence on whether ``needed`` bytes fit the device; empty if its profile has no capacity.
 
     >>> from perfmodel.catalog import find_device
     >>> fit(10**9, find_device("h200")), fit(10**12, find_device("h200"))
@@ -92,11 +92,10 @@ def fit(needed: Number, device: Device) -> str:
 
 
 def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
-    """What limits, as a sentence without its full stop: the fullest resource, or where none is full the ``causes`` that counts or the time
-    model know; empty where nothing is known.
+    """Sentence without full stop on what limits: the fullest resource, or ``causes`` if none is full; empty if nothing is known.
 
-    ``causes``: such as too few blocks. ``roof``: the shares are of the roof, as no time is predicted, and the causes are left out of it.
-    ``unknown``: resources whose rate the profile lacks.
+    ``causes``: reasons such as too few blocks. ``roof``: shares are of the roof, as no time is predicted. ``unknown``: resources whose rate
+    the profile lacks.
 
     >>> tensor, dram = Meter("tensor unit", 0.44), Meter("DRAM bandwidth", 1.0)
     >>> limits([tensor, Meter("exponential unit", 0.31)]), limits([tensor], ["32 blocks for 108 SMs"])
@@ -125,7 +124,7 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
 
 
 def too_few(blocks: int, device: Device) -> list[str]:
-    """Cause: so few ``blocks`` (0: unknown) that many multiprocessors have no work; none if they have.
+    """List of one cause if ``blocks`` (0: unknown) are too few for all multiprocessors, else empty.
 
     >>> from perfmodel.catalog import find_device
     >>> too_few(32, find_device("h200")), too_few(128, find_device("h200")), too_few(1, find_device("mi300x"))
@@ -139,7 +138,7 @@ def too_few(blocks: int, device: Device) -> list[str]:
 
 
 def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
-    """Cause: launches of ``kernels`` one after another take longer than their roof; none if they do not."""
+    """List of one cause if the launches of ``kernels`` take longer than their roof, else empty."""
     overhead = device.launch_overhead
     launches = kernels * float(overhead.stream.number if overhead else LAUNCH_S)
     phrase = f"{kernels} launches" if kernels > 1 else "the launch"
@@ -147,7 +146,7 @@ def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
 
 
 def starting(prediction: Prediction | None) -> list[str]:
-    """Cause: a kernel without work, from launch to end, takes more than half of a predicted time; none if it does not."""
+    """List of one cause if a kernel without work would take more than half of the predicted time, else empty."""
     start = 1e-6 * prediction.calibration.parameters.get("launch_us", 0.0) if prediction else 0.0
     if prediction is None or 2 * start < prediction.seconds:
         return []
@@ -155,7 +154,7 @@ def starting(prediction: Prediction | None) -> list[str]:
 
 
 def taken(interval: Interval) -> str:
-    """A time to three digits, with its interval.
+    """A time to three digits with its interval.
 
     >>> taken(Interval(7.907e-5, 7.2e-5, 8.43e-5)), taken(Interval(1e-3))
     ('79.1 us (72 to 84.3 us)', '1 ms')
@@ -188,7 +187,9 @@ def small(words: str) -> str:
 
 
 def traffic_chart(moved: Iterable[tuple[str, Traffic, Traffic]], caption: str, inside: str = "L2") -> BarChart:
-    """Bytes that each way moves, given with its traffic to the multiprocessors and to DRAM. ``inside``: where the former comes from."""
+    """Chart of bytes: ``moved`` has each alternative's name, traffic to the multiprocessors, and DRAM traffic. ``inside``: source of the
+    former.
+    """
     bars = [
         Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)])
         for name, sram, dram in moved

@@ -1,4 +1,4 @@
-"""The report of an attention comparison: which algorithm is faster and why, one table per pass, and what was asked for besides."""
+"""The report of an attention comparison: which algorithm is faster and why, a table per pass, and extras that were asked for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BRIEF = {
     "traffic.dram.bytes": "DRAM traffic",
     "memory_bytes": "memory footprint",
 }
-"""Rows that a screen shows, under names that leave room for two algorithms in 80 columns."""
+"""Rows of the short table, with labels short enough for two algorithms in 80 columns."""
 EAGER = "an eager softmax of standard, which stays far from its roof"
 
 
@@ -57,9 +57,8 @@ def report(
 ) -> Report:
     """``comparison`` as a Report; its data follows the schema perfmodel.attention/1.
 
-    ``predictions``: times to show beside bound and roof, ``unpredicted`` why others are missing. ``explained``: with every
-    formula. ``crossover``: with the sizes at which tiling pays. ``pictures``: with its roofline and its bytes.
-    ``measured_s``: a time to judge, of the algorithm that the answer is about.
+    ``predictions``: times to show beside bound and roof; ``unpredicted``: why others are missing. Extras: ``explained`` adds every formula,
+    ``crossover`` the sizes at which tiling pays, ``pictures`` charts. ``measured_s``: a time of the main algorithm to judge.
     """
     answer = _Answer(comparison, predictions or {})
     reasons, main = _reasons(answer), answer.time(answer.main)
@@ -103,11 +102,11 @@ class _Answer:
         return times
 
     def time(self, result: AttentionResult) -> KernelTime:
-        """Time of ``result``, with what takes time beside work and traffic."""
+        """The time of ``result``, with causes beyond work and traffic."""
         return self._times[result.algorithm.name, result.direction]
 
     def _causes(self, result: AttentionResult, prediction: Prediction | None) -> list[str]:
-        """The start of the kernel that is predicted, else launches, and too few blocks of it."""
+        """Causes of its time: the start of a predicted kernel or else launches, and too few blocks."""
         device = self.comparison.device
         if prediction is None:
             return _beyond_roof(result, device)
@@ -124,7 +123,7 @@ class _Answer:
 
     @cached_property
     def main(self) -> AttentionResult:
-        """The result that the answer is about: the fastest beside standard attention, by predictions where there are some."""
+        """The main result: the fastest one other than standard attention, by predictions if there are some."""
         results = self.comparison.shown()
         tiled = [result for result in results if result.algorithm.name != "standard"] or results
         comparable = [result for result in tiled if result.algorithm.name != "block-sparse"] or tiled  # that one computes something else
@@ -137,21 +136,21 @@ class _Answer:
 
     @cached_property
     def reference(self) -> AttentionResult | None:
-        """Standard attention, where it is compared with another."""
+        """The result of standard attention if it is compared with another, else None."""
         standard = self.comparison.standard(self.comparison.direction)
         return None if standard is self.main else standard
 
     def side(self, result: AttentionResult) -> Side:
-        """``result`` as one of two that are compared."""
+        """``result`` as one side of a comparison."""
         return self.time(result).side(left_out=left_out(result, self.comparison.device))
 
     @cached_property
     def faster(self) -> str:
-        """How the main result compares with standard attention; empty without it."""
+        """Sentence on the main result against standard attention; empty without that."""
         return compared(self.side(self.reference), self.side(self.main)) if self.reference else ""
 
     def speedup(self, result: AttentionResult) -> Interval | None:
-        """Predicted time of standard attention over that of ``result``; None for itself and where one of the two is not predicted."""
+        """Predicted time of standard attention over that of ``result``; None for itself, or if one of the two is not predicted."""
         standard, new = self.comparison.standard(result.direction), self.time(result).predicted
         old = self.time(standard).predicted if standard else None
         return None if result is standard or old is None or new is None else ratio(old, new)
@@ -223,7 +222,7 @@ def _tile(result: AttentionResult) -> dict[str, Any] | None:
 
 
 def _ratios(answer: _Answer) -> dict[str, Any]:
-    """Standard over each other algorithm, per pass: above 1 the other one moves or takes less."""
+    """Ratios of standard attention to each other algorithm per pass; above 1 the other moves or takes less."""
     ratios: dict[str, Any] = {}
     for result in answer.comparison.results:
         reference = answer.comparison.standard(result.direction)
@@ -272,7 +271,7 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
 
 
 def _tables(answer: _Answer, labels: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Table]:
-    """One table per pass, and one of their sum: a column per algorithm."""
+    """A table per pass and one for the sum, with a column per algorithm."""
     comparison, tables = answer.comparison, []
     passes = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
     for direction in passes:
@@ -298,7 +297,7 @@ def _column(result: AttentionResult, answer: _Answer) -> list[Metric]:
 
 
 def _headline(answer: _Answer) -> list[str]:
-    """Whether it fits and which is faster; at what rate; what limits it: of the main result, against standard attention."""
+    """The headline on the main result: whether it fits, its gain over standard attention, its rate, what limits it."""
     main, reference, device, name = answer.main, answer.reference, answer.comparison.device, answer.main.algorithm.name
     fits, _, size = fit(main.memory_bytes, device).partition(":")
     if reference is None or fits == "does not fit":
@@ -313,7 +312,7 @@ def _headline(answer: _Answer) -> list[str]:
 
 
 def _reasons(answer: _Answer) -> list[str]:
-    """One sentence per algorithm, against standard attention where it is among them: by predictions, else by roofs."""
+    """A sentence per algorithm, by predictions or else by roofs; against standard attention if that is present."""
     results, reference = answer.comparison.shown(), answer.comparison.standard(answer.comparison.direction)
     slow = [time for time in map(answer.time, results) if time.name != answer.main.algorithm.name and time.predicted]
     limits = [f"{time.name}: {small(time.limit)}." for time in slow if time.seconds > time.cost.no_overlap_s]
@@ -329,7 +328,7 @@ def _reasons(answer: _Answer) -> list[str]:
 
 
 def _at_roofs(reference: AttentionResult, result: AttentionResult) -> str:
-    """What bounds the two at their roofs, and why one of these is lower."""
+    """Sentence on what bounds the two at their roofs, and why one roof is lower."""
     old, new = reference.total, result.total
     gain, fewer, same_bound = old.roofline_s / new.roofline_s, _moved(reference, result), old.bound == new.bound
     skipped, wasted = old.executed_flops / new.executed_flops, new.executed_flops / new.flops
@@ -349,13 +348,13 @@ def _at_roofs(reference: AttentionResult, result: AttentionResult) -> str:
 
 
 def _fewer(reference: AttentionResult, result: AttentionResult) -> float:
-    """Bytes of ``reference`` over those of ``result``, at the level that bounds ``reference``, DRAM where none does."""
+    """Bytes of ``reference`` over those of ``result`` at the level that bounds ``reference``, or else DRAM."""
     old, new = ((side.total.sram if reference.total.bound == "l2" else side.total.dram) for side in (reference, result))
     return float(old.total / new.total)
 
 
 def _moved(reference: AttentionResult, result: AttentionResult) -> str:
-    """How many times fewer or more bytes ``result`` moves, and where."""
+    """Phrase on how many times fewer or more bytes ``result`` moves, and at which level."""
     level, fewer = "through the L2" if reference.total.bound == "l2" else "over DRAM", _fewer(reference, result)
     if abs(fewer - 1) <= ROOFS_EVEN:
         return f"as many bytes {level}"
@@ -363,23 +362,23 @@ def _moved(reference: AttentionResult, result: AttentionResult) -> str:
 
 
 def left_out(result: AttentionResult, device: Device) -> tuple[str, ...]:
-    """What the roof of ``result`` leaves out although it dominates, in words; empty if nothing does."""
+    """Phrases on what the roof of ``result`` leaves out although it dominates."""
     causes, name = " and ".join(_beyond_roof(result, device)), result.algorithm.name
     return (f"{name}: {causes}",) if causes else (EAGER,) * (name == "standard")
 
 
 def _beyond_roof(result: AttentionResult, device: Device) -> list[str]:
-    """Causes for which ``result`` takes longer than its roof: launches, too few blocks."""
+    """Causes that make ``result`` slower than its roof: launches, too few blocks."""
     return [*launching(len(result.kernels), float(result.total.roofline_s), device), *too_few(blocks_of(result), device)]
 
 
 def blocks_of(result: AttentionResult) -> int:
-    """Thread blocks of its largest launch, 0 where that is unknown."""
+    """Thread blocks of its largest launch; 0 if unknown."""
     return max((int(kernel.launch.blocks) for kernel, _ in result.kernels if kernel.launch), default=0)
 
 
 def _least(result: AttentionResult, device: Device) -> Interval | None:
-    """The least time of an unpredicted result whose blocks leave multiprocessors idle; None if they do not, or nobody knows."""
+    """Least time in seconds of an unpredicted result whose blocks leave multiprocessors idle; None if they do not, or that is unknown."""
     blocks, count = blocks_of(result), device.multiprocessors
     if count is None or not too_few(blocks, device):
         return None
@@ -388,7 +387,7 @@ def _least(result: AttentionResult, device: Device) -> Interval | None:
 
 
 def _figures(answer: _Answer) -> list[Figure]:
-    """The figures of the main result, with its speedup over standard attention."""
+    """Figures of the main result, with its speedup over standard attention."""
     figures, gain = answer.time(answer.main).figures, answer.speedup(answer.main)
     if gain is not None:
         figures.insert(2, Figure("speedup over standard", f"{times(gain.value)}{ends(gain)}"))
@@ -399,7 +398,7 @@ def _figures(answer: _Answer) -> list[Figure]:
 
 
 def _charts(answer: _Answer) -> list[Chart]:
-    """Times beside roofs, the rooflines of time and energy, and the bytes that each algorithm moves; a caption says what is seen."""
+    """Charts of times beside roofs, of the rooflines of time and energy, and of bytes; captions say what is seen."""
     from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
     shown, device, dtype = list(map(answer.time, answer.comparison.shown())), answer.comparison.device, answer.comparison.workload.dtype
@@ -424,7 +423,7 @@ def _charts(answer: _Answer) -> list[Chart]:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What counts and bounds rest on."""
+    """Notes on assumptions of counts and bounds."""
     results, device = comparison.results, comparison.device
     notes = ["Totals over batch and heads; a multiply-add counts 2 FLOP."]
     for result in results:
@@ -446,7 +445,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _io_notes(comparison: Comparison) -> list[str]:
-    """How far accesses are from the bounds on them."""
+    """Notes on how far accesses are from their lower bounds."""
     bound, device = as_json(_io_lower_bound(comparison)), comparison.device
     far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in bound["distance"].items() if distance["compulsory"])
     with_output = " with O given" if BACKWARD in comparison.passes() else ""
@@ -463,7 +462,7 @@ def _io_notes(comparison: Comparison) -> list[str]:
 
 
 def _time_notes(answer: _Answer, other_notes: Sequence[str]) -> list[str]:
-    """Notes on predicted times: their kernels, ``others``, those below their roofs or guessed, and their clock."""
+    """Notes on predicted times: kernels, ``other_notes``, times below roofs, guesses, and the clock."""
     predictions = answer.predictions.values()
     notes = [*(note(" ".join(names), prediction) for names, prediction in answer.predictions.items()), *other_notes]
     for result in answer.comparison.results:
@@ -476,7 +475,7 @@ def _time_notes(answer: _Answer, other_notes: Sequence[str]) -> list[str]:
 
 
 def _with_sram_sizes(plain: Report, comparison: Comparison) -> Report:
-    """``plain`` and what each SRAM size buys."""
+    """``plain`` with accesses for each SRAM size."""
     from perfmodel.kernels.attention.crossover import sram_sweep
 
     entries, first = [], dict[str, Estimate | None]()
@@ -500,7 +499,7 @@ def _with_sram_sizes(plain: Report, comparison: Comparison) -> Report:
 
 
 def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
-    """``plain`` and the sizes at which tiling pays."""
+    """``plain`` with the sizes at which tiling pays."""
     from perfmodel.kernels.attention.crossover import crossovers
 
     entries = [
@@ -522,14 +521,14 @@ def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
 
 
 def _with(plain: Report, key: str, title: str, entries: Sequence[Sequence[Metric]], full: str = "") -> Report:
-    """``plain`` with one line per entry, in a table and in the JSON object. ``full``: the label of a column that a screen leaves out."""
+    """``plain`` with a row per entry, in a table and in the JSON object. ``full``: label of a column only for the full table."""
     table, short = as_rows(title, entries), as_rows(title, [[metric for metric in entry if metric.label != full] for entry in entries])
     data = {**plain.data, key: list(map(as_json, entries))}
     return replace(plain, tables=[*plain.tables, table], brief=[short, *plain.brief], data=data)
 
 
 def _with_formulas(plain: Report, answer: _Answer) -> Report:
-    """``plain`` and every number of every pass as its formula, with its source."""
+    """``plain`` with formula and source of every number of every pass."""
     from perfmodel.kernels.attention.evaluate import explain
     from perfmodel.timing.explain import explain_power, explain_time
 

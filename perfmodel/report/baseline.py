@@ -1,4 +1,4 @@
-"""A report against an earlier one: arrows from its points, and what became faster or slower, first."""
+"""A report compared with an earlier one: arrows from its points, and sentences on what became faster or slower."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from perfmodel.report.roofline_chart import with_baseline
 from perfmodel.report.saved_metrics import of_report
 
 SENTENCES = 3
-"""Of a verdict."""
+"""Most sentences of a verdict."""
 
 
 def based(report: Report, baseline: str | None) -> Report:
-    """``report`` against the one saved at path ``baseline``: arrows from its points, and first what became faster or slower since.
+    """``report`` with arrows from the points of the one saved at ``baseline``; its verdict begins with what became faster or slower.
 
-    Unchanged if that is None.
+    It is unchanged if ``baseline`` is None.
     """
     if baseline is None:
         return report

@@ -1,4 +1,4 @@
-"""The report of throughput against batch: one row per batch, the knee, what bounds each side, where memory ends."""
+"""The report of throughput over batch size: a row per batch, the knee, what bounds each side, and where memory ends."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ COLUMNS = (
 
 
 def report(curve: Curve, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.batch/1. ``pictures``: with throughput against latency.
+    """``curve`` as a Report with data of schema perfmodel.batch/1. ``pictures`` adds throughput against latency.
 
-    ``explained``: with the formulas of the step at the knee, or of the one that delivers most.
+    ``explained`` adds the formulas of the step at the knee, or of the step with the highest rate.
     """
     r = curve.request
     title = f"{r.model.name}: decode at {r.kv_len:,} tokens by batch, {formats_of(r)} on {gpus_of(r)}"
@@ -90,11 +90,11 @@ def _metrics(point: BatchPoint, curve: Curve) -> list[Metric]:
 
 
 LIMITS = {"weights": "reading weights", "KV cache": "reading the KV cache"}
-"""Words for what fills a step."""
+"""Phrases for the traffic that fills a step."""
 
 
 def _verdict(curve: Curve) -> list[str]:
-    """How many sequences fit, where more stop paying, and what fills a step."""
+    """Verdict: how many sequences fit, where more stop paying, and what fills a step."""
     first, last, knee = curve.points[0], curve.points[-1], _at_knee(curve)
     resource, other = (LIMITS.get(point.bound, point.bound) for point in (first, last))
     sides = f"{resource} at every batch" if resource == other else f"{resource} at batch 1, by {other} at batch {last.batch:,}"
@@ -104,7 +104,7 @@ def _verdict(curve: Curve) -> list[str]:
 
 
 def rates(curve: Curve) -> str:
-    """Tokens per second and the time of a step at the knee, and the most tokens per second where another batch has them."""
+    """Sentence on tokens/s and step time at the knee, and on the highest tokens/s if another batch has them."""
     knee = _at_knee(curve)
     source = knee.step.times_from
     rate = f"{most(source)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step{' or more' * (source != PREDICTED)}"
@@ -126,7 +126,7 @@ def _fitting(curve: Curve) -> str:
 
 
 def _at_knee(curve: Curve) -> BatchPoint:
-    """The point that a serving engine would choose: the knee, else the best one."""
+    """The point at the knee, else the one with the highest rate."""
     return next((point for point in curve.points if point.batch == curve.knee), curve.best)
 
 
@@ -142,7 +142,7 @@ def _figures(curve: Curve) -> list[Figure]:
 
 
 def _reasons(curve: Curve) -> list[str]:
-    """Time of a token at the largest batch against the smallest."""
+    """Sentences on the time of a token at the largest batch against the smallest."""
     first, last = curve.points[0], curve.points[-1]
     slower = f"; a step takes {last.step.seconds / first.step.seconds:.3g}x as long"
     step = slower if first.step.prediction and last.step.prediction else ""
@@ -150,7 +150,7 @@ def _reasons(curve: Curve) -> list[str]:
 
 
 def _metered(curve: Curve) -> tuple[str, list[Meter]]:
-    """How busy resources are in the step at the knee."""
+    """Name of the step at the knee, and its meters."""
     knee = _at_knee(curve)
     rows = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in knee.step.rows]
     meters = step_meters(knee.step.cost, rows, knee.step.seconds)
@@ -158,7 +158,7 @@ def _metered(curve: Curve) -> tuple[str, list[Meter]]:
 
 
 def _listed(curve: Curve) -> list[int]:
-    """Places of the points that a screen shows: the ends, the knee and the best among them."""
+    """Places of the points in the short table: among them the ends, the knee and the best."""
     wanted = {0, len(curve.points) - 1} | {place for place, point in enumerate(curve.points) if point in (_at_knee(curve), curve.best)}
     other_places = [place for place in range(len(curve.points)) if place not in wanted]
     room = min(SCREEN_ROWS - len(wanted), len(other_places))
@@ -166,7 +166,7 @@ def _listed(curve: Curve) -> list[int]:
 
 
 def _curve(curve: Curve) -> LineChart:
-    """Tokens per second against the time of a step, predicted and by the bound."""
+    """Chart of tokens/s against step time, predicted and at the bound."""
     predicted = [(point.step.seconds, point.tokens_per_s) for point in curve.points]
     bound = [(float(point.step.cost.lower_s), point.batch / float(point.step.cost.lower_s)) for point in curve.points]
     name = TIMES[curve.points[0].step.times_from]
@@ -180,7 +180,7 @@ def _curve(curve: Curve) -> LineChart:
 
 
 def _side(point: BatchPoint) -> Side:
-    """Seconds per token."""
+    """Time per token as one side of a comparison."""
     prediction = point.step.prediction
     time = None if prediction is None else Interval(*(float(seconds) / point.batch for seconds in prediction))
     return Side(f"batch {point.batch:,}", float(point.step.cost.roofline_s) / point.batch, time)

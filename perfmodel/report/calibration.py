@@ -1,4 +1,4 @@
-"""The report of a calibration: what it reached, what it fitted, and how far the fits are off."""
+"""The report of a calibration: rates reached, fits, and their errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ QUICK = "Quick: fewer shapes and points, shorter runs and fits; parameters and i
 CROSS_VALIDATED = "Errors and intervals are those of each record by a fit without it and its like: cross-validation, fitted anew each time."
 FITS = ["implementation", "model", "points", "error", "interval", "held out", "median", "p90", "parameters"]
 SCREEN = (3, 4, 2, 5, 6)
-"""Columns of ``FITS`` that a screen shows after the name."""
+"""Columns of ``FITS`` in the short table, after the name."""
 
 
 def calibration_report(fits: list[Calibrated], quick: bool = False) -> Report:
-    """``found`` as a Report; a profile to write if it is one device's. ``quick``: say what that leaves out."""
+    """``fits`` as a Report, with a profile to write if they are of one device. ``quick``: adds a note on what a quick run leaves out."""
     tables, devices = [], {}
     for fit in fits:
         probes = [row[:5] for row in probe_rows(fit.microbenchmarks)]
@@ -53,7 +53,7 @@ def calibration_report(fits: list[Calibrated], quick: bool = False) -> Report:
 
 
 def _headline(fits: list[Calibrated], summaries: list[str], errors: list[float]) -> list[str]:
-    """How much was measured and fitted, ``each`` device alone if they are few, and how far the fits are off."""
+    """The headline: how much was measured and fitted (``summaries`` per device if they are few), and the errors of the fits."""
     failed = sum(len(fit.failures) for fit in fits)
     words = summaries or ["Nothing was calibrated: too few records for every model."]
     if len(words) > 3:
@@ -74,7 +74,7 @@ def _figures(fits: list[Calibrated], blocks: list[Calibration], errors: list[flo
 
 
 def _brief(fits: list[Calibrated]) -> list[Table]:
-    """The fits of a screen, the farthest off first; what was reached where nothing was fitted."""
+    """The short table: fits by falling error, or the rates reached if nothing was fitted."""
     blocks = [(block, f", {fit.device.id}" * (len(fits) > 1)) for fit in fits for block in fit.blocks]
     if blocks:
         ranked = sorted(blocks, key=lambda pair: -(pair[0].median_error or 0.0))[:SCREEN_ROWS]

@@ -1,4 +1,4 @@
-"""Report on claims: what was claimed, what was computed, the verdict and why."""
+"""The report on claims: what was claimed, what is computed, the verdict, and why."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from perfmodel.report.op_common import Sources, head, with_steps
 BRIEF = {"id": "id", "verdict": "verdict", "statement": "statement", "why": "reason"}
 COLUMNS = {name: name for name in ("id", "statement", "claimed", "computed", "verdict", "why", "cited")} | {"cited": "source"}
 SHOWN, CARDS = 8, 2
-"""Claims in a list of a screen; claims up to which each is shown whole."""
+"""Most claims in the short list, and most claims that are shown in full."""
 FIRST = ("wrong", "incomplete", "holds with relabelling")
-"""Verdicts that a screen shows first."""
+"""Verdicts that come first in the short list."""
 _PREFIXED = ("B", "B/s", "FLOP", "FLOP/s", "OP/s")
 _NOTE = (
     "In quotation marks: the source's own words. A printed number agrees if the computed one lies within half a unit of its last digit "
@@ -53,7 +53,7 @@ def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
 
 
 def _headline(number: int, counts: Counter[str]) -> str:
-    """How many claims there are, and how many have each verdict."""
+    """The headline: number of claims, and how many have each verdict."""
     parts = []
     for verdict in VERDICTS:
         singular, many = (verdict, verdict.replace("holds", "hold")) if verdict.startswith("holds") else (f"is {verdict}", f"are {verdict}")
@@ -62,7 +62,7 @@ def _headline(number: int, counts: Counter[str]) -> str:
 
 
 def _cards(cards: Sequence[Sequence[Metric]]) -> Table:
-    """A column per claim."""
+    """Table with a column per claim."""
     columns = [{metric.key or metric.label: metric for metric in metrics} for metrics in cards]
     rows = [[name, *(column[name].brief for column in columns)] for name in ("statement", "claimed", "computed", "verdict", "why")]
     return Table("", ["", *(column["id"].brief for column in columns)], rows, "l" * (1 + len(columns)))

@@ -1,1 +1,1 @@
-"""Pictures: what they show (``schema``), where everything goes on the page, and what stands in words beside it."""
+"""Charts: their data (``schema``), their layout on the page, and their description in words."""

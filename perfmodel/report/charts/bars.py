@@ -1,4 +1,4 @@
-"""Stacked bars as a picture: one row per bar, its parts named where they have room, capacities as lines."""
+"""Layout of stacked bars: a row per bar, names of parts where there is room, capacities as lines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from perfmodel.report.charts.schema import Bar, BarChart, Limit
 SIZE = Size(540, 0)
 """The height follows from the number of bars."""
 BAR = 3.2
-"""Font sizes of a bar with its name above it."""
+"""Height of a bar with its name above it, in font sizes."""
 ROW = 1.55
-"""Font sizes between two rows of names above the bars: their boxes do not meet."""
+"""Distance of two rows of names above the bars, in font sizes."""
 FAR = 3.0
 """A capacity more than this many times the longest bar is not drawn."""
 
@@ -53,13 +53,13 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
 
 
 def _words(bar: Bar, unit: str) -> str:
-    """The sum of a bar, with its interval."""
+    """The sum of a bar with its interval, as text."""
     ends = [format_time(end, 3) if unit == "s" else text(end, unit) for end in bar.ends]
     return f"{text(bar.total, unit)} ({between(*ends)})" if ends else text(bar.total, unit)
 
 
 def _interval(bar: Bar, axis: Axis, y: float, font: float) -> list[Shape]:
-    """A line from end to end of the interval of a bar, upright at both."""
+    """The interval of a bar as a line with upright ends."""
     places = [axis.at(end) for end in bar.ends]
     upright = [Path("interval", [(x, y - font * 0.4), (x, y + font * 0.4)]) for x in places]
     return [Path("interval", [(x, y) for x in places]), *upright] if places else []
@@ -72,7 +72,7 @@ def describe(chart: BarChart) -> str:
 
 
 def _limit_names(limit: Limit, x: float, top: float, unit: str, size: Size) -> Iterator[Text]:
-    """Places above the bars for the name of a capacity whose line is at ``x``: in the lowest row that is free."""
+    """Candidate places above the bars for the name of a capacity whose line is at ``x``, lowest row first."""
     words = with_value(limit.label, text(limit.value, unit), size.font, size.width - 12)
     half = text_width(words, size.font) / 2 + 4
     for row in range(8):
@@ -83,7 +83,7 @@ def _limit_names(limit: Limit, x: float, top: float, unit: str, size: Size) -> I
 
 
 def _total(value: float, words: str, axis: Axis, y: float, size: Size, lines: Sequence[float]) -> Text:
-    """The sum at the end of its bar, or beyond the lines that would strike it."""
+    """The sum at the end of its bar, or beyond lines that would cross it."""
     x, wide = axis.at(value) + 7, text_width(words, size.font, bold=True)
     for line in sorted(lines):
         if x - 4 < line < x + wide + 4:
@@ -102,7 +102,7 @@ def _ticks(axis: Axis, top: float, bottom: float, unit: str, size: Size) -> list
 
 
 def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, chart: BarChart, size: Size) -> list[Shape]:
-    """The name of a bar, and below it the parts, each with its value where it has room."""
+    """The name of a bar and, below it, its parts, with values where there is room."""
     head, thick = y + size.font * 1.5, size.font * 1.7
     shapes: list[Shape] = [Text("key", axis.start, head - size.font * 0.4, shortened(bar.name, size.font, size.width - 2 * size.font))]
     at, unit = 0.0, chart.unit

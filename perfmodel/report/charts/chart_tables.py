@@ -1,4 +1,4 @@
-"""What a picture shows, as tables and in words: for formats without pictures, and to sort and save it."""
+"""Charts as tables and sentences, for formats without pictures and for downloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfmodel.report.document import Column, DataTable, Table, Value
 
 
 def numbers(chart: Chart) -> DataTable:
-    """What the picture shows, as a table."""
+    """The numbers of a chart as a table."""
     if isinstance(chart, Roofline):
         return points_table([chart])
     if isinstance(chart, LineChart):
@@ -75,7 +75,7 @@ _BRIEF = ("number", "name", "device", "dtype", "flops", "roofline_s", "predicted
 
 
 def brief_table(charts: Iterable[Roofline]) -> DataTable:
-    """The columns that fit a page of text."""
+    """The points of ``charts`` in the columns that fit a page of text."""
     table = points_table(charts)
     ends = {key for column in table.columns if column.key in _BRIEF for key in (column.low, column.high)}
     places = [place for place, c in enumerate(table.columns) if c.key in (*_BRIEF, *ends) or c.key.endswith("_intensity")]
@@ -83,7 +83,7 @@ def brief_table(charts: Iterable[Roofline]) -> DataTable:
 
 
 def point_notes(charts: Sequence[Roofline]) -> list[str]:
-    """Remarks on points, each after the numbers of its points, and which points lie above the roofs that their picture opens at."""
+    """Remarks on points with the numbers of these points, and a sentence on points above the roofs shown first."""
     titles: dict[str, list[str]] = {}
     for point in (point for chart in charts for point in chart.points):
         for words in remarks(point):
@@ -133,7 +133,7 @@ def _of_pairs(chart: ScatterChart) -> DataTable:
 
 
 def marks_table(chart: Chart) -> Table | None:
-    """Crossovers, knees and capacities, each with the value that it lies at; None for a picture without any."""
+    """Table of crossovers, knees and capacities with their values; None for a chart without any."""
     rows = []
     if isinstance(chart, LineChart):
         rows += [[mark.words, f"{chart.x_label} {text(mark.x, chart.x_unit)}"] for mark in chart.marks]
@@ -144,7 +144,7 @@ def marks_table(chart: Chart) -> Table | None:
 
 
 def roofs_table(chart: Roofline, brief: bool = False) -> Table:
-    """Every roof with its value and the evidence for it. ``brief``: of the compute roofs those shown first, and without sources."""
+    """Table of roofs with value and evidence. ``brief``: only the compute roofs shown first, without sources."""
     keys = chart.shown_keys()
     ceilings = [c for c in chart.ceilings if not brief or c.kind == MEMORY or c.key in keys]
     rows = [[c.name, format_si(c.value, "FLOP/s" if c.kind == COMPUTE else "B/s"), c.evidence, c.source] for c in ceilings]

@@ -1,6 +1,6 @@
-"""A scene as SVG: with its colours written out, for a file of its own, or with class names, for a page that has both themes.
+"""A scene as SVG: with colours written out for a file, or with class names for a page with a light and a dark theme.
 
-Roles have few colours, which readers with any colour vision tell apart, in grey too, in light and in dark.
+The few colours can be told apart with any colour vision, in grey, and in both themes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from perfmodel.report.charts.scene import XY, Grid, Marker, Path, Rect, Scene, S
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 SERIES = 6
-"""Colours of series; a seventh series begins again with another shape."""
+"""Number of series colours; a seventh series reuses the first colour with another shape."""
 
 _COLOURS = {
     "page": ("#ffffff", "#12171d"),
@@ -34,13 +34,13 @@ _COLOURS = {
     "s4": ("#7a6400", "#d9bf4a"),
     "s5": ("#5b4bb5", "#b3a6ff"),
 }
-"""Light and dark, by name."""
+"""Colours by name: light theme, dark theme."""
 LIGHT, DARK = ({name: pair[side] for name, pair in _COLOURS.items()} for side in (0, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Names of colours of a theme; ``series`` stands for the colour of the shape's series. ``size`` in units of the picture's font."""
+    """The style of a role: names of colours, of which ``series`` means the colour of the shape's series; ``size`` in font sizes."""
 
     fill: str = "none"
     stroke: str = "none"
@@ -102,7 +102,7 @@ ROLES = {
 
 
 def _properties(style: Style, colour: Callable[[str], str], font_size: str = "") -> dict[str, str]:
-    """``style`` as properties of SVG, which attributes and style sheets name alike. ``colour``: of a name, as it is written."""
+    """``style`` as SVG properties, for attributes or a style sheet. ``colour``: a function from a colour's name to its text."""
     properties = {"fill": colour(style.fill)}
     if style.stroke != "none":
         properties |= {"stroke": colour(style.stroke), "stroke-width": f"{style.width:g}"}
@@ -115,7 +115,7 @@ def _properties(style: Style, colour: Callable[[str], str], font_size: str = "")
 
 
 def style_sheet() -> str:
-    """The looks of all roles as CSS, in the page's colours."""
+    """The styles of all roles as CSS, in the page's colours."""
     rules = [f".picture .{role}{{{_declarations(style)}}}" for role, style in ROLES.items()]
     return "\n".join([*rules, *(f".picture .{name.strip()}{{text-anchor:{anchor}}}" for anchor, name in ANCHORS.items() if name)])
 
@@ -132,7 +132,7 @@ _CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127, 0xFFFE, 0xFFFF
 
 
 def clean(text: str) -> str:
-    """``text`` for an element or an attribute of XML or HTML: nothing in it is markup."""
+    """``text`` escaped for an element or an attribute of XML or HTML."""
     return escape(text.translate(_CONTROL).encode("utf-8", "replace").decode(), quote=True)
 
 
@@ -142,17 +142,17 @@ def number(value: float) -> str:
 
 
 ANCHORS = {"start": "", "middle": " mid", "end": " end"}
-"""Classes of a page's texts, by where they are held."""
+"""CSS classes of texts by their anchor."""
 
 
 class Pen:
-    """Writes shapes. ``theme``: colours to write out; None for class names. ``font``: pixels of the picture's letters."""
+    """Writes shapes as SVG. ``theme``: colours to write out, None for class names. ``font``: font size in pixels."""
 
     def __init__(self, theme: dict[str, str] | None, font: float) -> None:
         self.theme, self.font = theme, font
 
     def draw(self, shapes: list[Shape]) -> str:
-        """``shapes`` one after another."""
+        """``shapes`` as SVG elements."""
         return "".join(map(self._shape, shapes))
 
     def _shape(self, shape: Shape) -> str:
@@ -202,7 +202,7 @@ def _numbers(**coordinates: float) -> str:
 
 
 def outline(shape: Path | Grid | Marker) -> str:
-    """The path of a shape, a marker being no circle; empty for a grid without lines."""
+    """The SVG path of a shape other than a circle; empty for a grid without lines."""
     if isinstance(shape, Grid):
         return "".join(map(_line, shape.lines))
     if isinstance(shape, Path):
@@ -225,11 +225,11 @@ _CORNERS = {
     "diamond": ((0.0, -_DIAGONAL), (_DIAGONAL, 0.0), (0.0, _DIAGONAL), (-_DIAGONAL, 0.0)),
     "triangle": ((0.0, -1.45), (1.276, 0.899), (-1.276, 0.899)),
 }
-"""Corners of markers, of about the area of a circle of radius 1."""
+"""Corners of markers with about the area of a circle of radius 1."""
 
 
 def inline(scene: Scene, font: float, name: str) -> str:
-    """``scene`` for an HTML page, its looks in classes; ``name`` makes its ids unique."""
+    """``scene`` for an HTML page, styled by classes; ``name`` makes its ids unique."""
     box = f'viewBox="0 0 {number(scene.width)} {number(scene.height)}"'
     words = f'<title id="{name}-t">{clean(scene.title)}</title><desc id="{name}-d">{clean(scene.description)}</desc>'
     head = f'<svg class="picture" {box} role="group" aria-labelledby="{name}-t {name}-d" font-size="{number(font)}">'
@@ -237,7 +237,7 @@ def inline(scene: Scene, font: float, name: str) -> str:
 
 
 def standalone(scene: Scene, font: float) -> str:
-    """``scene`` as a file of its own, a line per group."""
+    """``scene`` as a standalone SVG file, with a line per group."""
     width, height = number(scene.width), number(scene.height)
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     words = f"<title>{clean(scene.title)}</title>\n<desc>{clean(scene.description)}</desc>"

@@ -1,4 +1,4 @@
-"""A number of a table or a picture as text, by its unit: the same in every format."""
+"""Numbers of tables and charts as text by unit, the same in every format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ABSENT = "-"
 
 
 def digits(value: float, significant: int) -> str:
-    """``value`` to that many digits; large ones with commas instead of a power of ten.
+    """``value`` to ``significant`` digits; large numbers have commas instead of a power of ten.
 
     >>> digits(5463.2, 3), digits(0.12345, 3), digits(999.9, 3), digits(1482.4, 4)
     ('5,460', '0.123', '1,000', '1,482')
@@ -51,7 +51,7 @@ UNITS: dict[str, Callable[[float], str]] = {
     "operations": format_si,
     "yes or no": lambda value: "yes" if value else "no",
 }
-"""How a number in that base unit is written. A unit that is not here follows the number as it stands."""
+"""Functions that write a number in a base unit. Other units follow the number as they are."""
 
 
 def text(value: Value, unit: str) -> str:
@@ -68,7 +68,7 @@ def text(value: Value, unit: str) -> str:
 
 
 def shown_columns(table: DataTable) -> list[Column]:
-    """Columns that get cells of their own: not the ends of intervals, not those without any value."""
+    """Columns with their own cells: all but the ends of intervals and columns without any value."""
     ends = {key for column in table.columns for key in (column.low, column.high)}
     filled = {key for record in table.records() for key, value in record.items() if value not in (None, "")}
     return [column for column in table.columns if column.key in filled - ends]
@@ -84,7 +84,7 @@ def interval(column: Column, record: Mapping[str, Value]) -> str:
 
 
 def between(low: str, high: str, word: str = "to") -> str:
-    """Two numbers with a word between them; a unit that they share stands once.
+    """Two numbers with ``word`` between them; a common unit is written once.
 
     >>> between("72 us", "84.3 us"), between("960 us", "1.1 ms")
     ('72 to 84.3 us', '960 us to 1.1 ms')
@@ -94,7 +94,7 @@ def between(low: str, high: str, word: str = "to") -> str:
 
 
 def as_text(table: DataTable) -> Table:
-    """``table`` as text cells, a value with its interval, for formats that print."""
+    """``table`` as text cells, each value with its interval."""
     columns = shown_columns(table)
     rows = [[_cell(column, record) for column in columns] for record in table.records()]
     return Table(table.title, [column.title for column in columns], rows, "".join("l" if c.unit == "text" else "r" for c in columns))

@@ -1,4 +1,4 @@
-"""What every picture has: axes from numbers to pixels, the room around the plot, grid and ticks, and a legend that wraps."""
+"""Parts of every chart: axes from numbers to pixels, the plot rectangle, grid and ticks, and a legend that wraps."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _linear(low: float, high: float, most: int) -> list[float]:
 
 
 def fitted(values: list[float], scale: str, from_zero: bool = False) -> tuple[float, float]:
-    """The ends of an axis that holds ``values`` with a little air."""
+    """The ends of an axis that holds ``values`` with some margin."""
     positive = [value for value in values if value > 0] if scale == LOG else values
     low, high = min(positive, default=1.0), max(positive, default=10.0)
     if scale == LOG:
@@ -92,7 +92,7 @@ def fitted(values: list[float], scale: str, from_zero: bool = False) -> tuple[fl
 
 
 def tick_text(value: float, unit: str) -> str:
-    """A tick's label, with a prefix and short.
+    """A short label of a tick, with a unit prefix.
 
     >>> tick_text(1e12, "FLOP/s"), tick_text(0.1, "FLOP/B"), tick_text(2e-6, "s"), tick_text(0.25, "share")
     ('1 T', '0.1', '2 us', '25 %')
@@ -111,7 +111,7 @@ def tick_text(value: float, unit: str) -> str:
 
 
 def power_of_two_text(value: float) -> str:
-    """1024 as 1k, 131072 as 128k: lengths and sizes that are powers of two are known by these names."""
+    """A power of two as 1k for 1024 or 128k for 131072."""
     rounded = int(value)
     if value != rounded or rounded < 1024 or rounded % 1024:
         return f"{value:g}"
@@ -120,7 +120,7 @@ def power_of_two_text(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Pixels of a picture, and of its letters."""
+    """Size of a chart, and of its font, in pixels."""
 
     width: float
     height: float
@@ -133,7 +133,7 @@ PICTURE = Size(540, 460)
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The rectangle that data is drawn in, with its two axes, in a picture of ``size``."""
+    """The rectangle for data, with its two axes, in a chart of ``size``."""
 
     x: Axis
     y: Axis
@@ -165,7 +165,7 @@ class Plot:
         return (self.left + self.right) / 2
 
     def at(self, x: float, y: float) -> XY:
-        """The place of a value, at the edge if it lies beyond."""
+        """The pixel place of a value; at the edge if it lies beyond."""
         return self.x.at(self.x.clamped(x)), self.y.at(self.y.clamped(y))
 
     def placer(self) -> Placer:
@@ -175,7 +175,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An entry of a legend: a sample and its name. ``role``: of a marker or a line; ``shape`` and ``radius`` of a marker."""
+    """An entry of a legend: a sample and its name. ``role``: style of the marker or line; ``shape`` and ``radius``: of a marker."""
 
     name: str
     role: str
@@ -185,7 +185,7 @@ class Key:
 
 
 def legend(keys: Sequence[Key], size: Size, left: float, right: float, top: float) -> tuple[list[Shape], float]:
-    """``keys`` in rows between ``left`` and ``right`` from ``top`` on, and the y below the last row."""
+    """Shapes of ``keys`` in rows between ``left`` and ``right`` from ``top`` on, and the y below the last row."""
     shapes: list[Shape] = []
     font, x, y = size.font, left, top + size.font
     for key in keys:

@@ -1,4 +1,4 @@
-"""Placing labels so that they do not overlap: widths of text, bounding boxes, and the first free one of candidate positions."""
+"""Placement of labels without overlap: text widths, bounding boxes, and the best of candidate positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 from perfmodel.report.charts.scene import XY, Path, Text
 
 ASCENT, AIR = 0.8, 1.5
-"""Share of a line's height above the baseline; pixels that stay free around a label."""
+"""Share of a line's height above the baseline, and free pixels around a label."""
 TURNS = 16
 """Positions tried on each ring around a mark."""
 
@@ -79,7 +79,7 @@ def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
 
 
 def with_value(label: str, value: str, size: float, width: float) -> str:
-    """``label`` and ``value``; the label is cut where both are wider than ``width`` pixels."""
+    """``label`` and ``value`` as one text, whose label is cut if it is wider than ``width`` pixels."""
     return f"{shortened(label, size, width - text_width(f' {value}', size))} {value}"
 
 
@@ -113,7 +113,7 @@ class Segment:
     end: XY
 
     def meets(self, box: Box) -> bool:
-        """Whether a part of the segment lies in ``box``, by clipping it to x, then to y."""
+        """Whether a part of the segment lies in ``box``."""
         first, last = 0.0, 1.0
         for at, end, low, high in zip(self.start, self.end, (box.left, box.top), (box.right, box.bottom), strict=True):
             if at == end:
@@ -139,7 +139,7 @@ def text_box(text: Text, size: float, bold: bool = False, air: float = AIR) -> B
 
 
 def text_boxes(text: Text, size: float, bold: bool = False, air: float = AIR) -> list[Box]:
-    """What ``text`` covers: its bounding box; squares from its start to its end if it is turned."""
+    """Boxes that ``text`` covers: its bounding box, or squares along it if it is turned."""
     if not text.turn:
         return [text_box(text, size, bold, air)]
     width, half, angle = text_width(text.text, size, bold), size / 2, math.radians(text.turn)
@@ -149,7 +149,7 @@ def text_boxes(text: Text, size: float, bold: bool = False, air: float = AIR) ->
 
 
 def rings(at: XY, start: float, away: Sequence[float], wide: float, high: float) -> Iterator[XY]:
-    """Points on ellipses around ``at``, from angle ``start`` on; half axes ``wide`` + a and ``high`` + a for each a in ``away``."""
+    """Points on ellipses around ``at`` from angle ``start`` on, with half axes ``wide`` + a and ``high`` + a for each a in ``away``."""
     for distance in away:
         for turn in range(TURNS):
             angle = start + (turn + 1) // 2 * (1 if turn % 2 else -1) * 2 * math.pi / TURNS
@@ -173,13 +173,13 @@ class Placer:
     avoided: list[Box | Segment] = field(default_factory=list)
 
     def avoid(self, line: Path, times: int = 1) -> None:
-        """Keep labels off the straight ``line``; a label that covers it counts ``times`` shapes."""
+        """Keep labels off ``line``; covering it costs as much as ``times`` shapes."""
         self.avoided += [Segment(line.points[0], line.points[-1])] * times
 
     def place(self, candidates: Iterable[Text], bold: bool = False, cost: Callable[[Text], int] = lambda text: 0) -> list[Text]:
-        """The first candidate in the frame that covers nothing, else the one that covers least; empty if all overlap a label.
+        """The first candidate in the frame that covers nothing, else the one with the least cost; empty if all overlap labels.
 
-        ``cost``: a penalty for a candidate, in covered shapes.
+        ``cost``: additional cost of a candidate, in covered shapes.
         """
         best: tuple[int, Text, list[Box]] | None = None
         for text in candidates:

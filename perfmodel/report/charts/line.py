@@ -1,4 +1,4 @@
-"""A sweep as a picture: lines with bands, crossovers and limits marked, names at the ends of the lines where there is room."""
+"""Layout of a sweep: lines with bands, marks for crossovers and limits, and names at the ends of the lines if there is room."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
 
 SIZE = Size(540, 340)
 MOST_TICKS = 14
-"""Values of x that are ticks themselves."""
+"""Most values of x that become ticks themselves."""
 CROSSED = 6
-"""A label over a curve, whose halo interrupts it, is as bad as one that is so many steps away from its mark."""
+"""Cost of a label over a curve, in steps of distance from its mark."""
 WIDEST_NAME = 0.26
-"""Share of the picture's width; longer names go to a legend."""
+"""Longest name beside a line, as a share of the chart's width; longer names go to a legend."""
 MOST_LINES = 4
-"""Marks that have lines down to the axis; those of more would hide each other."""
+"""Most marks with lines down to the axis."""
 MOST_DOTS = 48
-"""Points of a line that have dots; those of more would touch."""
+"""Most points of a line that have dots."""
 STRUCK = 3
-"""A label that a mark's line strikes is as bad as one over that many other shapes."""
+"""Cost of a label crossed by a mark's line, in covered shapes."""
 AWAY = (2.0, 8.0, 16.0, 26.0, 38.0, 52.0, 70.0, 90.0, 115.0, 145.0)
-"""Pixels from a diamond to its label."""
+"""Distances in pixels tried between a diamond and its label."""
 
 
 def scene(chart: LineChart, size: Size = SIZE) -> Scene:
@@ -50,7 +50,7 @@ def scene(chart: LineChart, size: Size = SIZE) -> Scene:
 
 
 def stacked(chart: LineChart) -> LineChart:
-    """``chart`` with each area on those before it, from its lower to its upper edge."""
+    """``chart`` with areas stacked, each as a band from its lower to its upper edge."""
     base = dict[Number, Number]()
 
     def lifted(series: Series) -> Series:
@@ -75,7 +75,7 @@ def _axis_title(label: str, unit: str) -> str:
 
 
 def _colours(chart: LineChart) -> dict[str, int]:
-    """Numbers of the colours: series of one group share it."""
+    """Colour number of each group of series."""
     return {name: number for number, name in enumerate(dict.fromkeys(line.group or line.name for line in chart.series))}
 
 
@@ -84,7 +84,7 @@ def _colour(chart: LineChart, series: Series) -> int:
 
 
 def _keys(chart: LineChart) -> list[Key]:
-    """A key per line; dashed ones that go with a line of their colour, such as its roof, have one for all where there are several."""
+    """Legend entries: one per line. Dashed companions of lines, such as roofs, share an entry if there are several."""
     drawn = {series.name for series in chart.series if series.style != "dashed"}
     short_names_ = {s.name: s.name.removeprefix(f"{s.group}, ") for s in chart.series if s.style == "dashed" and s.group in drawn}
     words = set(short_names_.values())
@@ -113,7 +113,7 @@ def _plot(chart: LineChart, size: Size, top: float, right: float) -> Plot:
 
 
 def axis_ends(chart: LineChart) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Ends of x and y, so that every point, band, mark and limit is on the picture."""
+    """The axes' ends, so that every point, band, mark and limit is inside."""
     xs = [*(x for series in chart.series for x, _ in series.points), *(mark.x for mark in chart.marks)]
     ys = [y for series in chart.series for _, y in series.points]
     ys += [end for series in chart.series for ends in series.band for end in ends] + [limit.value for limit in chart.limits]
@@ -135,13 +135,13 @@ def _swept(chart: LineChart) -> list[float]:
 
 
 def _x_ticks(chart: LineChart) -> list[float] | None:
-    """The swept values themselves where there are few."""
+    """Ticks of x: the swept values themselves if there are few, else None."""
     values = _swept(chart)
     return values if chart.x_scale == LOG and 1 < len(values) <= MOST_TICKS else None
 
 
 def x_text(chart: LineChart) -> Callable[[float], str]:
-    """How values of x are written."""
+    """Function that writes values of x."""
     return power_of_two_text if chart.x_unit == "count" and chart.x_scale == LOG else lambda value: tick_text(value, chart.x_unit)
 
 
@@ -160,7 +160,7 @@ def _tagged(series: Series, shapes: list[Shape]) -> ShapeGroup:
 
 
 def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> ShapeGroup:
-    """The ``place``-th series; each dot knows its cell in the table of the picture's numbers."""
+    """The shapes of the ``place``-th series; each dot links to its cell in the table of numbers."""
     series = chart.series[place]
     number, spots = _colour(chart, series), [plot.at(x, y) for x, y in series.points]
     placer.avoided += [Segment(*ends) for ends in pairwise(spots)] * CROSSED
@@ -177,7 +177,7 @@ def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> ShapeGrou
 
 
 def _names(chart: LineChart, plot: Plot) -> list[Shape]:
-    """Names at the right ends, moved apart where lines end close together, in the order of the lines."""
+    """Names at the right ends of the lines, moved apart where lines end close together."""
     font, drawn = plot.size.font, [series for series in chart.series if series.points]
     ends = sorted((plot.at(*series.points[-1])[1], place) for place, series in enumerate(drawn))
     ys: list[float] = []
@@ -210,7 +210,7 @@ def _limits(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
 
 
 def _marks(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
-    """Every mark of ``chart``; those of a group of series in its colour."""
+    """The marks of ``chart``; a mark of one group has the group's colour."""
     colours, shapes, heads, labels = _colours(chart), list[Shape](), list[Shape](), list[Shape]()
     spots = [(x, plot.top if m.y is None else y) for m in chart.marks for x, y in [plot.at(m.x, plot.y.low if m.y is None else m.y)]]
     lined = [at for at, mark in zip(spots, chart.marks, strict=True) if mark.y is None or len(chart.marks) <= MOST_LINES]
@@ -228,7 +228,7 @@ def _marks(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
 
 
 def _label(at: XY, mark: Mark, other_places: list[XY], plot: Plot, placer: Placer, series: int | None) -> list[Shape]:
-    """The label of a mark at ``at``, with a thin line to it where it had to go further away."""
+    """The label of a mark at ``at``, with a thin line if it is further away."""
     font = plot.size.font
 
     def strays(label: Text) -> int:
@@ -250,7 +250,7 @@ def _label(at: XY, mark: Mark, other_places: list[XY], plot: Plot, placer: Place
 
 
 def _places(at: XY, mark: Mark, series: int | None, plot: Plot) -> Iterator[Text]:
-    """Around the diamond on ever wider rings; then anywhere beside its line, and where neither side is wide enough, over it."""
+    """Candidate places of a label: on widening rings around the diamond, then beside its line, and last over it."""
     (x, y), font, role = at, plot.size.font, "mark-label" if series is None else "mark-of-series"
     half = text_width(mark.label, font) / 2
     for centre, middle in rings(at, math.pi / 2, AWAY, 5 + half, 5 + font * 0.6) if mark.y is not None else ():

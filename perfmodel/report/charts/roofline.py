@@ -1,4 +1,4 @@
-"""A roofline as a picture: named roofs, ridge points and numbered points, in one layer per memory level.
+"""Layout of a roofline: named roofs, ridge points and numbered points, with a layer per memory level.
 
 Predicted points are hollow, measured ones filled; a line joins the two of one point. Arrows start at the baseline.
 """
@@ -18,16 +18,16 @@ from perfmodel.report.charts.schema import LEVELS, Interval, Roofline, RooflineP
 SIZE = PICTURE
 LEAST_RADIUS, MOST_RADIUS, PLAIN_RADIUS = 3.5, 15.0, 5.0
 SAME_PLACE = 4.0
-"""Pixels: points closer than this have one label."""
+"""Distance in pixels below which points share a label."""
 AWAY = (3.0, 6.0, 11.0, 18.0, 27.0, 38.0, 50.0, 64.0, 80.0, 100.0)
-"""Pixels from a marker to its number: the first that is free."""
+"""Distances in pixels tried between a marker and its number."""
 COVERED = 8
-"""Penalty of a label on a marker, in crossed lines: a label on a line only interrupts it."""
+"""Cost of a label on a marker, in crossed lines."""
 AT_ROOFS = "drawn at their roofs, since not all are predicted"
 
 
 def scene(chart: Roofline, size: Size = SIZE) -> Scene:
-    """``chart`` in a picture of ``size``: every level is a layer with its own roofs, of which only one is not hidden."""
+    """``chart`` in a picture of ``size``: each level is a layer with its own roofs, and only one layer is visible."""
     chart = as_drawn(chart)
     keys, below = legend(_keys(chart), size, size.font * 0.6, size.width - size.font, 2)
     top = below + size.font * 1.9
@@ -53,7 +53,7 @@ def _layer(view: LevelView) -> ShapeGroup:
 
 
 def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
-    """Notes on the points that the picture cannot show; one line if they fit, else a line each."""
+    """Notes on points that the picture cannot show, on one line if they fit."""
     by_number = {point.number: point for point in placeable(chart, level)}
     inside = {n for n, p in by_number.items() if plot.x.holds(intensity(p, level) or 0) and plot.y.holds(p.flops / drawn_s(p))}
     listed = {
@@ -102,12 +102,12 @@ def describe(chart: Roofline) -> str:
 
 
 def at_roofs(chart: Roofline) -> bool:
-    """Whether unmeasured points are drawn at their roofs: so if some point has neither a measured nor a predicted time."""
+    """Whether unmeasured points are drawn at their roofs, as they are if some point has neither a measured nor a predicted time."""
     return any(point.roofline_s and not (point.measured or point.predicted) for point in chart.points)
 
 
 def as_drawn(chart: Roofline) -> Roofline:
-    """``chart`` without predictions if unmeasured points are drawn at their roofs, so that a roof is not compared with a prediction."""
+    """``chart`` without predictions if unmeasured points are drawn at their roofs, so that both are not compared."""
     if not at_roofs(chart):
         return chart
     plain = [point if point.measured or not point.roofline_s else replace(point, predicted=None, before=None) for point in chart.points]
@@ -115,7 +115,7 @@ def as_drawn(chart: Roofline) -> Roofline:
 
 
 def _markers(point: RooflinePoint) -> list[tuple[str, Interval]]:
-    """Role and time of each marker of ``point``; the last is the best: measured, else predicted, else at the roof."""
+    """Role and interval of each marker of ``point``, predicted before measured."""
     if not (point.measured or point.predicted):
         return [("at-roof", Interval(point.roofline_s))] if point.roofline_s else []
     return [(role, interval) for role, interval in (("predicted", point.predicted), ("measured", point.measured)) if interval]
@@ -132,7 +132,7 @@ def placeable(chart: Roofline, level: str) -> list[RooflinePoint]:
 
 
 def above(chart: Roofline, level: str) -> list[RooflinePoint]:
-    """Points that lie above the roofs of ``level`` and of their unit, which only a wrong count, rate or clock explains."""
+    """Points above the roofs of ``level`` and of their unit; only a wrong count, rate or clock explains these."""
     return [point for point in placeable(chart, level) if point.flops / drawn_s(point) > _roof(chart, point, level) * (1 + EQUAL)]
 
 
@@ -144,7 +144,7 @@ def _roof(chart: Roofline, point: RooflinePoint, level: str) -> float:
 
 
 def radius(point: RooflinePoint) -> float:
-    """Pixels; the area is proportional to the share of time."""
+    """Radius of a point in pixels; the area is proportional to the share of time."""
     return PLAIN_RADIUS if point.share is None else max(LEAST_RADIUS, MOST_RADIUS * math.sqrt(point.share))
 
 
@@ -154,7 +154,7 @@ def _spot(point: RooflinePoint, seconds: float, level: str, plot: Plot) -> XY:
 
 
 def obstacles(view: LevelView) -> None:
-    """Keep labels off the markers; markers in one place count once."""
+    """Add markers to the shapes that labels avoid; markers in one place count once."""
     covered: list[tuple[XY, float]] = []
     for point in sorted(placeable(view.chart, view.level), key=lambda point: -radius(point)):
         lines = [shape for shape in _elsewhere(point, 0, view.level, view.plot) if isinstance(shape, Path)]
@@ -167,7 +167,7 @@ def obstacles(view: LevelView) -> None:
 
 
 def points(view: LevelView) -> list[Shape]:
-    """Every point that has a place at the level, large ones first so that small ones lie on top; then their numbers."""
+    """Shapes of the points at the level, large ones first so that small ones lie on top; then their numbers."""
     points, groups = placeable(view.chart, view.level), view.chart.groups
     ordered = sorted(points, key=lambda point: (-radius(point), point.number))
     return [*(_point(point, groups.index(point.group), view.level, view.plot) for point in ordered), *_numbers(points, view)]
@@ -183,7 +183,7 @@ def _point(point: RooflinePoint, series: int, level: str, plot: Plot) -> ShapeGr
 
 
 def _elsewhere(point: RooflinePoint, series: int, level: str, plot: Plot) -> list[Shape]:
-    """A dot at each other level of ``point``, and a thin line through all: one rate, and bytes of several levels."""
+    """A dot for ``point`` at each other level, and a thin line through all of them."""
     elsewhere = [_spot(point, drawn_s(point), other, plot) for other in LEVELS if other != level and intensity(point, other)]
     dots = [Marker("dot", *at, 2.4, SHAPES[series % len(SHAPES)], series) for at in elsewhere]
     spots = sorted([_spot(point, drawn_s(point), level, plot), *elsewhere])
@@ -191,7 +191,7 @@ def _elsewhere(point: RooflinePoint, series: int, level: str, plot: Plot) -> lis
 
 
 def _interval(point: RooflinePoint, series: int, level: str, plot: Plot) -> list[Shape]:
-    """A vertical line over the interval of the prediction, where the marker does not hide it."""
+    """A vertical line over the interval of the prediction, unless the marker hides it."""
     interval = point.predicted
     if interval is None or interval.low is None or interval.high is None:
         return []
@@ -222,7 +222,7 @@ def _arrow(point: RooflinePoint, level: str, plot: Plot) -> list[Shape]:
 
 
 def _numbers(points: list[RooflinePoint], view: LevelView) -> list[Shape]:
-    """The number of each point beside it; points in one place share a label; none where there is no room."""
+    """The numbers beside the points, as far as there is room; points in one place share a label."""
     places = {point.number: _spot(point, drawn_s(point), view.level, view.plot) for point in points}
     count = max(len(places), 1)
     centre = (sum(x for x, _ in places.values()) / count, sum(y for _, y in places.values()) / count)
@@ -237,7 +237,7 @@ def _numbers(points: list[RooflinePoint], view: LevelView) -> list[Shape]:
 
 
 def _clusters(points: list[RooflinePoint], places: dict[int, XY]) -> list[list[RooflinePoint]]:
-    """Points of one unit and dtype that lie in one place, together."""
+    """Groups of points of one unit and dtype that lie in one place."""
     clusters: list[list[RooflinePoint]] = []
     for point in points:
         at = places[point.number]
@@ -251,7 +251,7 @@ def _clusters(points: list[RooflinePoint], places: dict[int, XY]) -> list[list[R
 
 
 def _number(cluster: list[RooflinePoint], at: XY, other_places: list[XY], centre: XY, view: LevelView) -> list[Shape]:
-    """The label of the points at ``at``, with a thin line to them if it does not stand beside them."""
+    """The label of the points at ``at``, with a thin line if it is further away."""
     r, font, placer = max(map(radius, cluster)), view.font, view.placer
     text = ranges(sorted(point.number for point in cluster))
     half = text_width(text, font, bold=True) / 2
@@ -277,7 +277,7 @@ def _number(cluster: list[RooflinePoint], at: XY, other_places: list[XY], centre
 
 
 def ranges(numbers: list[int]) -> str:
-    """Numbers in order, runs as their ends.
+    """``numbers`` in order as text, with runs as ranges.
 
     >>> ranges([1, 2, 3, 7, 8])
     '1–3, 7, 8'

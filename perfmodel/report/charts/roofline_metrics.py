@@ -1,4 +1,4 @@
-"""A point of a roofline in numbers and sentences: its rates, its limiting roof, its distance from that."""
+"""Metrics and sentences of a roofline point: its rates, its limiting roof, and its distance from that."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from perfmodel.report.metrics import BOUND_WORDS
 RESOURCES = BOUND_WORDS
 SHORT = LEVELS | {"tensor": "tensor", "vector": "vector", "sfu": "exp", "interconnect": "link"}
 EQUAL = 1e-6
-"""Relative: a time equal to its bound is no violation."""
+"""Relative tolerance below which a time equals its bound."""
 SOFT = 0.005
-"""Relative: a prediction this much below its roof is worth a word."""
+"""Relative difference from which a prediction below its roof is mentioned."""
 LAUNCH_S, LAUNCH_SHARE = 10e-6, 0.1
-"""A prediction shorter than this, whose roof is less than that share of it, is a launch and little else."""
+"""A prediction below these seconds, with a roof below this share of it, is mostly a launch."""
 CLOCK = "the clock ran above the datasheet's"
 CAUSES = {"dram": "the L2 caught more bytes than counted", "l2": "one read of the L2 fed several SMs (a multicast)"}
-"""Why a kernel may be above its roof, by what that roof is of."""
+"""Possible causes of a kernel above its roof, by the resource of the roof."""
 
 
 def time_s(point: RooflinePoint) -> float | None:
-    """The time that counts: measured, else predicted; None for a point that has neither."""
+    """The measured time, else the predicted one; None for a point without either."""
     best = point.measured or point.predicted
     return None if best is None else best.value
 
@@ -40,19 +40,19 @@ def bound(point: RooflinePoint) -> str | None:
 
 
 def next_roof(point: RooflinePoint) -> tuple[str, float] | None:
-    """The resource with the second largest term, and how many times smaller it is; None where there is no other."""
+    """The resource with the second largest term, and how many times smaller that is; None without a second."""
     ordered = sorted(((seconds, name) for name, seconds in point.terms.items() if seconds > 0), reverse=True)
     return (ordered[1][1], ordered[0][0] / ordered[1][0]) if len(ordered) > 1 else None
 
 
 def share_of_roof(point: RooflinePoint) -> float | None:
-    """Roof over time: 1 is a kernel at its limiting roof; None where one of them is unknown, or the roof counts nothing."""
+    """Roof over time, 1 for a kernel at its limiting roof; None if either is unknown or the roof is zero."""
     spent = time_s(point)
     return point.roofline_s / spent if spent and point.roofline_s else None
 
 
 def reached(point: RooflinePoint) -> str:
-    """The share of its roof that a point reaches; its time where no roof is known."""
+    """Phrase on the share of its roof that a point reaches, or on its time if no roof is known."""
     share = share_of_roof(point)
     return text(time_s(point), "s") if share is None else percent(share)
 
@@ -69,7 +69,7 @@ def noise(point: RooflinePoint) -> float | None:
 
 
 def flag(point: RooflinePoint) -> str:
-    """What cannot be, in words: a time below its lower bound or its roof; empty if there is nothing to say."""
+    """Phrase for an impossible time, below its lower bound or its roof; empty for others."""
     spent = point.measured.value if point.measured else None
     if spent is None:
         return ""
@@ -83,7 +83,7 @@ def flag(point: RooflinePoint) -> str:
 
 
 def above_roof(point: RooflinePoint) -> str:
-    """Words for a prediction without a measurement that is faster than its roof; empty if it is not."""
+    """Phrase for an unmeasured prediction that is faster than its roof; empty for others."""
     predicted = point.predicted
     if predicted is None or point.measured is not None or point.roofline_s is None or predicted.value >= point.roofline_s * (1 - SOFT):
         return ""
@@ -92,7 +92,7 @@ def above_roof(point: RooflinePoint) -> str:
 
 
 def launch_bound(point: RooflinePoint) -> bool:
-    """Whether its prediction says that launching it takes most of its time."""
+    """Whether launching takes most of the predicted time."""
     predicted, spent = point.predicted, time_s(point)
     if predicted is None or spent is None or not point.roofline_s:
         return False
@@ -100,7 +100,7 @@ def launch_bound(point: RooflinePoint) -> bool:
 
 
 def remarks(point: RooflinePoint) -> list[str]:
-    """Remarks beside its numbers: what cannot be, a prediction above its roof, and its own note."""
+    """Remarks on a point: an impossible time, a prediction above its roof, and the point's note."""
     return list(filter(None, [flag(point), above_roof(point), point.note]))
 
 
@@ -108,7 +108,7 @@ def remarks(point: RooflinePoint) -> list[str]:
 
 
 def sentence(point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
-    """Bound by what, at what share of which roof, what reaching it would give, and how far the next roof is."""
+    """Sentence on the limiting roof, the share of it, the gain of reaching it, and the distance of the next roof."""
     limit, share, spent = bound(point), share_of_roof(point), time_s(point)
     if limit is None:
         return f"{point.name}: no roof is known, so nothing can be said about what bounds it."

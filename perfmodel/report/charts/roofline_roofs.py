@@ -1,4 +1,4 @@
-"""The roofs of a roofline on the page: axes from the device alone, lines with their names on them, and ridge points."""
+"""Layout of roofs: the axes, lines with names, and ridge points."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from perfmodel.report.charts.scene import Marker, Path, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import COMPUTE, Ceiling, Roofline
 
 LEAST_INTENSITY, LEAST_SHARE = 0.01, 1e-6
-"""FLOP/B, and share of the highest roof, below which no axis goes for the sake of a few points."""
+"""Lower ends of the axes: FLOP/B, and share of the highest roof."""
 AIR = 2.0
-"""Factor from the last point or ridge to the end of an axis, at least."""
+"""Least factor between the last point or ridge and the end of an axis."""
 BESIDE, STRUCK = 1.2, 3
-"""Font sizes from which on a line leads to a label; what it costs, in covered lines, that this one strikes another label."""
+"""Distance in font sizes from which a thin line leads to a label; and the cost, in covered lines, if that line crosses another label."""
 STEPS = 24
-"""Places tried along a line for its label."""
+"""Number of places tried along a line for its label."""
 
 
 def limits(chart: Roofline) -> tuple[float, float, float, float]:
-    """Least and largest intensity in FLOP/B, least and largest rate in FLOP/s: near the points and ridges of all levels."""
+    """Lowest and highest intensity in FLOP/B, and lowest and highest rate in FLOP/s, around the points and ridges of all levels."""
     levels, keys = chart.levels(), chart.shown_keys()
     roofs = [c.value for c in chart.compute_roofs()] or [1e12]
     compute_roofs = [c.value for c in chart.compute_roofs() if c.key in keys] or roofs
@@ -47,7 +47,7 @@ def _below(value: float) -> float:
 
 
 def plot_of(chart: Roofline, size: Size, top: float, rows: int = 0) -> Plot:
-    """The plot of ``chart`` below ``top``, with ``rows`` lines of words below its axis."""
+    """The plot of ``chart`` below ``top``, with ``rows`` lines of text below its axis."""
     lowest, highest, slowest, fastest = limits(chart)
     left, right = size.font * 4.2, size.width - size.font * 1.8
     return Plot(Axis(lowest, highest, left, right), Axis(slowest, fastest, size.height - size.font * (3.4 + 1.4 * rows), top), size)
@@ -55,7 +55,7 @@ def plot_of(chart: Roofline, size: Size, top: float, rows: int = 0) -> Plot:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """Compute roofs of one height, unit and evidence, which are one line. ``shown``: before a selector is used."""
+    """Compute roofs that share a line, with one height, unit and evidence. ``shown``: visible before a selector is used."""
 
     ceiling: Ceiling
     keys: list[str]
@@ -63,7 +63,7 @@ class Roof:
 
 
 def roofs_of(chart: Roofline) -> list[Roof]:
-    """The lines of its compute roofs, those shown first in front."""
+    """The lines of compute roofs, those shown first in front."""
     keys = chart.shown_keys()
     lines: dict[tuple[object, ...], list[Ceiling]] = {}
     for c in sorted(chart.compute_roofs(), key=lambda c: (c.key not in keys, c.measured, -c.value)):
@@ -78,8 +78,8 @@ def _together(parallel: list[Ceiling]) -> Ceiling:
 
 @dataclass(slots=True)
 class LevelView:
-    """A roofline over the bytes of one level, on its plot. ``memory``: the roofs of that level, ``others``: one of each other level;
-    ``top``: the highest that is shown.
+    """A roofline over the bytes of one level, on its plot. ``memory``: roofs of that level; ``others``: one roof of each other level;
+    ``top``: highest visible compute roof.
     """
 
     chart: Roofline
@@ -100,12 +100,12 @@ class LevelView:
 
     @property
     def font(self) -> float:
-        """Pixels of its letters."""
+        """Font size in pixels."""
         return self.plot.size.font
 
     @property
     def own(self) -> Ceiling | None:
-        """The roof of the level: its datasheet's where there is one, else what was measured."""
+        """The roof of the level: that of the datasheet, else the measured one."""
         return min(self.memory, key=lambda c: c.measured, default=None)
 
     def diagonal(self, ceiling: Ceiling, first: float = 0.0, top: float | None = None) -> Path:
@@ -127,13 +127,13 @@ def _role(ceiling: Ceiling) -> str:
 
 
 def words(ceiling: Ceiling) -> str:
-    """Name, value, and whether it was measured."""
+    """Label of a roof: name, value, and whether it was measured."""
     value = format_si(ceiling.value, "FLOP/s" if ceiling.kind == COMPUTE else "B/s", 3)
     return f"{ceiling.name} {value}" + " measured" * ceiling.measured
 
 
 def roofs(view: LevelView) -> list[Shape]:
-    """The roofs of its level and of the compute units; those of units and dtypes that are not shown first get their labels later."""
+    """Shapes of the roofs of the level and of the compute units; labels of hidden ones come later."""
     memory, placer, markers = [*view.memory, *view.others], view.placer, list(view.placer.avoided)
     diagonals, levels = [view.diagonal(c) for c in memory], [view.horizontal(roof.ceiling) for roof in view.roofs]
     for line in [*(line for line, roof in zip(levels, view.roofs, strict=True) if roof.shown), *diagonals]:
@@ -156,13 +156,13 @@ def roofs(view: LevelView) -> list[Shape]:
 
 
 def _clear_of(shapes: list[Box | Segment], texts: list[Text], twin: bool, placer: Placer) -> list[Text]:
-    """A label that lies on none of ``shapes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
+    """The label that covers the fewest ``shapes``; none if it would cover some and the line has a labelled ``twin``."""
     clear = (text for text in texts if not any(shape.meets(box) for box in text_boxes(text, placer.font) for shape in shapes))
     return placer.place(clear) or ([] if twin else placer.place(texts))
 
 
 def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
-    """Places of a label from right to left, above the line, then below it, then further away; what was measured first below."""
+    """Candidate places of a label from right to left: above the line, below it, then further away. Measured roofs begin below."""
     font, ((start, y), (end, _)) = view.font, view.horizontal(ceiling).points
     above, below, right = y - font * 0.42, y + font * 1.12, end - font * 0.5
     sides = (below, above) if ceiling.measured else (above, below)
@@ -172,7 +172,7 @@ def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
 
 
 def _along_diagonal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
-    """Places of a label from the lower end up, along the line: above it, or below, where measured ones beside another begin."""
+    """Candidate places of a label along the line from its lower end: above it or below it."""
     start, end = view.diagonal(ceiling).points
     label, length = words(ceiling), math.dist(start, end) or 1
     across, down = (end[0] - start[0]) / length, (end[1] - start[1]) / length
@@ -186,7 +186,7 @@ def _along_diagonal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
 
 
 def ridges(view: LevelView) -> list[Shape]:
-    """The level's own line, stronger, and its ridge point with each compute roof that is shown, with the intensity there."""
+    """Shapes of the level's own line and of its ridge points with visible compute roofs, with the intensity there."""
     if view.own is None:
         return []
     line = replace(view.diagonal(view.own), role="roof-strong")
@@ -196,7 +196,7 @@ def ridges(view: LevelView) -> list[Shape]:
 
 
 def waiting(view: LevelView) -> list[Shape]:
-    """Labels and ridge points of roofs that are not shown first, hidden, where everything else has left room."""
+    """Hidden labels and ridge points of roofs that are not shown first, placed where there is room."""
     shapes: list[Shape] = []
     for roof in view.roofs:
         if not roof.shown:
@@ -206,7 +206,7 @@ def waiting(view: LevelView) -> list[Shape]:
 
 
 def _ridge(roof: Roof, view: LevelView) -> list[Shape]:
-    """Where ``roof`` meets the level's own: a dot with its intensity; nothing beyond the axis, and for what was measured."""
+    """Ridge point of ``roof`` with the level's own line: a dot with its intensity; empty for measured roofs and beyond the axis."""
     ceiling, own_roof, font = roof.ceiling, view.own, view.font
     if own_roof is None or ceiling.measured or not view.plot.x.holds(ceiling.value / own_roof.value):
         return []

@@ -1,4 +1,4 @@
-"""Predicted against measured as a picture: both axes alike, the line of no error, and the band of the measured errors."""
+"""Layout of predicted against measured times: equal axes, the line of no error, and the band of the errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from perfmodel.report.charts.schema import Pair, ScatterChart
 
 SIZE = Size(540, 470)
 STRIP = 0.26
-"""Share of the height for the strip of errors, which has a separate axis."""
+"""Share of the height for the strip of errors, which has its own axis."""
 LEAST_ERROR, MOST_ERROR = 0.1, 1.0
-"""Ends of that axis: at least a tenth, at most a factor of two; what lies beyond stands at the edge."""
+"""Least and largest end of that axis; points beyond are drawn at the edge."""
 
 
 def scene(chart: ScatterChart, size: Size = SIZE) -> Scene:
@@ -48,7 +48,7 @@ def describe(chart: ScatterChart) -> str:
 
 
 def _band(plot: Plot, low: float, high: float) -> list[XY]:
-    """The corners of measured / ``high`` <= predicted <= measured / ``low`` inside the plot."""
+    """Corners of the area measured / ``high`` <= predicted <= measured / ``low`` inside the plot."""
     least, most = plot.x.low, plot.x.high
 
     def edge(factor: float) -> list[XY]:
@@ -66,7 +66,7 @@ def _pair(pair: Pair, place: int, series: int, plot: Plot, strip: Plot) -> Shape
 
 
 def _strip(chart: ScatterChart, plot: Plot) -> Plot:
-    """Below the plot, over the same x: the errors."""
+    """The strip of errors below the plot, over the same x."""
     size, errors = plot.size, [abs(pair.predicted / pair.measured - 1) for pair in chart.pairs]
     errors += [abs(1 / end - 1) for end in (chart.low, chart.high) if end]
     limit = min(MOST_ERROR, max(LEAST_ERROR, 1.15 * max(errors, default=0)))

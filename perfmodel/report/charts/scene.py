@@ -1,4 +1,4 @@
-"""A picture as shapes with a meaning: where everything is, in pixels, and which role it plays; how it looks is the theme's."""
+"""A picture as shapes with places in pixels and roles; the theme decides how a role looks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 XY = tuple[float, float]
 SHAPES = ("circle", "square", "triangle", "diamond")
-"""Shapes of markers, one for each group of points or series."""
+"""Shapes of markers, one per group of points or series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ShapeGroup:
-    """Shapes that are shown, hidden or spoken of together.
+    """Shapes that are shown, hidden or described together.
 
-    ``tags``: what selectors go by, such as key and level. ``link``: where it leads. ``hidden``: until it is chosen.
-    ``move``: by how much all of it is moved.
+    ``tags``: attributes for selectors, such as key and level. ``link``: its target. ``hidden``: not visible until chosen. ``move``: offset
+    of the group.
     """
 
     children: list[Shape]

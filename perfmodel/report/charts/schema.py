@@ -1,6 +1,6 @@
-"""What a picture shows, before any format: numbers in base units, names, and where each value is from.
+"""The data of charts before any format: numbers in base units, names, and sources of values.
 
-Every chart is data alone. The modules beside this one place it on a page; a format draws what was placed.
+Charts are only data. The modules beside this one lay them out on a page, and a format draws that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Number = int | float
 
 
 class SavedPart:
-    """Base of what a saved document holds: unknown keys are errors, and so are numbers that are not finite."""
+    """Base class of all parts of a saved document: unknown keys and numbers that are not finite are errors."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class SavedPart:
 
 @dataclass(frozen=True, slots=True)
 class Interval(SavedPart):
-    """``value`` with its ends where they are known: a prediction with its interval, a median with p10 and p90."""
+    """``value`` with ends if they are known: a prediction with its interval, or a median with p10 and p90."""
 
     value: Number
     low: Number | None = None
@@ -38,7 +38,7 @@ class Interval(SavedPart):
 class Ceiling(SavedPart):
     """A roof of a device: ``value`` in FLOP/s of a compute unit and dtype, or in B/s of a memory level.
 
-    ``name`` stands on the line. ``evidence``: datasheet or measured. ``source``: whose number it is.
+    ``name``: label on the line. ``evidence``: datasheet or measured. ``source``: source of the number.
     """
 
     kind: Literal["compute", "memory"]
@@ -52,7 +52,7 @@ class Ceiling(SavedPart):
 
     @property
     def key(self) -> str:
-        """What a selector calls a compute roof and the points under it, such as ``tensor bf16``."""
+        """Name of a compute roof and its points in selectors, such as ``tensor bf16``."""
         return f"{self.unit} {self.dtype}".strip()
 
     @property
@@ -63,7 +63,7 @@ class Ceiling(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Before(SavedPart):
-    """The same point in a baseline: an arrow leads from it."""
+    """The same point in a baseline, where its arrow begins."""
 
     name: str
     flops: Number
@@ -104,10 +104,10 @@ class RooflinePoint(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Roofline(SavedPart):
-    """The log-log roofline of one device with points. Its axes follow from ``ceilings`` alone, so two pictures compare.
+    """The log-log roofline of one device with points. Its axes follow from ``ceilings`` and points.
 
-    ``device`` is an id, ``device_name`` its full name. ``level`` is the one shown first, ``dtypes`` those shown first (by default
-    the points'); the others wait behind selectors.
+    ``device`` is an id, ``device_name`` its full name. ``level`` is the one shown first, ``dtypes`` those shown first (by default the
+    points'); the others wait behind selectors.
     """
 
     title: str
@@ -134,11 +134,11 @@ class Roofline(SavedPart):
         return sorted((c for c in self.ceilings if c.kind == MEMORY and c.level == level), key=lambda c: -c.value)
 
     def all_keys(self) -> list[str]:
-        """Units with their dtypes that have a roof or a point, by falling peak."""
+        """Keys with a roof or a point, by falling peak."""
         return list(dict.fromkeys([*(c.key for c in self.compute_roofs()), *(point.key for point in self.points)]))
 
     def shown_keys(self) -> list[str]:
-        """Keys shown first: of the dtypes asked for, else the points', and the fp32 vector unit, where softmax and reductions run."""
+        """Keys shown first: those of ``dtypes``, else of the points, and of the fp32 vector unit, which runs softmax and reductions."""
         keys = self.all_keys()
         if self.dtypes:
             return [key for key in keys if key.split()[-1] in self.dtypes]
@@ -146,13 +146,13 @@ class Roofline(SavedPart):
         return [key for key in keys if key in wanted] or keys[:1]
 
     def levels(self) -> list[str]:
-        """Levels at which any point has bytes, from DRAM inwards; where there is no point, those that have a roof."""
+        """Levels at which points have bytes, from DRAM inwards; without points, those that have a roof."""
         levels = {level for point in self.points for level, moved in point.bytes.items() if moved}
         roofs = set() if self.points else {c.level for c in self.ceilings}
         return [level for level in reversed(LEVELS) if level in (levels or roofs)] or [self.level]
 
     def first_level(self) -> str:
-        """The level that a picture opens at."""
+        """The level shown first."""
         levels = self.levels()
         return self.level if self.level in levels else levels[0]
 
@@ -175,7 +175,7 @@ class Series(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Mark(SavedPart):
-    """A crossover, a knee or a limit at ``x``, with ``y`` where it lies on a line. ``group``: of the series that it is of alone."""
+    """A crossover, a knee or a limit at ``x``, with ``y`` if it lies on a line. ``group``: the only group of series that it belongs to."""
 
     x: Number
     label: str
@@ -184,7 +184,7 @@ class Mark(SavedPart):
 
     @property
     def words(self) -> str:
-        """The label of a mark whose colour does not identify it."""
+        """The label of the mark, with its group's name."""
         return f"{self.label} ({self.group})" if self.group else self.label
 
 
@@ -221,7 +221,7 @@ class LineChart(SavedPart):
 class Bar(SavedPart):
     """One bar, the sum of ``segments``: (name, value) in the chart's unit, in the same order in every bar.
 
-    ``low`` and ``high``: the ends of the interval of the sum, where it has one.
+    ``low`` and ``high``: ends of the interval of the sum, if it has one.
     """
 
     name: str
@@ -231,18 +231,18 @@ class Bar(SavedPart):
 
     @property
     def total(self) -> Number:
-        """The sum."""
+        """The sum of the segments."""
         return sum(value for _, value in self.segments)
 
     @property
     def ends(self) -> list[Number]:
-        """Both ends of its interval, or none."""
+        """The ends of its interval; empty without one."""
         return [self.low, self.high] if self.low is not None and self.high is not None else []
 
 
 @dataclass(frozen=True, slots=True)
 class BarChart(SavedPart):
-    """Stacked bars, such as the parts of a memory. ``origin``: where they begin; of ratios at 1, on a logarithmic axis."""
+    """Stacked bars, such as the parts of a memory. ``origin``: where bars begin; for ratios 1, on a logarithmic axis."""
 
     title: str
     unit: str
@@ -277,7 +277,7 @@ class ScatterChart(SavedPart):
 
 
 class _ByKind:
-    """Marks a union of charts: ``kind`` decides which of them is read, so that an error names a field of that one alone."""
+    """Marker of a union of charts in which ``kind`` selects the class, so that errors name fields of that class only."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic import Field
