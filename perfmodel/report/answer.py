@@ -187,9 +187,7 @@ def small(words: str) -> str:
 
 
 def traffic_chart(moved: Iterable[tuple[str, Traffic, Traffic]], caption: str, inside: str = "L2") -> BarChart:
-    """Chart of bytes: ``moved`` has each alternative's name, traffic to the multiprocessors, and DRAM traffic. ``inside``: source of the
-    former.
-    """
+    """Chart of bytes. ``moved``: name, traffic to multiprocessors and DRAM traffic of each. ``inside``: where the former comes from."""
     bars = [
         Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)])
         for name, sram, dram in moved

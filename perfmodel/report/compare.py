@@ -1,4 +1,4 @@
-"""Before against after: the ratio of every number that two reports share, and whether it changed by more than a threshold."""
+"""Comparison of two reports: the ratio of every number that both have, and whether it changed by more than a threshold."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from perfmodel.report.speedup import MEASURED, PREDICTED, Side, against, ends, r
 
 SAME, FASTER, SLOWER, LESS, MORE, BETTER, WORSE = "SAME", "FASTER", "SLOWER", "LESS", "MORE", "BETTER", "WORSE"
 ORDER = {SLOWER: 0, FASTER: 1, WORSE: 2, BETTER: 2, MORE: 3, LESS: 3, SAME: 4}
-"""Order of changes on a screen."""
+"""Order of changes in the short table."""
 DEFAULT_THRESHOLD = 0.05
 MOST_ROWS = 60
-"""If there are more rows, those that are SAME are left out of the table."""
+"""Most rows of the table with changes that are SAME."""
 ROWS_ON_SCREEN = 12
 UNIT_TITLES = {
     "s": "times",
@@ -41,19 +41,19 @@ UNIT_TITLES = {
     "price": "prices",
 }
 PEAKS = ("peak", "bandwidth")
-"""Quantities that are roofs of a device."""
+"""Beginnings of the labels of a device's roofs."""
 COMPARABLE = ("s", "tokens/s", "requests/s")
-"""Units in which a median of ratios has a meaning: it has none over the unlike peaks and bandwidths of a device."""
+"""Units in which a median of ratios is meaningful, unlike over the peaks and bandwidths of a device."""
 SPELLED, MOST_LETTERS = 3, 60
-"""Things, and letters of their names, up to which the headline names every one."""
+"""Most things, and most letters of their names, for a headline that names all."""
 ALL = "all"
-"""What a metric is of that is of the whole answer."""
+"""Key of metrics of the whole answer."""
 NAMED = 3
-"""Changes that the summary names."""
+"""Most changes that the summary names."""
 
 
 class KindOfMetric(NamedTuple):
-    """Metrics with one of these ``labels``: what several are called, what a gain in them rests on, and what a ratio of two is called."""
+    """A kind of metric, by its ``labels``: the name of several, the basis of a gain, and the name of a ratio."""
 
     words: str
     labels: tuple[str, ...]
@@ -72,12 +72,12 @@ OF_BOUND = KindOfMetric(
     ", ratio of bounds",
 )
 KINDS = (OF_MEASUREMENT, OF_PREDICTION, OTHER, OF_ROOF, OF_BOUND)
-"""The most telling first. Only the first kind of time that both sides have of a thing counts in a summary."""
+"""Kinds of metrics, the most telling first. In a summary only the first kind of time counts that both sides have of a thing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One quantity before and after. ``ratio``: after / before; None if only one of them is zero. ``word``: SAME, FASTER and so on.
+    """A quantity before and after. ``ratio``: after / before, None if only one of them is zero. ``word``: SAME, FASTER and so on.
 
     The ``key`` of a metric names the thing, its ``label`` the quantity: "flash2, forward" and "DRAM traffic".
     """
@@ -89,48 +89,48 @@ class Change:
 
     @property
     def speed(self) -> bool:
-        """Whether it is a time or a rate."""
+        """Whether the quantity is a time or a rate."""
         return is_speed(self.before.unit)
 
     @property
     def gain(self) -> float:
-        """How many times better; 1 if the ratio is unknown or neither way is better."""
+        """Factor of improvement; 1 if the ratio is unknown, or if neither direction is better."""
         return self.ratio ** better(self.before.unit) if self.ratio else 1.0
 
     @property
     def gain_with_ends(self) -> Interval:
-        """The gain; of a time with the interval that follows from those of both sides."""
+        """The gain; for a time with the interval that follows from both sides."""
         timed = self.before.unit == "s" and self.before.value
         return ratio(_interval(self.before), _interval(self.after)) if timed else Interval(self.gain)
 
     @property
     def kind(self) -> KindOfMetric:
-        """The kind that its label says; ``OTHER`` if it says none."""
+        """The kind of metric by its label, or ``OTHER``."""
         return next((kind for kind in KINDS if self.before.label in kind.labels), OTHER)
 
     @property
     def rank(self) -> int:
-        """Place of its kind, the most telling first: other times and rates after predictions, before roofs and bounds."""
+        """Rank of its kind, the most telling first: other times and rates come after predictions and before roofs and bounds."""
         return KINDS.index(self.kind)
 
     @property
     def name(self) -> str:
-        """What it is a number of, then which."""
+        """Name of the change: the thing, then the quantity."""
         return self.before.label if self.before.key == ALL else f"{self.before.key}, {self.before.label}"
 
     @property
     def multiple(self) -> str:
-        """``2.24x``: after over before or the reverse, never below 1."""
+        """The ratio or its inverse, never below 1, as in ``2.24x``."""
         return text(max(self.ratio or 1, 1 / (self.ratio or 1)), "ratio")
 
 
 def is_speed(unit: str) -> bool:
-    """Whether numbers in ``unit`` are times or rates, which get faster or slower."""
+    """Whether ``unit`` is one of times or rates, which get faster or slower."""
     return unit == "s" or unit.endswith("/s")
 
 
 def changes(before: Metrics, after: Metrics, threshold: float = DEFAULT_THRESHOLD) -> list[Change]:
-    """The changes of every metric that both have, in the order of ``before``. ``threshold``: relative change that still is SAME."""
+    """Changes of the metrics that both have, in the order of ``before``. ``threshold``: largest relative change that is SAME."""
     later = {(metric.key, metric.label, metric.unit): metric for metric in after}
     pairs = ((old, later.get((old.key, old.label, old.unit))) for old in before)
     return [_change(old, new, threshold) for old, new in pairs if new is not None]
@@ -149,7 +149,7 @@ def _change(old: Metric, new: Metric, threshold: float) -> Change:
 
 
 def _noise(metric: Metric) -> float:
-    """(p90 - p10) / median of a measurement; 0 of anything else."""
+    """(p90 - p10) / median of a measurement; 0 for other metrics."""
     measured = metric.label == "time, measured" and metric.low is not None and metric.high is not None
     return float((metric.high or 0) - (metric.low or 0)) / metric.value if measured else 0.0
 
@@ -160,7 +160,7 @@ def _interval(metric: Metric) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One side of a comparison: its name, its metrics, and what a sentence calls it, such as ``the H200``."""
+    """One side of a comparison: its name, its metrics, and its name in sentences, such as ``the H200``."""
 
     name: str
     metrics: Metrics
@@ -168,12 +168,12 @@ class Compared:
 
     @property
     def spoken(self) -> str:
-        """What a sentence calls it."""
+        """Its name within a sentence."""
         return self.called or self.name
 
     @property
     def leading(self) -> str:
-        """What it is called at the start of a sentence; names of algorithms and files stay as they are typed."""
+        """Its name at the start of a sentence; names of algorithms and files keep their letters."""
         return capital(self.spoken) if self.spoken.startswith("the ") else self.spoken
 
     def of(self, thing: str) -> Side:
@@ -188,7 +188,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """Two sides by the metrics that both have. ``threshold``: relative change that still is SAME."""
+    """A comparison of two sides by common metrics. ``threshold``: largest relative change that is SAME."""
 
     before: Compared
     after: Compared
@@ -196,12 +196,12 @@ class MetricComparison:
 
     @cached_property
     def changes(self) -> list[Change]:
-        """Every number that both have."""
+        """Changes of all common metrics."""
         return changes(self.before.metrics, self.after.metrics, self.threshold)
 
     @cached_property
     def timed(self) -> list[Change]:
-        """Times and rates; per thing, only the times of its best kind: its roof, for one, does not change when its kernel does."""
+        """Changes of times and rates. Of each thing only the most telling kind of time counts: a roof shows no change of kernel."""
         speeds = [change for change in self.changes if change.speed]
         best: dict[str, int] = {}
         for change in speeds:
@@ -211,13 +211,13 @@ class MetricComparison:
 
     @cached_property
     def telling(self) -> list[tuple[str, Change]]:
-        """Changes of the most telling kind whose ratio is known, the largest gain first, each after the name of what it is of."""
+        """Name and change of the most telling kind with known ratios, the largest gain first."""
         best = min((change.rank for change in self.timed), default=0)
         fastest = sorted((change for change in self.timed if change.rank == best and change.ratio), key=lambda change: -change.gain)
         return list(zip(_things(fastest), fastest, strict=True))
 
     def report(self, title: str = "") -> Report:
-        """The comparison as a document. Numbers that only one of the two has are counted in a note; ``title``: of the tables."""
+        """The comparison as a report; ``title`` begins those of tables. A note counts numbers that only one side has."""
         sentences, drawn = self.summary(), self._chart()
         return Report(
             f"{self.before.name} against {self.after.name}",
@@ -233,7 +233,7 @@ class MetricComparison:
         )
 
     def summary(self) -> list[str]:
-        """How many are faster and slower, by how much, and the worst by name."""
+        """Sentences on how many are faster and slower, by how much, and on the worst by name."""
         if not self.changes:
             return [f"{self.before.name} and {self.after.name} have nothing in common to compare."]
         sentences = [f"{self.after.name} against {self.before.name}: {self._counted()}."] if self.timed else []
@@ -243,7 +243,7 @@ class MetricComparison:
         return [*sentences, *(f"{change.word}: {self._sentence(change)}." for change in named), *self._others()]
 
     def _others(self) -> list[str]:
-        """A sentence on numbers that are neither times nor rates, if there are any."""
+        """Sentence on numbers that are neither times nor rates; empty without any."""
         words = [change.word for change in self.changes if not change.speed]
         moved = Counter(word for word in words if word != SAME)
         if moved:
@@ -252,7 +252,7 @@ class MetricComparison:
         return [f"All {len(words)} other numbers are the same."] if words else []
 
     def answers(self) -> list[str]:
-        """At most three short sentences: which side is faster and by how much; how many things are faster and slower; other numbers."""
+        """At most three short sentences: which side is faster and by how much; how many things are faster and slower; others."""
         if not self.timed:
             return self.summary()[:3]
         [first, *others] = self.timed
@@ -261,7 +261,7 @@ class MetricComparison:
         return [self.headline(), f"{self._counted(gains=False)}.", *self._others()]
 
     def headline(self) -> str:
-        """The median gain with its interval, and the gains of single things: of times of the most telling kind, else of all rates."""
+        """Sentence on the median gain with its interval and on single gains, over times of the most telling kind or else rates."""
         before, changes = self.before.spoken, [change for _, change in self.telling]
         if not changes:
             return f"{self.after.leading} against {before}: no ratio is known."
@@ -276,7 +276,7 @@ class MetricComparison:
         return f"{self.after.leading} is {changes[0].kind.basis}{way(_median(changes), before)}{within}{_named(self.telling)}{but}."
 
     def _of_one(self, change: Change) -> str:
-        """``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
+        """Sentence on a single change, such as ``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
         gain = change.gain_with_ends
         times = f"{format_time(change.after.value, 3)} against {format_time(change.before.value, 3)}"
         return f"{self.after.leading} is {change.kind.basis}{way(gain.value, self.before.spoken)}{ends(gain)}: {times}, {change.before.key}"
@@ -289,7 +289,7 @@ class MetricComparison:
         return f"{change.name}, {change.multiple}{of} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
 
     def _counted(self, gains: bool = True) -> str:
-        """How many are faster, slower or the same per kind of time, the best kind first; with ``gains``, by how much."""
+        """Sentence on how many are faster, slower or the same per kind of time; ``gains``: also by how much."""
         clauses: list[str] = []
         for kind in KINDS:
             changes = [change for change in self.timed if change.kind is kind]
@@ -302,7 +302,7 @@ class MetricComparison:
         return "; ".join(clauses)
 
     def _sensitivity(self) -> list[str]:
-        """What would change the answer: the thing that gains least, and a price that eats the gain up."""
+        """Sentences on what would change the answer: the thing that gains least, and a price ratio that cancels the gain."""
         changes = [change for _, change in self.telling]
         if len(changes) < 2 or not _alike(changes):
             return []
@@ -311,7 +311,7 @@ class MetricComparison:
         return [f"Other work: {self.telling[-1][0]} gains least, {bottom}.", f"A price: {money}, {bottom} to {top} by workload."]
 
     def _figures(self) -> list[Figure]:
-        """The numbers that decide: of one thing its gain and both times; of several the median gain, the largest and the least."""
+        """Figures: gain and both times of a single thing, or the median, largest and least gain of several."""
         changes, figures = [change for _, change in self.telling], list[Figure]()
         if len(changes) == 1:
             [change] = changes
@@ -339,11 +339,11 @@ class MetricComparison:
 
     @property
     def _listed(self) -> list[Change]:
-        """Rows of the tables: those that are the same are left out if there are many."""
+        """Changes for the tables; those that are SAME are left out if there are many."""
         return [change for change in self.changes if change.word != SAME] if len(self.changes) > MOST_ROWS else self.changes
 
     def _tables(self, title: str) -> list[DataTable]:
-        """A table per unit and a row per change."""
+        """Tables by unit with a row per change."""
         tables = []
         for unit in dict.fromkeys(change.before.unit for change in self._listed):
             columns = [
@@ -362,7 +362,7 @@ class MetricComparison:
         return tables
 
     def _brief(self) -> list[Table]:
-        """The rows of a screen: what is slower first, then what is faster, other changes, and what stayed."""
+        """The short table: slower things first, then faster ones, other changes, and the rest."""
 
         def place(change: Change) -> tuple[float, ...]:
             return ORDER[change.word], change.rank, change.before.key != ALL, change.gain if change.word == SLOWER else -change.gain
@@ -378,7 +378,7 @@ class MetricComparison:
         return [Table("", ["number", "change", *heads], rows, "lrrr")] if rows else []
 
     def _chart(self) -> BarChart | None:
-        """After over before of every time and rate, the worst first; None where there is none."""
+        """Chart of the gain of every time and rate, the worst first; None without any."""
         chosen = sorted((change for change in self.timed if change.ratio), key=lambda change: change.gain)[:ROWS_ON_SCREEN]
         several = len({change.before.label for change in chosen}) > 1
         bars = [
@@ -393,7 +393,7 @@ def _median(changes: Sequence[Change]) -> float:
 
 
 def _alike(timed: Sequence[Change]) -> bool:
-    """Whether a median of their ratios has a meaning."""
+    """Whether a median of their ratios is meaningful."""
     return all(change.before.unit in COMPARABLE for change in timed)
 
 
@@ -403,7 +403,7 @@ def _of_profiles(timed: Sequence[Change]) -> bool:
 
 
 def _named(telling: Sequence[tuple[str, Change]]) -> str:
-    """The gains by name, the largest first, of losses alike; of many the largest and the least."""
+    """Phrase with the gains by name, the largest first; of many only the largest and the least."""
     names, gains = [name for name, _ in telling], [change.gain for _, change in telling]
     lost = max(gains) <= 1
     words = [times(1 / gain if lost else gain) if lost or min(gains) >= 1 else way(gain) for gain in gains]
@@ -417,7 +417,7 @@ def _named(telling: Sequence[tuple[str, Change]]) -> str:
 
 
 def _things(timed: Sequence[Change]) -> list[str]:
-    """What each change is of, without its sizes where that tells them apart."""
+    """Name of the thing of each change, without sizes if the names still differ."""
     names = [change.before.key if change.before.key != ALL else change.before.label for change in timed]
     short = [name.partition(", ")[0] for name in names]
     return [brief if short.count(brief) == 1 else name for brief, name in zip(short, names, strict=True)]
@@ -428,7 +428,7 @@ def _brief_cell(metric: Metric) -> str:
 
 
 def _number_and_kind(timed: Sequence[Change]) -> str:
-    """``3 measured times``: the number and the name of the kind."""
+    """Number and name of the kind, as in ``3 measured times``."""
     units = {change.before.unit for change in timed}
     words = timed[0].kind.words or ("times" if units == {"s"} else "times and rates" if "s" in units else "rates")
     singular = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
@@ -436,7 +436,7 @@ def _number_and_kind(timed: Sequence[Change]) -> str:
 
 
 def _gains(timed: Sequence[Change]) -> str:
-    """The median gain if the units allow one, else the range; for roofs and bounds it says that these are ratios of such."""
+    """Phrase with the median gain if the units allow one, else the range; for roofs and bounds it says that they are ratios of such."""
     with_ratio = [change for change in timed if change.ratio]
     if not with_ratio:
         return "no ratio is known"
@@ -450,7 +450,7 @@ def _gains(timed: Sequence[Change]) -> str:
 
 
 def _median_ends(timed: Sequence[Change]) -> str:
-    """The median of the lower and of the upper ends of the intervals; empty unless every change has one."""
+    """Phrase with the median ends of the intervals; empty unless every change has an interval."""
     gains = [change.gain_with_ends for change in timed if change.ratio and change.before.unit == "s"]
     lows, highs = [change.low for change in gains if change.low], [change.high for change in gains if change.high]
     if not gains or len(lows) < len(timed) or len(highs) < len(timed):

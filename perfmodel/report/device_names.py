@@ -1,4 +1,4 @@
-"""What a sentence calls a device: ``an H200`` for ``NVIDIA H200 SXM``."""
+"""Names of devices in sentences, such as ``an H200`` for ``NVIDIA H200 SXM``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 
 _FAMILIES = frozenset(["NVIDIA", "AMD", "Intel", "Apple", "Google", "Amazon", "Instinct", "GeForce", "Tesla", "Xeon", "Platinum"])
-"""Words of a device's name without which it is still known."""
+"""Words that a short name leaves out."""
 _SPOKEN_AN = re.compile(r"[AEFHILMNORSX][A-Z\d]|[AEIOU]|8")
 
 
 def short_name(name: str) -> str:
-    """The part of a device's ``name`` by which it is called.
+    """The short form of a device's ``name``.
 
     >>> [short_name(one) for one in ("NVIDIA A100 SXM 80 GB", "NVIDIA GeForce RTX 4090", "Apple M3 Max, 40-core GPU", "Test device")]
     ['A100', 'RTX 4090', 'M3 Max', 'Test device']
@@ -24,7 +24,7 @@ def short_name(name: str) -> str:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Short names of devices by their full ones; the full ones where the short ones do not tell them apart."""
+    """Short names by full names; full names stay where short ones would be equal."""
     short = {name: short_name(name) for name in names}
     return short if len(set(short.values())) == len(short) else {name: name for name in short}
 

@@ -1,4 +1,4 @@
-"""A report before any format: what was found, the numbers, what they rest on, the data behind them; saved as JSON and read again.
+"""The data of a report before any format: verdict, numbers, charts, sources and data. Reports are saved as JSON and read again.
 
 What ``-o report.json`` saves is enough to render every format again.
 """
@@ -22,7 +22,7 @@ FLOP_CONVENTION = "A multiply-add counts 2 FLOP; exponentials are counted apart.
 class Table(SavedPart):
     """Text cells, ready to print. ``align``: ``l`` or ``r`` per column; by default labels left, numbers right.
 
-    ``drawn``: a picture made of characters, for formats in which all of them are as wide.
+    ``drawn``: a picture made of characters, which needs a fixed-width font.
     """
 
     title: str
@@ -41,8 +41,8 @@ class Table(SavedPart):
 class Column(SavedPart):
     """One column of numbers. ``unit``: a key of ``format_number.UNITS``, such as ``s``, ``B``, ``share``; ``text`` for words.
 
-    ``low`` and ``high``: keys of the columns with the ends of its interval, which are shown in its cells and not beside them;
-    ``under``: of one that a page shows below it, with its title.
+    ``low`` and ``high``: keys of the columns with the ends of its interval, shown in the same cells. ``under``: key of a column that a page
+    shows below this one.
     """
 
     key: str
@@ -59,7 +59,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class DataTable(SavedPart):
-    """Numbers in base units, so that a reader can sort them, load them and compare them. None where there is none."""
+    """A table of numbers in base units, to be sorted, loaded and compared; None stands for a missing number."""
 
     title: str
     columns: list[Column]
@@ -67,7 +67,7 @@ class DataTable(SavedPart):
 
     @classmethod
     def of(cls, title: str, items: Iterable[_Item], columns: Sequence[tuple[Column, Callable[[_Item], Value]]]) -> DataTable:
-        """A row per item; each column with its value of an item."""
+        """A table with a row per item; each column comes with the function that gives its value."""
         return cls(title, [column for column, _ in columns], [[value(item) for _, value in columns] for item in items])
 
     def records(self) -> list[dict[str, Value]]:
@@ -77,7 +77,7 @@ class DataTable(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Formula(SavedPart):
-    """``name = formula = numbers = value``, of the result ``group``. ``source``: where the formula or the value is from."""
+    """A formula ``name = formula = numbers = value`` of the result ``group``. ``source``: source of the formula or the value."""
 
     name: str
     meaning: str
@@ -90,7 +90,7 @@ class Formula(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class ProfileUse(SavedPart):
-    """A device profile that numbers rest on: the SHA-256 of its file, and the date of its newest calibration."""
+    """A device profile that was used: the SHA-256 of its file, and the date of its newest calibration."""
 
     id: str
     sha256: str
@@ -99,7 +99,7 @@ class ProfileUse(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Provenance(SavedPart):
-    """How to make the report again. ``inputs``: further files with their SHA-256, such as a study or records."""
+    """What is needed to make the report again. ``inputs``: further files with their SHA-256, such as a study or records."""
 
     command: str = ""
     version: str = ""
@@ -109,9 +109,9 @@ class Provenance(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Meter(SavedPart):
-    """How busy a resource is. ``share``: of the time that the report is about, 0 to 1, above 1 for a roof that kernels pass.
+    """How busy a resource is. ``share``: of the report's time, 0 to 1, or above 1 if kernels exceed a roof.
 
-    ``detail``: the same as a rate, such as ``2.1 of 3.35 TB/s``. ``limits``: whether it is the one that limits.
+    ``detail``: the same as a rate, such as ``2.1 of 3.35 TB/s``. ``limits``: whether this resource limits.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Meter(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Figure(SavedPart):
-    """One of the at most five numbers that decide: ``label``, and ``value`` as text with its unit and interval."""
+    """One of at most five main numbers: ``label``, and ``value`` as text with unit and interval."""
 
     label: str
     value: str
@@ -130,7 +130,7 @@ class Figure(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class KernelSpan(SavedPart):
-    """A kernel in time, in seconds from the start of a step. ``lane``: what runs it; ``details``: what else is known of it."""
+    """A kernel on a timeline, in seconds from the start of a step. ``lane``: the row of the timeline; ``details``: further facts."""
 
     name: str
     lane: str
@@ -141,17 +141,16 @@ class KernelSpan(SavedPart):
 
 @dataclass(frozen=True, slots=True)
 class Report(SavedPart):
-    """``verdict``: at most three sentences that answer: fits or not, the time with its interval and rate, what limits it.
+    """A report. ``verdict``: at most three sentences: whether it fits, the time with interval and rate, and what limits it.
 
-    ``meters``: how busy each resource is, of the time that ``metered`` names. ``figures``: the numbers that decide. ``brief``: the tables
-    that a screen shows, 12 rows in all. ``reasons``: further sentences, such as why one is faster. ``notes``: assumptions and
-    sources. ``data``: the object that JSON prints.
+    ``meters``: how busy each resource is, as shares of ``metered``. ``figures``: the main numbers. ``brief``: the short tables for a
+    screen, 12 rows in all. ``reasons``: further sentences, such as why one is faster. ``notes``: assumptions and sources. ``data``: the
+    object that JSON prints.
 
-    A report for a design review also has its ``question``, the ``assumptions`` of the answer and its ``sensitivity``: what would change it.
+    A report for a design review also has its ``question``, its ``assumptions``, and its ``sensitivity``: what would change the answer.
 
-    ``records``: the measurements that it rests on, if any, as objects of the record format. ``profile``: the text of a device
-    profile that was made.
-    ``timeline``: kernels in time. A report without ``data`` is a document: JSON saves all of it, and ``saved.read_report`` reads it back.
+    ``records``: measurements that it rests on, in the record format. ``profile``: text of a device profile that was made. ``timeline``:
+    kernels over time. A report without ``data`` is a document: JSON saves all of it, and ``read_report`` reads it back.
     """
 
     title: str
@@ -182,7 +181,7 @@ class Report(SavedPart):
 
 
 def captioned(report: Report) -> list[Chart]:
-    """The charts of ``report``; the first one, which stands below the verdict, without a caption that only repeats it."""
+    """The charts of ``report``. The first one, below the verdict, has no caption if that only repeats the verdict."""
     verdict = " ".join(report.verdict).casefold()
     return [
         replace(chart, caption="") if place == 0 and chart.caption.rstrip(".").partition(";")[0].casefold() in verdict else chart
@@ -191,31 +190,31 @@ def captioned(report: Report) -> list[Chart]:
 
 
 def review_lists(report: Report) -> list[tuple[str, list[str]]]:
-    """Lists of a report for a design review, under their heads: its assumptions, and what would change its verdict."""
+    """Heading and sentences of the lists of a design review: assumptions, and what would change the verdict."""
     lists = {"Assumptions": report.assumptions, "What would change the verdict": report.sensitivity}
     return [(head, entries) for head, entries in lists.items() if entries and report.question]
 
 
 SCREEN_ROWS = 12
-"""The most rows of a table that a screen shows after the verdict."""
+"""Most rows of tables on a screen."""
 
 
 DOUBT, GUESSED = "the counts here are wrong.", "go by the interval."
-"""How notes end that a screen shows too: what the first says may change every number, the second the predicted time."""
+"""Ends of the notes that a screen shows too: doubts about all numbers, and about the predicted time."""
 
 
 TO_PASTE = "to paste"
-"""The column of a table whose rows are commands: a screen shows all of it or nothing."""
+"""Title of a column of commands: a screen shows all of them or none."""
 FEW_ROWS = 2
-"""Rows of another table below which a screen leaves such commands out rather than more of these."""
+"""Fewest rows of other tables; a screen leaves out commands before it shows fewer."""
 SUM = re.compile(r"together|total|all|\d+ others")
-"""First cells of rows that sum up those above: they stay where these are left out."""
+"""First cells of sum rows, which stay when rows above them are left out."""
 
 
 def on_screen(report: Report, room: int | None = None) -> list[Table]:
-    """The tables of a first screen: those that the report names, else its first table; in ``room`` rows of all together if it is given.
+    """The tables of a screen: the brief ones, else the first table; in ``room`` rows altogether if given.
 
-    The last table gives up rows first, from its end; commands go whole, once nothing else has more than ``FEW_ROWS``.
+    The last table loses rows first, from its end. Commands are left out once no other table has more than ``FEW_ROWS``.
     """
     tables = [replace(table, rows=table.rows[:SCREEN_ROWS]) for table in report.brief or report.tables[:1]]
     if room is None:
@@ -234,7 +233,7 @@ def on_screen(report: Report, room: int | None = None) -> list[Table]:
 
 
 def made_lines(provenance: Provenance | None) -> list[str]:
-    """Provenance in words, a line for the command and one for each profile and input.
+    """Lines on provenance: the command, each profile and each input.
 
     >>> made_lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))
     ['perfmodel 1.0: perfmodel attention --n 64 --d 64', 'profile a100, SHA-256 0123456789ab, calibrated 2026-11-22']
@@ -256,13 +255,13 @@ SCHEMA = "perfmodel.report/1"
 
 
 def to_data(report: Report) -> dict[str, Any]:
-    """``report`` as the object of schema perfmodel.report/1; fields that are empty are left out."""
+    """``report`` as an object of schema perfmodel.report/1, without empty fields."""
     fields = asdict(report)
     return {"schema": SCHEMA, "version": __version__} | {name: value for name, value in fields.items() if value not in ([], {}, "", None)}
 
 
 def _without_soft(value: Any) -> Any:
-    """``value`` of a report of the version before: its points say which of their roofs is ``soft``."""
+    """``value`` without the key ``soft``, which points of reports of the version before have."""
     if isinstance(value, list):
         return [_without_soft(item) for item in value]
     if not isinstance(value, dict):
@@ -272,7 +271,7 @@ def _without_soft(value: Any) -> Any:
 
 
 def from_data(raw: Any) -> Report:
-    """The report that ``raw``, such an object, holds. DataError names the first field that is wrong."""
+    """The report in ``raw``, an object of that schema. DataError names the first wrong field."""
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         schema = raw.get("schema") if isinstance(raw, dict) else None
         raise DataError(f"not a saved report: its schema is {schema!r}, not {SCHEMA!r}", "save one with -o report.json")
@@ -300,16 +299,16 @@ def read_report(path: Path) -> Report:
 
 
 LEAST, MOST = 1e-60, 1e60
-"""Between these a saved number and the ratio of two of them are numbers of a computer."""
+"""Limits of saved numbers, within which ratios of two of them fit a float."""
 
 
 def is_sound(value: Number, above_zero: bool = False) -> bool:
-    """Whether ``value`` is 0, unless it must be ``above_zero``, or of a size that can be divided."""
+    """Whether ``value`` is within these limits, or 0 unless it must be ``above_zero``."""
     return LEAST <= (value if above_zero else abs(value)) <= MOST or (value == 0 and not above_zero)
 
 
 def _checked(report: Report) -> Report:
-    """DataError for tables whose rows are not as wide as their columns, and for point numbers that are used twice."""
+    """``report`` itself; DataError for rows that do not match their columns, and for point numbers used twice."""
     shapes = [(table.title, len(table.columns), {len(row) for row in table.rows}) for table in report.tables]
     shapes += [(table.title, len(table.columns), {len(row) for row in table.rows}) for table in report.data_tables]
     for title, columns, rows in shapes:
@@ -325,7 +324,7 @@ def _checked(report: Report) -> Report:
 
 
 def _above_zero(report: Report) -> Iterator[tuple[str, float]]:
-    """Rates and times, by which something is divided, with their places."""
+    """Rates and times that serve as divisors, with their places."""
     for place, chart in enumerate(report.charts):
         if isinstance(chart, Roofline):
             yield from ((f"charts.{place}: ceiling {c.name}", c.value) for c in chart.ceilings)

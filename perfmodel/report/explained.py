@@ -1,4 +1,4 @@
-"""One number of a report, as its formula: the number, what it is made of, and where that is from."""
+"""The explanation of one number: its formula, the numbers in it, and their sources."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ SAME = {
     "clock": ("clock run for seconds",),
     "energy": ("energy per call",),
 }
-"""Numbers of an explanation that a label of a report, or a word for one, means."""
+"""Names of numbers in explanations by the labels and words that reports use for them."""
 
 Step = dict[str, Any]
 
 
 def only(report: Report, name: str) -> Report:
-    """``report`` with the number called ``name`` alone, as its formula, and the numbers in that; UsageError names the nearest ones.
+    """``report`` with only the number called ``name``, its formula and the numbers in that; UsageError names the nearest ones.
 
-    Of several kernels, the number of all of them together is meant, unless the name is that of one.
+    The number is the sum over kernels, unless the name is that of a single kernel.
     """
     groups: list[dict[str, Any]] = report.data.get("explanation", [])
     matches = [(group, _meant(group["steps"], name)) for group in groups]
@@ -77,30 +77,30 @@ def only(report: Report, name: str) -> Report:
 
 
 def _meant(steps: Sequence[Step], name: str) -> list[Step]:
-    """The ``steps`` that ``name`` means: the one of that whole name, else those of that name or of a word for it (``SAME``)."""
+    """The ``steps`` that ``name`` means: the one with that whole name, else those with that name or an alias (``SAME``)."""
     exact = [step for step in steps if step["name"] == name]
     matches = [_called(steps, alias) for alias in (_plain(name), *SAME.get(_plain(name), ()))]
     return exact or [step for steps in matches for step in steps]
 
 
 def _called(steps: Sequence[Step], name: str) -> list[Step]:
-    """The ``steps`` of that plain name: of all kernels together, where the number is one of each too."""
+    """The ``steps`` with that plain name; the sum over kernels if there is one."""
     matching = [step for step in steps if _plain(_bare(step["name"])) == name]
     return [step for step in matching if not step["name"].startswith("[")] or matching
 
 
 def _bare(name: str) -> str:
-    """The name of a number without the kernel that it is of."""
+    """The name of a number without its kernel."""
     return re.sub(r"^(?:\[[^\]]*\] |total )", "", name)
 
 
 def _plain(name: str) -> str:
-    """The words of ``name`` in small letters."""
+    """``name`` in small letters, as words."""
     return " ".join(re.findall(r"[\w/]+", name.lower()))
 
 
 def _with_parts(steps: Sequence[Step], meant: Iterable[Step]) -> list[Step]:
-    """``meant``, each before the numbers that its formula names."""
+    """Each of ``meant``, followed by the numbers in its formula."""
     by_name = {step["name"]: step for step in steps}
     names = sorted(by_name, key=len, reverse=True)
     pattern = re.compile("|".join(rf"(?<![\w]){re.escape(name)}(?![\w])" for name in names)) if names else re.compile("$^")
@@ -113,7 +113,7 @@ def _with_parts(steps: Sequence[Step], meant: Iterable[Step]) -> list[Step]:
 
 
 def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
-    """A step to a line: name, value, meaning and source; below it its formula, in names and in numbers."""
+    """Table with a row per step: name, value, meaning and source; below it, the formula in names and in numbers."""
     rows = []
     for step in steps:
         meaning = re.sub(r"^(?:s|B|bytes|Hz|W|J)(?:,|$| (?=of|that|at))", "", step["meaning"]).strip()  # without its unit
@@ -125,13 +125,13 @@ def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
 
 
 _UNIT = re.compile(r"(?:matmul )?(?:(FLOP/B|FLOP/s|B/s|FLOP|B|bytes)\b|(s|Hz|W|J)(?=,|$| of| that| at))")
-"""The unit that the meaning of a step begins with."""
+"""Pattern of the unit with which the meaning of a step begins."""
 _NAMED = {"s": r"(roofline|lower bound|without overlap|predicted|term \w+)$", "B": r"bytes$", "FLOP": r"^FLOP"}
-"""Units, as the name of one ends, whose meaning says how it is summed."""
+"""Patterns of names by unit, for steps whose meaning only says how they are summed."""
 
 
 def _value(step: Step) -> str:
-    """The value of ``step`` with its unit, as far as meaning or name tell it."""
+    """The value of ``step``, with its unit if meaning or name tell it."""
     value, written = step["value"], _UNIT.match(step["meaning"])
     if not isinstance(value, (int, float)):
         return str(value)
@@ -145,6 +145,6 @@ def _value(step: Step) -> str:
 
 
 def _group(group: dict[str, Any]) -> str:
-    """Which result the number is of, for a sentence."""
+    """Phrase that says which result the number belongs to."""
     names = [str(value) for key, value in group.items() if key in ("algorithm", "pass", "phase", "id")]
     return f"{' '.join(names)}: " if names else ""

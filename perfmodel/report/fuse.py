@@ -1,4 +1,4 @@
-"""The report of an elementwise chain: unfused, as a CUDA graph, fused; and published times beside it."""
+"""The report of an elementwise chain unfused, as a CUDA graph and fused, with published times beside it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfmodel.report.op_common import head, unknown_rates, with_steps
 from perfmodel.report.speedup import MEASURED, Side, against, way
 
 BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")
-"""Keys of the rows that a screen shows."""
+"""Keys of the rows of the short table."""
 
 
 def report(
@@ -28,9 +28,9 @@ def report(
     explained: bool = False,
     pictures: bool = False,
 ) -> Report:
-    """``results`` as a Report; its data follows the schema perfmodel.fuse/1.
+    """``results`` as a Report with data of schema perfmodel.fuse/1.
 
-    ``explained``: with every formula. ``pictures``: with times and bytes of each way.
+    ``explained`` adds every formula, ``pictures`` charts of times and bytes.
     """
     things = f"{w.ops} operation{'s' * (w.ops > 1)} on {format_count(w.elements)} element{'s' * (w.elements > 1)}"
     title = f"Elementwise chain: {things}, {w.dtype.name} on {device.name}"
@@ -84,7 +84,7 @@ def _metrics(result: ChainResult, reference: ChainResult) -> list[Metric]:
 
 
 def _over(before: float | None, after: float | None) -> float | None:
-    """A gain, launches included; None where they are unknown."""
+    """Speedup with launches included; None if these are unknown."""
     return None if before is None or after is None else before / after
 
 
@@ -96,7 +96,7 @@ def _published(w: FusedChain, times: Published) -> list[Metric]:
 
 
 def _per_call(w: FusedChain, eager_s: float | None, fused_s: float | None, graph_s: float | None) -> list[Metric]:
-    """Seconds of a call in each way, and what fusion gains."""
+    """Metrics of a call in each way in seconds, and the gain of fusion."""
     return [
         Metric("eager_per_call_s", eager_s, "eager, per call", "s"),
         Metric("eager_per_kernel_s", eager_s and eager_s / w.ops, "eager, per kernel", "s"),
@@ -114,7 +114,7 @@ def _fused_in_graph(results: list[ChainResult]) -> float | None:
 
 
 def _headline(device: Device, results: list[ChainResult]) -> list[str]:
-    """Whether fusion pays; the time fused; what limits both."""
+    """The headline: whether fusion pays, the fused time, and what limits both."""
     unfused, graph, fused = results
     time, bound = _time(fused), unfused.launch_bound or 0
     sentence = f"Fused: {format_time(time, 3)}, {format_si(float(fused.dram.total) / time, 'B/s', 3)} over DRAM"
@@ -136,14 +136,14 @@ def _faster(results: list[ChainResult]) -> str:
 
 
 def _moved(results: list[ChainResult]) -> str:
-    """How many bytes and launches fusion saves."""
+    """Sentence on the bytes and launches that fusion saves."""
     unfused, _, fused = results
     fewer = f"{unfused.sram.total / fused.sram.total:.3g}x fewer bytes through the L2"
     return f"Fusion moves {fewer} and launches {unfused.launches} kernels as one."
 
 
 def _published_summary(results: list[ChainResult], times: Published) -> str:
-    """What the published times show, and how much of the difference kernel launches explain."""
+    """Sentences on the published times, and on how much of the difference launches explain."""
     seconds_of = {"eager": times.eager_s, "fusion alone": times.fused_s, "fusion with CUDA graphs": times.graph_s}
     eager, fusion, graphed = (Side(name, 0.0, Interval(seconds), MEASURED) for name, seconds in seconds_of.items())
     taught = f"Published: {against(eager, fusion)}; {against(eager, graphed)}: CUDA graphs hurt this small function."
@@ -157,12 +157,12 @@ def _published_summary(results: list[ChainResult], times: Published) -> str:
 
 
 def _time(result: ChainResult) -> float:
-    """Seconds, launches included where they are known."""
+    """Seconds with launches included if these are known."""
     return float(result.memory_s if result.total_s is None else result.total_s)
 
 
 def _meters(result: ChainResult) -> list[Meter]:
-    """How busy launches and every resource are while the chain runs."""
+    """Meters of launches and resources while the chain runs."""
     time, terms, amounts = _time(result), dict[str, Number](), dict[str, Number]()
     for part, cost in result.parts:
         for name, term in cost.terms.items():
@@ -185,7 +185,7 @@ def _figures(results: list[ChainResult]) -> list[Figure]:
 
 
 def _charts(results: list[ChainResult]) -> list[Chart]:
-    """Times, what of them is waiting for launches, and bytes."""
+    """Charts of times, with the part that waits for launches, and of bytes."""
     roofs = [(result, float(result.memory_s)) for result in results]
     times = [
         Bar(result.name, [("moving bytes, at the roof", roof), ("waiting for launches", _time(result) - roof)]) for result, roof in roofs

@@ -1,4 +1,4 @@
-"""Reports about device profiles, and about a calibration that makes one."""
+"""Reports on device profiles."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ BRIEF = (
     *("peaks.tensor.fp16", "peaks.tensor.bf16", "peaks.tensor.fp8", "peaks.vector.fp32", "peaks.exp"),
     *("multiprocessors", "clocks.max", "launch_overhead.stream"),
 )
-"""Fields that a screen shows."""
+"""Fields of the short table."""
 PROBES = ["what", "bytes", "value", "noise", "runs", "date", "source"]
 CALIBRATIONS = ["time model of", "model", "points", "80 % interval", "held out", "median error", "p90", "date", "source"]
 
 
 def list_report(devices: list[Device]) -> Report:
-    """One line per device: memory, bandwidth, SRAM per block, dense peaks."""
+    """A report with a row per device: memory, bandwidth, SRAM per block, dense peaks."""
     lines = [_line(device) for device in devices]
     groups: dict[str, list[str]] = {}  # by maker, of NVIDIA's by generation
     for device in devices:
@@ -47,7 +47,7 @@ def list_report(devices: list[Device]) -> Report:
 
 
 def _line(device: Device) -> list[Metric]:
-    """Metrics of one device as its profile writes them; a table has all bandwidths in one unit."""
+    """Metrics of one device as in its profile; bandwidths have one unit."""
     l2, sram, tensor, bandwidth = device.level("l2"), device.level("sram"), device.peaks.tensor, device.dram.bandwidth_bytes_per_s
     written = _rate(device.dram.bandwidth or device.dram.measured_bandwidth)
     values = {
@@ -76,9 +76,9 @@ def _rate(quantity: Quantity | None) -> str:
 
 
 def show_report(device: Device, explained: bool = False, pictures: bool = False) -> Report:
-    """Every quantity of ``device`` with kind, source and note; then its ridge points, with formulas if ``explained``.
+    """A report with every quantity of ``device``, its kind, source and note, and with the ridge points.
 
-    ``pictures``: with its roofline.
+    ``explained`` adds formulas of the ridge points, ``pictures`` the roofline.
     """
     ridges, quantities, line = _ridge_points(device), named_quantities(device), _line(device)
     by_field = dict(quantities)
@@ -109,7 +109,7 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
 
 
 def added_report(device: Device, reference: Device, files: Sequence[str]) -> Report:
-    """``device``, made of what was given and of ``reference``, with its profile to write to ``files``."""
+    """A report on ``device``, made from given values and ``reference``, with the profile to write to ``files``."""
     report, quantities = show_report(device), named_quantities(device)
     given_values = [f"{place} {quantity.value}" for place, quantity in quantities if quantity.source == USER]
     copied = sum(quantity.source == REFERENCE for _, quantity in quantities)
@@ -122,12 +122,12 @@ def added_report(device: Device, reference: Device, files: Sequence[str]) -> Rep
 
 
 def _kind(quantity: Quantity) -> str:
-    """Kind of a quantity, and the device that lends it."""
+    """Kind of a quantity, and the device that it was measured on if that is another one."""
     return quantity.kind + (f" on {quantity.measured_on}" if quantity.measured_on else "")
 
 
 def _memory_bound(ridges: dict[str, tuple[Quantity, float]]) -> str:
-    """The ratio that decides what is memory bound."""
+    """Sentence on the FLOP/B below which a kernel is memory bound."""
     name = next((name for name in ("tensor fp16", "tensor bf16", "vector fp32") if name in ridges), None)
     if name is None:
         return "No peak or no DRAM bandwidth is known: no ridge point."
@@ -136,14 +136,14 @@ def _memory_bound(ridges: dict[str, tuple[Quantity, float]]) -> str:
 
 
 def _sizes(line: Sequence[Metric]) -> list[str]:
-    """Sizes of the memories, from DRAM inwards."""
+    """Phrase on the sizes of the memories, from DRAM inwards."""
     values = {metric.label: metric.value for metric in line}
     parts = [f"{values[name]} of {name}" for name in ("DRAM", "L2", "SRAM per block") if values[name] != "-"]
     return [f"Memory: {', '.join(parts)}."] * bool(parts)
 
 
 def _errors(device: Device) -> str:
-    """How far predictions for it are off, on records that no fit saw."""
+    """Sentence on the errors of predictions on records that no fit saw."""
     known = [block.held_out_median_error for block in device.calibration if block.held_out_median_error is not None]
     date = max((block.date for block in device.calibration), default="")
     if not date:
@@ -164,7 +164,7 @@ def _quantity(place: str, quantity: Quantity) -> list[str]:
 
 
 def _power(fit: PowerFit) -> Table:
-    """What the power model of a device prices."""
+    """Sentence on what the power model of a device covers."""
     rows = [["static", f"{fit.static_w:g} W"]]
     rows += [[f"{name}, {'byte' if name in ('l2', 'dram') else 'operation'}", f"{value:g} pJ"] for name, value in fit.picojoules.items()]
     rows += [[f"multiprocessors at work, {name}", f"{value:g} W"] for name, value in fit.busy_w.items()]
@@ -175,7 +175,7 @@ def _power(fit: PowerFit) -> Table:
 
 
 def probe_rows(probes: Sequence[Microbenchmark]) -> list[list[str]]:
-    """A row per microbenchmark, in the columns ``PROBES``; of one run there is no noise to tell."""
+    """A row per microbenchmark, in the columns ``PROBES``; a single run has no noise."""
     rows = []
     for probe in probes:
         name = probe.name + ("" if probe.shape is None else f", {' x '.join(str(probe.shape[side]) for side in 'mnk')}")
@@ -199,7 +199,7 @@ def _calibrations(device: Device) -> Table:
 
 
 def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
-    """Each peak, by unit and dtype, and the FLOP/B at which it meets the DRAM bandwidth."""
+    """Peaks by unit and dtype, each with the FLOP/B at which it meets the DRAM bandwidth."""
     bandwidth = device.dram.bandwidth_bytes_per_s
     if bandwidth is None:
         return {}
@@ -208,7 +208,7 @@ def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
 
 
 def _ridge_steps(device: Device) -> list[FormulaStep]:
-    """Each ridge point as peak over bandwidth; both from the profile."""
+    """Formula steps of the ridge points: peak over bandwidth, both from the profile."""
     trace, bandwidth = Trace(), device.dram.bandwidth or device.dram.measured_bandwidth
     if bandwidth is None:
         return []

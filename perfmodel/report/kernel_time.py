@@ -1,4 +1,4 @@
-"""The time of kernels in an answer: what it says of rate and limit, its meters, figures and rows, alike for every kind of kernel."""
+"""The time of kernels in a report: sentences on rate and limit, meters, figures and metrics, the same for every kind of kernel."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ LIBRARY = "the best library kernel"
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Kernels in turn on ``device``: their ``cost`` at the roof, their ``prediction`` where there is one, ``memory`` in bytes.
+    """Kernels in turn on ``device``: their ``cost`` at the roof, their ``prediction`` if any, and ``memory`` in bytes.
 
-    ``name``: of the kernels, where there are others beside them. ``causes``: what takes time beside work and traffic, in words.
-    ``least``: seconds that unpredicted kernels take at least. ``flop``: which FLOP its rates count.
+    ``name``: name of the kernels if there are others beside them. ``causes``: phrases on what takes time beyond work and traffic.
+    ``least``: least seconds of unpredicted kernels. ``flop``: the FLOP that rates count.
     """
 
     cost: Estimate
@@ -54,32 +54,32 @@ class KernelTime:
 
     @property
     def power(self) -> PowerState | None:
-        """What a predicted call draws, where that is known."""
+        """Power of the predicted call; None if unknown."""
         return None if self.prediction is None else self.prediction.power
 
     @property
     def crowded_out(self) -> tuple[str, ...]:
-        """Keys of rows for which a screen has no room where power is known: headline and meters say what they do."""
+        """Keys of rows that the short table leaves out for power; headline and meters state them."""
         return () if self.power is None else ("bound", "memory_bytes")
 
     @property
     def time(self) -> Interval | None:
-        """Predicted seconds, else the least ones; None where the roof is all that is known."""
+        """Predicted seconds, else the least ones; None if only the roof is known."""
         return self.predicted or self.least
 
     @property
     def seconds(self) -> float:
-        """Seconds that meters and rates are of: the time, else the roof."""
+        """Seconds to which meters and rates refer: the time, else the roof."""
         return float(self.cost.roofline_s if self.time is None else self.time.value)
 
     @property
     def below_roof(self) -> bool:
-        """Whether the time is shorter than the roof of these tiles: its kernel has others, or runs at a higher clock."""
+        """Whether the time is below the roof of these tiles, because the kernel has others or runs at a higher clock."""
         return self.time is not None and self.time.value < (1 - EVEN) * float(self.cost.roofline_s)
 
     @cached_property
     def counted(self) -> Estimate:
-        """What meters and rates count: the cost; of a time below its roof, what every kernel needs at the highest clocks."""
+        """The cost that meters and rates count; for a time below its roof, the needs of any kernel at the highest clocks."""
         if not self.below_roof:
             return self.cost
         needs, unit = self.cost.needs, "tensor" if self.cost.work.tensor else "vector"
@@ -88,7 +88,7 @@ class KernelTime:
         return replace(self.cost, terms=terms, work=Work(), sram=Traffic(), dram=Traffic(needs.dram_bytes), multicast=0)
 
     def told(self, plain: Report, subject: str, measured_s: float | None = None) -> Report:
-        """``plain`` with meters and figures of this time, notes on it as the time of ``what``, and ``measured_s``, a time to judge."""
+        """``plain`` with meters, figures and notes of this time, called ``subject``; ``measured_s``: a measured time to judge."""
         notes, prediction = list(plain.notes), self.prediction
         notes += [] if prediction is None else [note(subject, prediction), *guessed([prediction]), *power_note(prediction.power)]
         notes += self.below_roof_note(subject)
@@ -96,7 +96,7 @@ class KernelTime:
         return with_measured(report, measured_s, self.cost, self.predicted)
 
     def below_roof_note(self, name: str) -> list[str]:
-        """Note on a predicted time of ``name`` that is shorter than its roof."""
+        """Notes on a predicted time of ``name`` below its roof; empty for others."""
         if self.predicted is None or not self.below_roof:
             return []
         times = f"{format_time(self.seconds)} is below its roof of {format_time(float(self.cost.roofline_s))}"
@@ -111,12 +111,12 @@ class KernelTime:
 
     @property
     def meters(self) -> list[Meter]:
-        """How busy each resource is, and the power; of a roof none limits where causes do that it leaves out."""
+        """Meters of the resources and of power. No resource limits a roof if causes beyond it do."""
         return with_power(self._meters, self.power)
 
     @property
     def metered(self) -> str:
-        """What the meters are a share of, in words, and why its tensor unit does more than the rates say."""
+        """Phrase on what the meters are shares of, and on extra FLOP of the tensor unit."""
         of = f" of {self.name}" if self.name else ""
         if self.predicted and self.below_roof:
             return f"predicted time{of}, below its roof: what any kernel needs"
@@ -127,12 +127,12 @@ class KernelTime:
 
     @property
     def limit(self) -> str:
-        """What limits it, without a full stop."""
+        """Sentence without full stop on what limits."""
         return limits(self._meters, self.causes, self.predicted is None, self.cost.unknown)
 
     @property
     def rate(self) -> str:
-        """The time with its interval, its rate and share of the peak, without a full stop; of what does not fit, as if it fitted."""
+        """Sentence without full stop on the time with its interval, its rate and share of the peak; as if it fitted the memory."""
         if self.predicted is None and self.least:
             return f"Not predicted; at least {format_time(self.seconds, 3)}, with {self.causes[-1]}: at most {self.rate_and_share}"
         start = f"Predicted {taken(self.predicted)}" if self.predicted else f"Not predicted; roof {format_time(self.seconds, 3)}"
@@ -141,7 +141,7 @@ class KernelTime:
 
     @cached_property
     def rate_and_share(self) -> str:
-        """Rate of its time and share of the peak: of bytes where DRAM bounds it, else of visible matmul FLOP."""
+        """Phrase on the rate and its share of the peak: of bytes if DRAM bounds it, else of visible matmul FLOP."""
         cost, time = self.counted, self.seconds
         if not time:
             return ""
@@ -154,14 +154,14 @@ class KernelTime:
         return f"{format_si(rate, 'FLOP/s', 3)}, {percent(self._of_peak(rate, unit))} of the {unit} peak{clock}"
 
     def _of_peak(self, rate: float, unit: str) -> float:
-        """Share of the peak of ``unit`` at the clock at work; of a time below its roof, at the highest clock."""
+        """Share of the peak of ``unit`` at the clock at work; for a time below its roof, at the highest clock."""
         if self.below_roof:
             return rate / self.device.best_matmul_rate(self.dtype.name)
         return rate / (self.device.matmul_peak(self.dtype.name, unit).number * clock_at_work(self.device))
 
     @property
     def figures(self) -> list[Figure]:
-        """The numbers that decide about it: time, rate, roof, memory."""
+        """Figures: time, rate, roof, memory."""
         time = [Figure("predicted time" if self.predicted else "least time", taken(self.time))] if self.time else []
         rate = "rate" if self.predicted else "rate at most" if self.least else "rate at the roof"
         bound = f", {RESOURCES[self.cost.bound][0]}" if self.cost.bound else ""
@@ -175,24 +175,24 @@ class KernelTime:
         ]
 
     def metrics(self, labels: Mapping[str, str] | None = None, extra: Number | None = None) -> list[Metric]:
-        """Counts, times, power and memory. ``labels``: other than usual, by key; ``extra``: bytes beyond inputs and outputs."""
+        """Metrics of counts, times, power and memory. ``labels``: unusual labels by key; ``extra``: bytes beyond inputs and outputs."""
         return [*of_cost(self.cost, self.predicted, labels), *of_power(self.power), *of_memory(self.memory, self.device, extra)]
 
     @property
     def rates(self) -> list[Metric]:
-        """Predicted rate in matmul FLOP/s and what share of the peak that is."""
+        """Metrics of the predicted rate in matmul FLOP/s and its share of the peak."""
         rate = float(self.cost.flops) / self.predicted.value if self.predicted and self.cost.flops else None
         share = None if rate is None else self._of_peak(rate, self.dtype.matmul_unit)
         return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
 
     def side(self, name: str = "", left_out: tuple[str, ...] = ()) -> Side:
-        """Time and roof as one of two that are compared. ``left_out``: by its roof although it dominates; by default the causes."""
+        """Time and roof as one side of a comparison. ``left_out``: dominant causes that the roof leaves out, by default ``causes``."""
         by = "" if self.prediction is None else self.prediction.calibration.implementation
         causes = (f"{self.name}: {' and '.join(self.causes)}",) if self.causes else ()
         return Side(name or self.name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out or causes)
 
     def bar(self, name: str) -> Bar:
-        """The bar ``name`` of the time: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
+        """The bar ``name`` of the time: the part that the roof explains and the part beyond; only the roof without a prediction."""
         predicted, roof = self.predicted, float(self.cost.roofline_s)
         if predicted is None:
             return Bar(f"{name} (not predicted)", [("roof", roof)])
@@ -201,9 +201,9 @@ class KernelTime:
 
 
 def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predicted: Interval | None, subject: str = LIBRARY) -> Report:
-    """``plain`` with what ``measured_s`` seconds are, first: a share of the roof of ``cost``, and against ``predicted`` of ``what``.
+    """``plain`` whose verdict begins with ``measured_s`` as a share of the roof of ``cost``, and against ``predicted`` of ``subject``.
 
-    A time below the roof of these tiles is held against the bound, and one below the bound is said to be no time of this work.
+    A time below the roof is compared with the bound. A time below the bound cannot be a time of this work.
     """
     if measured_s is None:
         return plain

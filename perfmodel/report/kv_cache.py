@@ -1,4 +1,4 @@
-"""The report of a KV cache: sizes, what fits, and generation with and without it."""
+"""The report of a KV cache: sizes, how many sequences fit, and generation with and without it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from perfmodel.transformer.op_time import in_compute_dtype
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, score_flops
 
 STOPS = 16
-"""Lengths of the line over the context."""
+"""Number of lengths of the line over the context."""
 BRIEF = (
     *("bytes_per_token", "bytes_per_sequence", "this cache", "memory.weights_bytes", "memory.reserve_bytes"),
     *("left for the cache", "memory.capacity_bytes", "max_batch", "longest context at this batch"),
 )
-"""Rows that a screen shows."""
+"""Rows of the short table."""
 Generated = tuple[ModelAnswer, ModelAnswer] | UnavailableError
-"""A generation with a cache and without, or why there is no time for it."""
+"""A generation with a cache and without, or the reason why there is no time for it."""
 
 
 def report(result: CacheResult, times: Generated, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.kv_cache/1. ``explained``: with every formula.
+    """``result`` as a Report with data of schema perfmodel.kv_cache/1. ``explained`` adds every formula.
 
-    ``pictures``: with the parts of the memory, and bytes over the length.
+    ``pictures`` adds charts of the parts of the memory and of bytes over the length.
     """
     w, gain, weights = result.workload, _generation_gain(result, times), weights_format(result)
     formats = w.form.dtype if weights == w.form.dtype else f"{w.form.dtype}, {weights} weights"
@@ -87,19 +87,19 @@ def data(result: CacheResult, times: Generated) -> dict[str, Any]:
 
 
 def both(size: int) -> str:
-    """Decimal and binary: the two that are most often confused."""
+    """``size`` with decimal and binary prefix, which are often confused."""
     return f"{format_si(size, 'B')} ({format_binary(size)})" if size >= 1024 else f"{size} B"
 
 
 def weights_format(result: CacheResult) -> str:
-    """The format of the weights; of a quantized checkpoint that of most of its matrices."""
+    """The format of the weights; for a quantized checkpoint that of most matrices."""
     w = result.workload
     main = w.spec.quantized.main if w.weights_from_file and w.spec.quantized is not None else None
     return w.weights_dtype if main is None else main.name
 
 
 def _parts(result: CacheResult) -> dict[str, int]:
-    """What the memory of a GPU holds."""
+    """Bytes of a GPU's memory by part."""
     parts = {"weights": result.weights, "KV cache": result.total, "held back": result.workload.reserve}
     return {name: size for name, size in parts.items() if size}
 
@@ -167,7 +167,7 @@ def _layer(cache: LayerCache) -> list[Metric]:
 
 
 def _generation(result: CacheResult, times: Generated) -> tuple[list[Metric], list[Metric]]:
-    """Metrics of generation with a KV cache, and without one."""
+    """Metrics of generation with a KV cache and without one."""
     answers = (None, None) if isinstance(times, UnavailableError) else times
     fitted = ", if it fitted" if result.fits is False else ""
     kinds = {answer.times_from for answer in answers if answer is not None} or {ROOF}
@@ -176,7 +176,7 @@ def _generation(result: CacheResult, times: Generated) -> tuple[list[Metric], li
 
 
 def _generated(cost: Generation, answer: ModelAnswer | None, fitted: str, label: str) -> list[Metric]:
-    """Metrics of one generation: ``roofline_s`` and ``lower_s`` as ``perfmodel model`` has them, ``seconds`` under ``label``."""
+    """Metrics of one generation: ``roofline_s`` and ``lower_s`` as in ``perfmodel model``, and ``seconds`` with ``label``."""
     prediction = None if answer is None else answer.prediction
     return [
         Metric("layers_flops", cost.layers, "matrices of the layers", "FLOP"),
@@ -194,14 +194,14 @@ def _generated(cost: Generation, answer: ModelAnswer | None, fitted: str, label:
 
 
 def _fitting(result: CacheResult) -> str:
-    """Whether weights and cache fit, and how many GPUs would hold them."""
+    """Sentence on whether weights and cache fit, and on how many GPUs would hold them."""
     w = result.workload
     tp = smallest_tp(w, result.device) if result.fits is False else None
     return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --gpus {tp} would fit" if tp else "", "")
 
 
 def _room(result: CacheResult) -> str:
-    """How many sequences fit, and to what length those of the question can grow."""
+    """Sentence on how many sequences fit, and on how long those of the question can grow."""
     w = result.workload
     if result.room is None:
         return f"The cache takes {format_count(result.per_token)} B per token; the profile has no capacity."
@@ -215,7 +215,7 @@ def _room(result: CacheResult) -> str:
 
 
 def _generation_gain(result: CacheResult, times: Generated) -> str:
-    """Time of a generation, and how much longer it takes without a cache; empty where no time is known."""
+    """Sentence on the time of a generation, and on the factor without a cache; empty if no time is known."""
     if isinstance(times, UnavailableError):
         return ""
     cached, uncached = times
@@ -226,7 +226,7 @@ def _generation_gain(result: CacheResult, times: Generated) -> str:
 
 
 def _meters(result: CacheResult) -> list[Meter]:
-    """Parts of the capacity; where they do not fit, the largest limits."""
+    """Meters: parts of the capacity; the largest limits if they do not fit."""
     if result.capacity is None:
         return []
     parts = _parts(result)
@@ -263,7 +263,7 @@ def _tables(result: CacheResult, times: Generated) -> list[Table]:
 
 
 def _charts(result: CacheResult) -> list[Chart]:
-    """What the memory holds against its capacity, and the same over the length."""
+    """Charts of the memory against its capacity, and over the length."""
     w, parts, here = result.workload, _parts(result), result.workload.here
     limits = [Limit("capacity", result.capacity)] if result.capacity else []
     longest = max(w.n, min(result.context or w.n, 4 * w.n))
@@ -316,7 +316,7 @@ def _notes(result: CacheResult, times: Generated) -> list[str]:
 
 
 def _multiplied(result: CacheResult, times: Generated) -> str:
-    """The formats in which products with weights run."""
+    """Notes on the formats in which products with weights run."""
     if isinstance(times, UnavailableError):
         return result.workload.weights_dtype
     rows = [row.op for row in times[0].steps[0][0].rows if row.op.group == MATMUL]
@@ -324,7 +324,7 @@ def _multiplied(result: CacheResult, times: Generated) -> str:
 
 
 def _copies(result: CacheResult) -> list[str]:
-    """What several GPUs keep more than once."""
+    """Notes on what several GPUs keep more than once."""
     w, words = result.workload, []
     for attention, _ in attention_kinds(w.spec) if w.tp > 1 else ():
         if isinstance(attention, LatentAttention):

@@ -1,4 +1,4 @@
-"""Tables in a given number of columns: no number is broken, no line is longer, and what has no room is named."""
+"""Layout of tables in a given width: no number is broken, no line is longer, and columns without room are named."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from itertools import accumulate
 from perfmodel.report.document import Table
 
 GAP = 2
-"""Blanks between columns."""
+"""Spaces between columns."""
 LEAST_TEXT = 16
-"""Characters that a text keeps at least before its column is left out."""
+"""Fewest characters of a text; with less room its column is left out."""
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[pnumkMGTPE]?(?:B|s|W|J|Hz|FLOP)|[KMGT]iB|[kMGTPE]|tokens)(?:/\w+)?\b|%|x )")
 _JOINED = "\u00a0"
-"""Stands for a blank at which no line ends."""
+"""A space at which no line is broken."""
 _NUMBER = re.compile(rf"[+-]?\d(?:[\d.,]*\d)?(?:{_JOINED}?[A-Za-z%/]*)")
 
 
 @dataclass(frozen=True)
 class _Column:
-    """``cells`` below ``head``. ``numbers``: none of its cells is broken, but before an interval in brackets."""
+    """A column: ``cells`` below ``head``. ``numbers``: cells are broken only before an interval in brackets."""
 
     head: str
     cells: Sequence[str]
@@ -32,7 +32,7 @@ class _Column:
 
     @cached_property
     def widths(self) -> list[int]:
-        """Widths from the widest to the least: all on one line; the head wrapped; texts wrapped, intervals below their values."""
+        """Possible widths, widest first: all on one line; the head wrapped; texts wrapped and intervals below values."""
         longest = max(map(len, self.cells), default=0)
         word = max(map(len, self.head.split()), default=0)
         broken = max((len(part) for cell in self.cells for part in interval_apart(cell)), default=0)
@@ -41,7 +41,7 @@ class _Column:
 
 
 def interval_apart(cell: str) -> list[str]:
-    """The value of a cell, and its interval apart.
+    """The value of a cell and, separately, its interval.
 
     >>> interval_apart("79.1 us (72 us to 84.3 us)"), interval_apart("12 GB")
     (['79.1 us', '(72 us to 84.3 us)'], ['12 GB'])
@@ -51,8 +51,7 @@ def interval_apart(cell: str) -> list[str]:
 
 
 def turned(table: Table, width: int) -> Table:
-    """``table``, with a row for each column if these have no room in ``width``: without intervals, first what is known of most, as much as
-    has room.
+    """``table``, or its transpose without intervals if its columns do not fit ``width``; the transpose keeps the fullest rows that fit.
 
     >>> turned(Table("", ["", "standard", "flash2"], [["time", "2 ms (1 to 3 ms)", "-"], ["rate", "-", "-"], ["bytes", "4", "1"]]), 22).rows
     [['standard', '2 ms', '4'], ['flash2', '-', '1']]
@@ -69,10 +68,10 @@ def turned(table: Table, width: int) -> Table:
 
 
 def lines(table: Table, width: int, *, wrapped: bool = False) -> tuple[list[str], list[str], list[str]]:
-    """Lines of the head and of the rows of ``table``, each at most ``width`` long, and the titles of columns that had no room.
+    """Lines of head and rows of ``table``, each at most ``width`` long, and the titles of columns without room.
 
-    Heads, and texts of the first column, are wrapped; other texts are cut with an ellipsis unless ``wrapped``. Numbers are shown whole
-    or left out, the last columns first.
+    Heads and texts of the first column are wrapped; other texts are cut with an ellipsis unless ``wrapped``. Numbers are shown whole or
+    left out, the last columns first.
 
     >>> head, rows, without = lines(Table("", ["", "time", "share"], [["a kernel", "12.5 us", "30%"]]), 17)
     >>> rows, without
@@ -92,7 +91,7 @@ def lines(table: Table, width: int, *, wrapped: bool = False) -> tuple[list[str]
 
 
 def _rooms(columns: Sequence[_Column], width: int) -> list[int]:
-    """Characters of each column: heads are wrapped first, then texts shrink from the widest down, then intervals move below."""
+    """Width of each column: heads are wrapped first, then the widest texts shrink, then intervals move below."""
     rooms = [column.widths[0] for column in columns]
 
     def excess() -> int:
@@ -140,7 +139,7 @@ def _parts(cell: str, room: int, number: bool, wrapped: bool) -> list[str]:
 
 
 def _cut(text: str, room: int) -> str:
-    """``text`` with an ellipsis where it is longer than ``room``; before a number with its unit that would be broken.
+    """``text`` cut with an ellipsis to ``room`` characters, but not within a number with its unit.
 
     >>> _cut("void_gemm_sm90_kernel", 12), _cut("it takes 12 ms at most", 13), _cut("n=4096, d=64", 6)
     ('void_gemm_s…', 'it takes…', 'n=…')
@@ -154,7 +153,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """``text`` in lines that end between words, and never between a number and its unit.
+    """``text`` in lines that break between words, but never between a number and its unit.
 
     >>> wrap("it takes 12 ms at most", 11)
     ['it takes', '12 ms at', 'most']

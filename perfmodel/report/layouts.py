@@ -25,7 +25,7 @@ BRIEF = ("step_s", "mfu", "memory.peak")
 
 
 def search_report(search: SearchResult, pictures: bool = False) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.model/1, with ``layouts``. ``pictures``: with their time and memory."""
+    """``search`` as a Report with data of schema perfmodel.model/1 and ``layouts``. ``pictures`` adds a chart of time and memory."""
     t, system = search.training, None if search.system is None else search.system.name
     where = "" if system is None else f", {system}"
     title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {search.gpus:,} x {search.on.device.name}{where}"
@@ -68,7 +68,7 @@ def search_report(search: SearchResult, pictures: bool = False) -> Report:
 
 
 def _refusal(search: SearchResult) -> list[str]:
-    """Why there is no layout, and what would help."""
+    """Sentences on why there is no layout, and on what would help."""
     t = search.training
     if search.tried:
         return [f"Does not fit: none of {search.tried:,} layouts does.", "Give more GPUs, or a smaller batch or length."]
@@ -92,7 +92,7 @@ def _mfu(layout: TimedLayout, search: SearchResult) -> float:
 
 
 def _listed(search: SearchResult) -> Table:
-    """The fastest, with a column for each option that one of them gives: no width cuts a layout."""
+    """Table of the fastest layouts, with a column per option that one of them sets."""
     listed = search.layouts[:SCREEN_ROWS]
     options = [_given(layout.training) for layout in listed]
     names = [name for name in options[0] if any(option[name] != ABSENT for option in options)]
@@ -103,7 +103,7 @@ def _listed(search: SearchResult) -> Table:
 
 
 def _given(t: TrainingConfig) -> dict[str, str]:
-    """Options of a layout and their values, ``-`` where it does not give them."""
+    """Options of a layout and their values; ``-`` for an option that it does not set."""
     p = t.parallel
     sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
     options = {f"--{name}": str(value) if value > 1 else ABSENT for name, value in sizes.items()}
@@ -112,7 +112,7 @@ def _given(t: TrainingConfig) -> dict[str, str]:
 
 
 def options(t: TrainingConfig) -> str:
-    """A layout as the options that make it.
+    """A layout as command-line options.
 
     >>> from perfmodel.transformer.spec import ModelSpec
     >>> options(TrainingConfig(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
@@ -122,7 +122,7 @@ def options(t: TrainingConfig) -> str:
 
 
 def _charts(search: SearchResult) -> list[Chart]:
-    """Each layout by the time of its step and its memory, with the capacity."""
+    """Chart of layouts by step time and memory, with the capacity."""
     listed, capacity = search.layouts[:SCREEN_ROWS], search.on.device.dram.capacity
     spots = [(float(layout.bytes), float(layout.seconds)) for layout in listed]
     marks = [Mark(x, options(layout.training).replace("--", ""), y) for (x, y), layout in zip(spots, listed, strict=True)]

@@ -1,4 +1,4 @@
-"""The report of a matmul: counts, tile, waves, its side of the ridge point, and the distance from the IO lower bound."""
+"""The report of a matmul: counts, tile, waves, side of the ridge point, and distance from the IO lower bound."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BRIEF = (
     *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "sustained.energy_j", "time_s.roofline", "bound"),
     *("traffic.dram.bytes", "arithmetic_intensity.dram", "tile", "waves.waves", "memory_bytes"),
 )
-"""Keys of the rows that a screen shows."""
+"""Keys of the rows of the short table."""
 
 
 def report(
@@ -53,10 +53,10 @@ def report(
     pictures: bool = False,
     measured_s: float | None = None,
 ) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.matmul/1.
+    """``result`` as a Report with data of schema perfmodel.matmul/1.
 
-    ``prediction``: a time to show beside bound and roof, ``unpredicted`` why there is none. ``explained``: with every formula.
-    ``pictures``: with its time, its roofline and its bytes. ``measured_s``: a time to judge.
+    ``prediction``: a time to show beside bound and roof; ``unpredicted``: why there is none. ``explained`` adds every formula, ``pictures``
+    charts of time, roofline and bytes. ``measured_s``: a time to judge.
     """
     w, time = result.workload, _time(result, prediction)
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
@@ -130,7 +130,7 @@ def _io_lower_bound(result: MatmulResult) -> list[Metric]:
 
 
 def _fill(result: MatmulResult) -> list[Metric]:
-    """The tile, and how tiles fill the device; without its limits no waves."""
+    """Metrics of the tile and of the waves; no waves if the profile has no limits."""
     w, tile, filled, slots = result.workload, result.tile, result.occupancy, result.slots
     metrics = [
         Metric("tile.br", tile.br),
@@ -158,7 +158,7 @@ def _fill(result: MatmulResult) -> list[Metric]:
 
 
 def _tiled_elements(result: MatmulResult) -> int:
-    """Elements of A, B and C that the tiles move, without the partial sums of split-k."""
+    """Elements of A, B and C that the tiles move, without partial sums of split-k."""
     return int(tiled_loads(result.workload, result.tile) + result.workload.outputs)
 
 
@@ -179,7 +179,7 @@ def _elements(count: float) -> str:
 
 
 def _headline(result: MatmulResult, time: KernelTime) -> list[str]:
-    """Whether it fits, and which side of the ridge point it is on; time and rate; what limits it."""
+    """The headline: whether it fits, its side of the ridge point, time and rate, and what limits it."""
     fits, rates = fit(time.memory, result.device).partition(":")[0], rates_of(result.device, result.workload.dtype)
     best, ridge = float(minimum_intensity(result.workload)), float(rates.matmul / rates.dram)
     side = "memory bound" if best < ridge else "compute bound"
@@ -188,12 +188,12 @@ def _headline(result: MatmulResult, time: KernelTime) -> list[str]:
 
 
 def _bound(result: MatmulResult) -> str:
-    """What bounds its tiles."""
+    """Phrase on what bounds the tiles."""
     return f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}."
 
 
 def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
-    """Time of ``result``, with what it takes beside work and traffic: the launch, too few blocks, a last wave half empty."""
+    """The time of ``result`` with causes beyond work and traffic: the launch, too few blocks, a half-empty last wave."""
     if prediction:
         causes = [*starting(prediction), *_few_blocks(result, prediction)]
     else:
@@ -204,7 +204,7 @@ def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
 
 
 def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
-    """Cause: the blocks that the time model chose do not fill the device once, or leave a last wave half empty."""
+    """Causes: the blocks that the time model chose do not fill the device once, or leave the last wave half empty."""
     tile = product_tile(prediction)
     if tile is None or result.device.multiprocessors is None:
         return []
@@ -216,7 +216,7 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
 
 
 def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
-    """Rooflines of time and energy, the time beside its roof, and the bytes moved beside the least that must be."""
+    """Charts of the rooflines of time and energy, of the time beside its roof, and of bytes beside the fewest possible."""
     from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
     w, device, cost = result.workload, result.device, result.total

@@ -1,4 +1,4 @@
-"""The report of training memory: what is held, what each layer keeps, the timeline, and what fits."""
+"""The report of training memory: parts of the peak, tensors that layers keep, the timeline, and what fits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until th
 STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
 PARTS = ("weights", "gradients", "optimizer", "activations")
 LARGEST = SERIES - 2
-"""Tensors that a picture tells apart."""
+"""Most tensors that a chart shows separately."""
 BRIEF = {f"{place}.{name}": name for name in PARTS for place in ("bytes", "at_peak")} | {"together": "together"}
 MOMENTS = ("phase", "where", "start_bytes", "high_bytes", "end_bytes", "the most is reached in")
 STEPS = {FORWARD: "forward pass", BACKWARD: "backward pass", OPTIMIZER: "optimizer's step"}
@@ -36,9 +36,9 @@ PARALLEL |= {"context_parallel": "cp", "expert_parallel": "ep", "data_parallel":
 
 
 def report(result: MemoryResult, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.memory/1. ``explained``: with every formula.
+    """``result`` as a Report with data of schema perfmodel.memory/1. ``explained`` adds every formula.
 
-    ``pictures``: with bytes over the step and by part.
+    ``pictures`` adds charts of bytes over the step and by part.
     """
     training, moment = result.training, result.peak.moment
     parts = parts_of(result, moment)
@@ -68,7 +68,7 @@ def report(result: MemoryResult, *, explained: bool = False, pictures: bool = Fa
 
 
 def data(result: MemoryResult) -> dict[str, Any]:
-    """The object of schema perfmodel.memory/1. ``bytes``: of the fullest GPU; ``at_peak`` adds up to ``peak``."""
+    """The object of schema perfmodel.memory/1. ``bytes`` are those of the fullest GPU; ``at_peak`` adds up to ``peak``."""
     training, peak = result.training, result.peak
     extras = as_json(of_fields(training, "gradient_life", "fused_optimizer"))
     extras |= {"lora_targets": training.lora_targets if training.lora is not None else None, "implementation": result.implementation.name}
@@ -88,7 +88,7 @@ def data(result: MemoryResult) -> dict[str, Any]:
 
 
 def question(t: TrainingConfig) -> dict[str, Any]:
-    """A training question under the names of its options."""
+    """A training question by the names of its options."""
     return {
         "model": t.model.name,
         "architecture": t.model.architecture,
@@ -100,17 +100,17 @@ def question(t: TrainingConfig) -> dict[str, Any]:
 
 
 def recompute_text(t: TrainingConfig) -> str:
-    """``--recompute`` as it is typed."""
+    """The value of ``--recompute`` as typed."""
     return f"{EVERY}:{t.recompute.every}" if t.recompute.kind == EVERY else t.recompute.kind
 
 
 def _size(number: Number, digits: int = 4) -> str:
-    """Bytes with a prefix."""
+    """``number`` of bytes with a prefix."""
     return format_si(float(number), "B", digits)
 
 
 def parts_of(result: MemoryResult, moment: StepMoment) -> dict[str, Number]:
-    """What is there at the most of ``moment``; parts that are nothing are left out."""
+    """Bytes by part at the peak of ``moment``, without empty parts."""
     state = result.peak.state
     parts = {"weights": state.weights, "optimizer state": state.optimizer, "gradients": moment.gradients}
     rest = moment.high - sum(parts.values())
@@ -179,12 +179,12 @@ def _together(name: str, numbers: Iterable[Number]) -> list[Metric]:
 
 
 def _place(moment: StepMoment) -> str:
-    """Where in a phase a moment is, and in which operation, each word once."""
+    """Phrase on the phase, layer and operation of a moment, without repeated words."""
     return ", ".join(dict.fromkeys(moment.at.split(", ")))
 
 
 def _fitting(result: MemoryResult) -> str:
-    """Whether the peak fits, and how many sequences at a time do."""
+    """Sentence on whether the peak fits, and on how many sequences at a time do."""
     training, gpus = result.training, result.training.parallel.gpus
     note = "; one sequence at a time does not fit either" * (training.sequences > 1)
     if result.largest:
@@ -193,7 +193,7 @@ def _fitting(result: MemoryResult) -> str:
 
 
 def _meters(result: MemoryResult, parts: Mapping[str, Number], largest: str) -> list[Meter]:
-    """Parts of the capacity at the peak; where they do not fit, the largest limits."""
+    """Meters: parts of the capacity at the peak; the largest limits if they do not fit."""
     capacity = result.capacity
     limit = largest if result.fits is False else ""
     return [Meter(name, float(size / capacity), _size(size, 3), name == limit) for name, size in parts.items()] if capacity else []
@@ -224,7 +224,7 @@ def _tables(result: MemoryResult) -> list[Table]:
 
 
 def _brief(result: MemoryResult) -> list[Table]:
-    """The peak by part, and the parts of the step that hold the most."""
+    """The short tables: the peak by part, and the moments that hold the most."""
     moments = result.peak.moments
     room = SCREEN_ROWS - len(PARTS) - 1
     places = sorted(sorted(range(len(moments)), key=lambda place: -moments[place].high)[:room])
@@ -233,7 +233,7 @@ def _brief(result: MemoryResult) -> list[Table]:
 
 
 def _kept_tables(result: MemoryResult) -> list[Table]:
-    """Tensors that wait for their backward pass, a table per kind of layer and one for the ends of the model."""
+    """Tables of tensors that wait for their backward pass, per kind of layer and for the ends of the model."""
     layers = dict.fromkeys(row.where for row in result.kept if row.where.startswith("layer"))
     tables = []
     for where in layers:
@@ -246,7 +246,7 @@ def _kept_tables(result: MemoryResult) -> list[Table]:
 
 
 def _literature(result: MemoryResult) -> Table:
-    """One layer by the formulas of Korthikanti et al. 2022, beside the account above."""
+    """Table of one layer by the formulas of Korthikanti et al. 2022, beside the account above."""
     training, p = result.training, result.training.parallel
     sizes = (training.length, training.sequences, training.model.hidden, training.model.layers[0].attention.heads, p.tp)
     rows = []
@@ -273,12 +273,12 @@ def _formula(kind: str, t: int, sp: bool) -> str:
 
 
 def _blocks(result: MemoryResult) -> list[tuple[str, Number]]:
-    """The phase of every block of the step, one after the other, and the most in it."""
+    """Phase and peak bytes of every block of the step in turn."""
     return [(moment.phase, high) for moment in result.peak.moments for high in moment.highs()]
 
 
 def _timeline(result: MemoryResult) -> Table:
-    """Bytes over the step: a column per block of each pass, as wide as there is room."""
+    """Drawing of bytes over the step: a column per block of each pass, as far as there is room."""
     blocks = _blocks(result)
     bars = columns([(place, high) for place, (_, high) in enumerate(blocks, 1)], WIDTH, whole_steps=True)
     ends = {phase: round(place * len(bars) / len(blocks)) for place, (phase, _) in enumerate(blocks, 1)}
@@ -294,7 +294,7 @@ def _charts(result: MemoryResult) -> list[Chart]:
 
 
 def by_tensor(result: MemoryResult, curve: LineChart, activations: Series) -> LineChart:
-    """The activations of ``curve``: the largest tensors that wait for their backward pass, others that do, and what an operation uses."""
+    """Chart of the activations of ``curve``: the largest tensors that wait for their backward pass, others, and the running operation's."""
     saved = [moment.saved_in(index) for moment in result.peak.moments for index in range(moment.count)]
     names = dict.fromkeys(name for tensors in saved for name in tensors)
     sizes = {name: [float(tensors.get(name, 0)) for tensors in saved] for name in names}
@@ -310,9 +310,9 @@ def by_tensor(result: MemoryResult, curve: LineChart, activations: Series) -> Li
 
 
 def over_step(result: MemoryResult) -> LineChart:
-    """The most in every block of the step by part, one block after the other, with the peak at its own block.
+    """Chart of the peak bytes of every block of the step by part, with the peak marked.
 
-    Gradients between two moments that know theirs are on a straight line: equal layers add as much each.
+    Gradients between two moments with known ones are interpolated linearly, as equal layers add equal amounts.
     """
     import numpy as np
 
@@ -366,7 +366,7 @@ def _notes(result: MemoryResult) -> list[str]:
 
 
 def shared_notes(t: TrainingConfig) -> list[str]:
-    """Notes on GPUs with fewer sequences than others, and on how many tokens an expert gets."""
+    """Notes on GPUs with fewer sequences than others, and on tokens per expert."""
     notes, largest = [], t.sequences * t.micro_batches
     if t.batch % t.parallel.dp:
         idle = f"; {t.parallel.dp - t.batch:,} of them have none" if t.batch < t.parallel.dp else ""

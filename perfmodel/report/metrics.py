@@ -1,4 +1,4 @@
-"""A number of an answer, written once. JSON objects and tables are views of a list of these; a new format is another."""
+"""Metrics: each number of an answer is written once, and JSON objects and tables are views of a list of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from perfmodel.timing.predict import Prediction
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``value`` in ``unit``, a key of ``UNITS``; empty where the label says it.
+    """A metric: ``value`` in ``unit``, a key of ``UNITS``, or empty if the label says the unit.
 
-    ``key``: its place in the JSON object, dots between levels; empty: only in tables. ``label``: of its row or column in a table; empty:
-    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``before``, ``after``: words around
-    it in a table. ``source``: where it is from, which ends its JSON object.
+    ``key``: its place in the JSON object with dots between levels; empty: only in tables. ``label``: its row or column in a table; empty:
+    only in JSON. ``low`` and ``high``: ends of its 80 % interval, which JSON has beside it. ``before``, ``after``: text around it in a
+    table. ``source``: its source, the last key of its JSON object.
     """
 
     key: str
@@ -58,13 +58,13 @@ class Metric:
 
 
 class Name(str):
-    """A key of a JSON object that remembers the unit of the number that stands there; empty where its metric has none."""
+    """A key of a JSON object that remembers the unit of its number; empty if its metric has none."""
 
     __slots__ = ("unit",)
     unit: str
 
     def __new__(cls, name: str, unit: str) -> Name:
-        """``name`` of a number in ``unit``."""
+        """The key ``name`` of a number in ``unit``."""
         text = super().__new__(cls, name)
         text.unit = "" if unit == "count" else unit
         return text
@@ -81,7 +81,7 @@ _QUALIFIED = re.compile(r"_(per|if)_.*")
 
 
 def unit_by_name(key: str) -> str:
-    """The unit that the last two names of a JSON path end with; ``count`` where they say none.
+    """The unit in the last two names of a JSON path, or else ``count``.
 
     >>> [unit_by_name(key) for key in ("requests_per_s", "ttft_s.mean", "dram.read_bytes", "time_s.bytes", "freed_bytes_per_s", "running")]
     ['requests/s', 's', 'B', 'B', 'B/s', 'count']
@@ -98,7 +98,7 @@ def unit_by_name(key: str) -> str:
 
 
 def better(unit: str) -> int:
-    """Which way is better: -1 low, 1 high, 0 neither.
+    """Which direction is better: -1 low, 1 high, 0 neither.
 
     >>> better("s"), better("requests/s"), better("B")
     (-1, 1, 0)
@@ -141,10 +141,10 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
 def as_table(
     title: str, columns: Mapping[str, Metrics], corner: str = "", *, labels: Labels = None, without: Collection[str] = ()
 ) -> Table:
-    """One column per list of metrics, one row per label; a row without any value is left out, and those of the keys ``without``.
+    """A table with a column per list of metrics and a row per label; empty rows and those of the keys ``without`` are left out.
 
-    ``labels``: which keys have a row, in that order, and under which labels if not their own; by default all that have a label.
-    A row that is indented under another one names it where that one has no row before it.
+    ``labels``: keys with a row, in this order, perhaps with other labels; by default all with a label. An indented row names its parent if
+    that has no row before it.
 
     >>> as_table("", {"here": [Metric("bytes", 2048, "size", "B"), Metric("time_s", None, "time", "s")]}).rows
     [['size', '2.048 kB']]
@@ -160,9 +160,9 @@ def as_table(
 
 
 def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) -> Table:
-    """One line per list of metrics, one column per label, without intervals. ``labels``: which keys have a column, as in ``as_table``.
+    """A table with a row per list of metrics and a column per label, without intervals. ``labels``: keys with a column, as in ``as_table``.
 
-    Neighbouring keys of one label share its column.
+    Neighbouring keys with one label share a column.
 
     >>> as_rows("", [[Metric("name", "x", "tensor", "text"), Metric("bytes", 2048, "size", "B")]])
     Table(title='', columns=['tensor', 'size'], rows=[['x', '2.048 kB']], align='lr', drawn=False)
@@ -181,7 +181,7 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) ->
 
 
 def _labels(columns: Iterable[Metrics], labels: Labels) -> list[tuple[str, list[str]]]:
-    """Every label with the keys that it is of; a metric without a key is known by its own label."""
+    """Every label with its keys; a metric without a key goes by its own label."""
     if labels is None:
         return [(label, [label]) for label in dict.fromkeys(metric.label for metrics in columns for metric in metrics if metric.label)]
     if not isinstance(labels, Mapping):
@@ -190,7 +190,7 @@ def _labels(columns: Iterable[Metrics], labels: Labels) -> list[tuple[str, list[
 
 
 def _whole(columns: Iterable[Metrics], keys: Sequence[str]) -> dict[str, str]:
-    """The labels of ``keys``; one that is indented under a row that does not come before it gets that row's label in front."""
+    """The labels of ``keys``; an indented label gets its parent's in front if that does not come before it."""
     labels, parents, parent, whole_labels = dict[str, str](), dict[str, str](), "", dict[str, str]()
     for metric in (entry for metrics in columns for entry in metrics if entry.label):
         parent = parent if metric.label.startswith(" ") else metric.label
@@ -214,13 +214,13 @@ def of_fields(of: Any, *names: str, unit: str = "count") -> list[Metric]:
 BYTES = frozenset({"accesses.bytes", "accesses.zero_fill_bytes"})
 NO_EXPONENTIALS = BYTES | {"work.sfu"}
 NO_MATMUL = BYTES | {"flops", "executed_flops", "arithmetic_intensity.sram", "arithmetic_intensity.dram"}
-"""Rows that say nothing of an operation without exponentials, or without products."""
+"""Keys of rows that mean nothing for an operation without products."""
 
 
 def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[str, str] | None = None) -> list[Metric]:
-    """Counts and times of one estimate, which every result and every kernel of a result have.
+    """Metrics of counts and times of an estimate, the same for results and their kernels.
 
-    ``predicted``: seconds. ``labels``: others than usual, by key.
+    ``predicted``: seconds. ``labels``: unusual labels by key.
     """
     value, low, high = (None, None, None) if predicted is None else (predicted.value, predicted.low, predicted.high)
     metrics = [
@@ -254,7 +254,7 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
 
 
 def of_memory(size: Number, device: Device, extra: Number | None = None) -> list[Metric]:
-    """Bytes at once, whether they fit the DRAM of ``device``, and those beyond inputs and outputs."""
+    """Metrics of bytes alive at once, whether they fit the DRAM of ``device``, and bytes beyond inputs and outputs."""
     fitting = device.fits(int(size))
     fit = Metric("fits", fitting)
     metrics = [Metric("memory_bytes", size, "memory", "B", after="" if fitting is not False else " (does not fit)"), fit]
@@ -262,18 +262,18 @@ def of_memory(size: Number, device: Device, extra: Number | None = None) -> list
 
 
 def outside(device: Device) -> str:
-    """What the bytes that cross the SRAM of a multiprocessor are called after: the L2 that they come from, where there is one."""
+    """Name for bytes that cross the SRAM of a multiprocessor: that of the L2 if there is one."""
     return "L2" if device.vendor in ("NVIDIA", "AMD") or device.cache_bytes is not None else "SRAM"
 
 
 def words_for(device: Device) -> dict[str, str]:
-    """Labels of ``of_cost`` that are other ones on ``device``, by key: on one without a cache outside the SRAM."""
+    """Labels of ``of_cost`` that differ on ``device``, by key, for a device without a cache outside the SRAM."""
     name = outside(device)
     return {} if name == "L2" else {"traffic.sram.bytes": f"{name} traffic", "arithmetic_intensity.sram": f"arithmetic intensity, {name}"}
 
 
 def of_traffic(level: str, moved: Traffic) -> list[Metric]:
-    """Bytes read and written at ``level``; of the SRAM they are what the L2 hands over."""
+    """Metrics of bytes read and written at ``level``; at the SRAM, those that the L2 delivers."""
     return [
         Metric(f"traffic.{level}.read_bytes", moved.read),
         Metric(f"traffic.{level}.write_bytes", moved.write),
@@ -282,7 +282,7 @@ def of_traffic(level: str, moved: Traffic) -> list[Metric]:
 
 
 def _intensity(flops: Number, moved: Traffic) -> float | None:
-    """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
+    """FLOP/B, or None if no byte crosses the level (as with a score matrix that stays in the L2)."""
     return float(flops / moved.total) if moved.total else None
 
 
@@ -299,7 +299,7 @@ BOUND_WORDS = {
 
 
 def bound_by(cost: Estimate) -> str:
-    """What bounds a roof, in words, with its term."""
+    """Phrase on what bounds a roof, with its seconds."""
     if cost.bound is None:
         return "nothing whose rate the profile knows"
     term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)

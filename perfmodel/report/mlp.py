@@ -1,4 +1,4 @@
-"""The report of a two-layer perceptron: FLOP per layer, kernels, roof, and what must be kept."""
+"""The report of a two-layer perceptron: FLOP per layer, kernels, roof, and bytes kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from perfmodel.report.roofline_chart import point, roofline
 
 BOTH = "both"
 BRIEF = (*("flops", "time_s.roofline", "bound", "traffic.sram.bytes", "traffic.dram.bytes", "arithmetic_intensity.dram"), "memory_bytes")
-"""Keys of the rows that a screen shows."""
+"""Keys of the rows of the short table."""
 KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "L2 traffic", "time_s.roofline": "roofline", "bound": "bound by"}
 
 
 def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool = False, pictures: bool = False) -> Report:
-    """``results`` as a Report; its data follows the schema perfmodel.mlp/1.
+    """``results`` as a Report with data of schema perfmodel.mlp/1.
 
-    ``explained``: with every formula. ``pictures``: with its roofline and the time of each kernel.
+    ``explained`` adds every formula, ``pictures`` the roofline and a chart of the time of each kernel.
     """
     columns = {result.direction: _time(result, w, device) for result in _shown(results)}
     passes, total = " + ".join(result.direction for result in results), list(columns.values())[-1]
@@ -76,7 +76,7 @@ def _entry(result: MlpResult, w: Mlp, device: Device) -> dict[str, Any]:
 
 
 def _shown(results: list[MlpResult]) -> list[MlpResult]:
-    """Forward and backward also as one: everything added up, but for the memory, which is the larger one's."""
+    """The results, followed by the sum of forward and backward, whose memory is the larger of both."""
     if len(results) < 2:
         return results
     kernels = [kernel for result in results for kernel in result.kernels]
@@ -85,7 +85,7 @@ def _shown(results: list[MlpResult]) -> list[MlpResult]:
 
 
 def _layers(w: Mlp) -> list[list[Metric]]:
-    """Each layer: the FLOP of one of its matmuls, and of the gradients that its backward pass computes."""
+    """Table of layers: FLOP of one matmul, and of the gradients of the backward pass."""
     first, second = layer_flops(w.batch, w.d_in, w.d_hidden), layer_flops(w.batch, w.d_hidden, w.d_out)
     return [
         [
@@ -115,7 +115,7 @@ def _tables(w: Mlp, results: list[MlpResult]) -> list[Table]:
 
 
 def _headline(w: Mlp, total: KernelTime) -> list[str]:
-    """Whether it fits, and what backward takes; time and rate at the roof; what limits it."""
+    """The headline: whether it fits, what backward takes, time and rate at the roof, and what limits it."""
     ratio = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
     return headline("; ".join(filter(None, [fit(total.memory, total.device).partition(":")[0], ratio])), total.rate, total.limit)
 
@@ -130,7 +130,7 @@ def _time(result: MlpResult, w: Mlp, device: Device) -> KernelTime:
 
 
 def _charts(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:
-    """Every kernel: its time at its roof, and its place on the roofline."""
+    """Charts of the kernels: times at the roof, and places on the roofline."""
     kernels = [(result.direction, kernel, cost) for result in results for kernel, cost in result.kernels]
     times = [Bar(f"{kernel.name}, {direction}", [("roof", float(cost.roofline_s))]) for direction, kernel, cost in kernels]
     dots = [

@@ -1,4 +1,4 @@
-"""The report of a whole model: rows by op, totals, time to the first and to the next token, memory."""
+"""The report of a whole model: rows by operation, totals, time to the first and to the next token, memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Split
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
-"""Words for the kind of a time."""
+"""Labels for the source of a time."""
 STEPS = {PREFILL: "the prefill", DECODE: "a decode step", GENERATE: "the generation"}
 
 BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
@@ -54,9 +54,9 @@ STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches war
 
 
 def report(answer: ModelAnswer, *, explained: bool = False, pictures: bool = False, measured_s: float | None = None) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes.
+    """``answer`` as a Report with data of schema perfmodel.model/1. ``explained`` adds the formulas of its passes.
 
-    ``pictures``: with the time of its ops, and their roofline. ``measured_s``: a time to judge.
+    ``pictures`` adds the time of its operations and their roofline. ``measured_s``: a time to judge.
     """
     r, ops = answer.request, [_op(line, answer) for line in answer.lines]
     rows = [
@@ -93,7 +93,7 @@ def report(answer: ModelAnswer, *, explained: bool = False, pictures: bool = Fal
 
 
 def _title(r: Request) -> str:
-    """What was asked: of which model, how much of it, in which formats, on which GPUs."""
+    """Title: model, phase, sizes, formats and GPUs."""
     sizes = {
         PREFILL: f"prefill of {r.n:,} tokens",
         DECODE: f"decode at {r.kv_len:,} tokens",
@@ -103,12 +103,12 @@ def _title(r: Request) -> str:
 
 
 def gpus_of(r: Request) -> str:
-    """The device and the number of GPUs."""
+    """Phrase with the device and the number of GPUs."""
     return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 
 def formats_of(r: Request) -> str:
-    """The format of activations, and those of weights and cache where they differ."""
+    """Phrase with the format of activations, and those of weights and cache if they differ."""
     form, words = stored_format(r), r.dtype.name
     if form is not None:
         words += f", {form.name} weights" * (form.name != r.dtype.name)
@@ -118,7 +118,7 @@ def formats_of(r: Request) -> str:
 
 
 def inputs_of(r: Request) -> dict[str, Any]:
-    """What was asked, with defaults filled in."""
+    """The inputs of a request, with defaults filled in."""
     form = stored_format(r)
     return {
         "model": r.model.name,
@@ -160,7 +160,7 @@ def data(answer: ModelAnswer) -> dict[str, Any]:
 
 
 def _op(line: Line, answer: ModelAnswer) -> list[Metric]:
-    """One row: with the phase where there are two."""
+    """Metrics of one row, with its phase if there are several."""
     op, times = line.row.op, line.times
     runs = line.count / op.count
     return [
@@ -182,7 +182,7 @@ def _op(line: Line, answer: ModelAnswer) -> list[Metric]:
 
 
 def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric]:
-    """The kernel whose time it is, or why there is none; ``otherwise``: what a table says then."""
+    """Metrics of the kernel whose time it is, or of the reason why there is none; ``otherwise``: text of a table in that case."""
     if p is None:
         return [Metric("implementation", None), Metric("not_predicted", missing), Metric("", otherwise, "source", "text")]
     name, source = p.calibration.implementation, {"kind": p.kind, "provenance": p.provenance, "model": p.calibration.model}
@@ -208,7 +208,7 @@ def _rates(answer: ModelAnswer) -> list[Metric]:
 
 
 def _host(answer: ModelAnswer) -> list[Metric]:
-    """Launches of the host over all passes, and their seconds, where kernels are launched one by one."""
+    """Metrics of the host's launches over all passes if kernels are launched one by one."""
     steps = [(step.launches, step.host_s, times) for step, times in answer.steps if step.host_s is not None]
     ends = [sum(times * host_s[end] for _, host_s, times in steps) if steps else None for end in range(3)]
     return [
@@ -246,22 +246,22 @@ def _tables(answer: ModelAnswer, ops: list[list[Metric]]) -> list[Table]:
 
 
 def _phase_before(line: Line, answer: ModelAnswer) -> str:
-    """The phase of a row, where there are two."""
+    """Prefix with the phase of a row if there are several phases."""
     return f"{line.phase}: " if len({step.step.phase for step, _ in answer.steps}) > 1 else ""
 
 
 def least(times_from: str) -> str:
-    """What goes before a time in which roofs stand for predictions."""
+    """Prefix of a time in which roofs stand for predictions."""
     return "" if times_from == PREDICTED else "at least "
 
 
 def most(times_from: str) -> str:
-    """What goes before a rate at such a time."""
+    """Prefix of a rate at such a time."""
     return "" if times_from == PREDICTED else "at most "
 
 
 def _headline(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
-    """Whether it fits, how long it takes, and what limits it; a host that sets the pace comes first."""
+    """The headline: whether it fits, how long it takes, and what limits it; first a host that is slower than the GPU."""
     r, source, fits = answer.request, answer.times_from, _fits(answer)
     took, rate = taken(answer.seconds, answer.prediction, least(source)), f"{most(source)}{tokens(answer.tokens_per_s)}"
     takes = "takes" if answer.memory.fits is not False else "would take"
@@ -278,7 +278,7 @@ def _headline(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
 
 
 def _fits(answer: ModelAnswer) -> str:
-    """Whether it fits, and how large a batch would, or how many GPUs."""
+    """Sentence on whether it fits, and on which batch or number of GPUs would."""
     r, memory, split = answer.request, answer.memory, answer.smallest_split
     if memory.fits is not False:
         reserved = f"{format_si(r.reserve, 'B', 3)} reserved" if r.reserve else "activations"
@@ -293,7 +293,7 @@ def _fits(answer: ModelAnswer) -> str:
 
 
 def split_of(split: Split) -> str:
-    """A split as the options that make it.
+    """A layout as command-line options.
 
     >>> split_of(Split(tp=8, pp=2)), split_of(Split(tp=2))
     ('--tp 8 --pp 2', '--tp 2')
@@ -314,7 +314,7 @@ def _figures(answer: ModelAnswer) -> list[Figure]:
 
 
 def _reasons(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
-    """What takes most, how near the time is to the bound, and what a rate is a share of."""
+    """Sentences on what takes most time, on the distance from the bound, and on the peak behind a share."""
     cost, r = answer.cost, answer.request
     words = [longest(rows, answer.seconds)]
     words += [f"Lower bound {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}."]
@@ -331,12 +331,12 @@ def _reasons(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
 
 
 def phases(r: Request) -> list[str]:
-    """The kinds of passes that a request runs."""
+    """The phases that a request runs."""
     return [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]
 
 
 def _notes(answer: ModelAnswer) -> list[str]:
-    """Everything that the numbers of ``found`` rest on."""
+    """Notes on everything that the numbers of ``answer`` rest on."""
     r = answer.request
     stages = ", of one GPU per stage" if r.split.gpus > 1 else ""
     mean = "; here the mean over the steps" if r.phase == GENERATE else ""
@@ -358,7 +358,7 @@ def _notes(answer: ModelAnswer) -> list[str]:
 
 
 def kernels_note(r: Request) -> str:
-    """Note on the kernels that are taken to run, as far as rows of ``r`` ask."""
+    """Note on the assumed kernels, as far as rows of ``r`` have them."""
     kernels = r.kernels
     named = [("products", kernels.products)] + [("experts", kernels.experts)] * r.model.is_moe
     named += [("all-reduce", kernels.all_reduce)] * (r.split.tp > 1)
@@ -388,7 +388,7 @@ def _prediction_notes(answer: ModelAnswer) -> list[str]:
 
 
 def _host_note(answer: ModelAnswer) -> str:
-    """Who launches the kernels, and how long that takes."""
+    """Note on who launches the kernels, and on how long that takes."""
     [step, *_] = [candidate for candidate, _ in answer.steps if candidate.host_s is not None]
     value, low, high = step.host_s or (0.0, 0.0, 0.0)
     if answer.request.host_us is not None:
@@ -415,7 +415,7 @@ def _split_notes(r: Request) -> list[str]:
 
 
 def weights_notes(r: Request) -> list[str]:
-    """Notes on the formats in which weights and cache are stored and multiplied."""
+    """Notes on the formats of stored and multiplied weights and cache."""
     words, form = file_notes(r.model, r.weights_from_file), stored_format(r)
     eight = form.name == "fp8" if form is not None else r.weight_bits == 8 and not r.integer_weights
     if eight and r.dtype.size == 2:
@@ -434,12 +434,12 @@ def weights_notes(r: Request) -> list[str]:
 
 
 def stored_format(r: Request) -> MatrixFormat | None:
-    """The format that the model's file names for most matrices, if they are stored so."""
+    """The format of most matrices in the model's file, if they are stored as there."""
     return r.model.quantized.main if r.weights_from_file and r.model.quantized is not None else None
 
 
 def file_notes(model: ModelSpec, published: bool) -> list[str]:
-    """What the model's file says of its weights, and what in it no rule reads. ``published``: weights are stored as it says."""
+    """Notes on what the model's file says about weights, and on fields that no rule reads. ``published``: weights are stored as there."""
     words, quantized = [], model.quantized
     if published and quantized is not None:
         stored = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"

@@ -1,4 +1,4 @@
-"""Kernels that Nsight Compute counted, as points of a roofline; FLOP that its file lacks, and what to collect for them."""
+"""Kernels profiled by Nsight Compute as points of a roofline, with advice on counters that the file lacks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ UNKNOWN = "", ""
 """Unit and format of a kernel with unknown FLOP."""
 GROUP = "Nsight Compute"
 UNCOUNTED = "FLOP unknown: collect sm__ops_path_tensor_* and *_pred_on.sum (--ncu-command), or tell --flops."
-"""A line under the picture: where those kernels are. The notes have the whole command."""
+"""Caption for charts with such kernels. The notes have the whole command."""
 
 
 def with_flops(kernels: Sequence[KernelCount], name: str, text: str) -> list[KernelCount]:
-    """``kernels`` with the FLOP in ``text``, such as ``137.4GFLOP@fp16``, for those called ``name``."""
+    """``kernels``, of which those called ``name`` get the FLOP in ``text``, such as ``137.4GFLOP@fp16``."""
     count, _, dtype = text.partition("@")
     dtype = canonical(dtype or "fp32")
     if dtype not in DTYPES:
@@ -39,14 +39,14 @@ def with_flops(kernels: Sequence[KernelCount], name: str, text: str) -> list[Ker
 
 
 def _kernels_called(kernels: Sequence[KernelCount], name: str) -> list[KernelCount]:
-    """Kernels with the ID ``#name``, of exactly that name, or with it in their name."""
+    """Kernels with the ID ``#name``, else with exactly that name, else with it in their name."""
     if name.startswith("#"):
         return [k for k in kernels if name[1:] in map(str, k.runs)]
     return [k for k in kernels if k.name.split(" #")[0] == name] or [k for k in kernels if name in k.name]
 
 
 def points_of(kernels: Sequence[KernelCount], device: Device) -> list[RooflinePoint]:
-    """A point per kernel that has a duration; its roof is the largest term of what was counted."""
+    """A point per kernel with a duration; its roof is the largest term of the counts."""
     return with_shares([_point(kernel, device, kernel.time_s) for kernel in kernels if kernel.time_s])
 
 
@@ -87,17 +87,17 @@ def _whole(value: float) -> int | float:
 
 
 def known_flops(point: RooflinePoint) -> bool:
-    """Whether FLOP were counted or given, if only that there are none."""
+    """Whether the FLOP of a point are known, even if they are zero."""
     return point.group != GROUP or bool(point.dtype)
 
 
 def certain(point: RooflinePoint) -> bool:
-    """Whether FLOP of both units are known, so that its limiting roof is."""
+    """Whether FLOP of both units are known, and so the limiting roof."""
     return known_flops(point) and not (point.group == GROUP and any(word in point.note for word in (NO_VECTOR, NO_TENSOR)))
 
 
 def advice(kernels: Sequence[KernelCount]) -> list[str]:
-    """What to collect where the file lacks something; empty if it lacks nothing."""
+    """Notes on what to collect if the file lacks something."""
     missing = dict.fromkeys(word for kernel in kernels for word in kernel.missing)
     if not missing:
         return []

@@ -23,13 +23,13 @@ from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import head, with_steps
 
 LONGER = ("warps", "bytes")
-"""Rows that a screen leaves out."""
+"""Rows that the short table leaves out."""
 
 
 def report(result: Filling, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.occupancy/1.
+    """``result`` as a Report with data of schema perfmodel.occupancy/1.
 
-    ``explained``: with every formula. ``pictures``: with the blocks that each resource allows.
+    ``explained`` adds every formula, ``pictures`` a chart of the blocks that each resource allows.
     """
     block, access, filled = result.block, result.access, result.occupancy
     inputs = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
@@ -130,7 +130,7 @@ def _headline(result: Filling) -> list[str]:
 
 
 def _meters(result: Filling) -> list[Meter]:
-    """How full each resource is: the blocks that run over those that it allows."""
+    """Meters: running blocks over those that each resource allows."""
     filled = result.occupancy
     return [
         Meter(LIMIT_WORDS[name], filled.blocks / most, f"{filled.blocks} of {most} block{'s' * (most > 1)}", name in filled.limited_by)
@@ -152,7 +152,7 @@ def _figures(result: Filling) -> list[Figure]:
 
 
 def _chart(result: Filling) -> BarChart:
-    """The blocks that each resource allows; as many run as the one that allows fewest."""
+    """Chart of the blocks that each resource allows, of which the fewest run."""
     bars = [Bar(LIMIT_WORDS[name], [("blocks", blocks)]) for name, blocks in result.occupancy.limits.items()]
     return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, caption=_headline(result)[1])
 

@@ -1,4 +1,4 @@
-"""What reports of several commands share: the head of the JSON object, explanations, notes, and memory drawn over time."""
+"""Parts of reports that several commands share: the head of the JSON object, explanations, notes, and memory drawn over time."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 def head(name: str, inputs: dict[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
-    """The keys that JSON objects start with: those of what was asked where there is one."""
+    """The first keys of a JSON object: schema, version, inputs and device."""
     content: dict[str, Any] = {"schema": f"perfmodel.{name}/1", "version": __version__}
     content |= {} if inputs is None else {"inputs": inputs}
     return content if device is None else {**content, "hardware": {"id": device.id, "name": device.name}}
 
 
 class Sources:
-    """Sources by number, in the order of their first use."""
+    """Numbered sources in the order of their first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def cite(self, source: str) -> str:
-        """``[3]``, the number of ``source``."""
+        """The number of ``source``, as in ``[3]``."""
         return f"[{self._numbers.setdefault(source, len(self._numbers) + 1)}]"
 
     def notes(self) -> list[str]:
-        """One line per source."""
+        """A note per source."""
         return [f"[{number}] {source}" for source, number in self._numbers.items()]
 
 
@@ -49,7 +49,7 @@ Explained = tuple[str, dict[str, Any], Sequence[FormulaStep]]
 
 
 def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | None = None) -> Report:
-    """``plain`` with every number of ``parts`` and its formula. ``sources``: those cited before, which go on."""
+    """``plain`` with the explanations ``parts``. ``sources``: those cited so far, which are continued."""
     sources, tables, objects = sources or Sources(), list(plain.tables), []
     for title, names, steps in parts:
         columns = ["number", "", "source", "formula = with values = value"]
@@ -61,13 +61,13 @@ def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | Non
 
 
 def _chain(step: FormulaStep) -> str:
-    """Formula = numbers = value; an input has a value only."""
+    """Text ``formula = numbers = value``; only the value for an input."""
     value = f"{step.value:,}" if isinstance(step.value, int) and abs(step.value) < 10**15 else f"{step.value:.6g}"
     return " = ".join(filter(None, [step.formula, step.numbers if step.numbers != value else "", value]))
 
 
 def unknown_rates(costs: Iterable[Estimate | Chained], device: Device, left_out: str = "left out of the roof") -> list[str]:
-    """One note per rate that the profile lacks."""
+    """A note per rate that the profile lacks."""
     names = sorted(frozenset().union(*(cost.unknown for cost in costs)))
     return [f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is {left_out}." for name in names]
 
@@ -79,7 +79,7 @@ def note(name: str, prediction: Prediction) -> str:
 
 
 def guessed(predictions: Iterable[Prediction]) -> list[str]:
-    """One note per reason for which a predicted time is little more than a guess: no kernel of its maker, numbers estimated."""
+    """A note per reason why a predicted time is only a guess, such as estimated numbers."""
     reasons = dict.fromkeys(prediction.guess for prediction in predictions if prediction.guess)
     whys: dict[str, list[str]] = {}
     for phrase, _, why in (reason.rpartition("; ") for reason in reasons):
@@ -89,13 +89,13 @@ def guessed(predictions: Iterable[Prediction]) -> list[str]:
 
 
 def assumes(prediction: Prediction) -> str:
-    """What the model of ``prediction`` assumes of operands, caches and launches."""
+    """Phrase on what the model of ``prediction`` assumes about operands, caches and launches."""
     clean = STATE_WORDS[CLEAN]
     return find_model(prediction.calibration.model).assumes.replace(clean, STATE_WORDS.get(prediction.cache, clean))
 
 
 def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[str, Any]:
-    """The JSON keys that say whose time is predicted, and on what grounds; without a prediction the implementation ``otherwise``."""
+    """JSON keys on the implementation and calibration of a prediction; without one only the implementation ``otherwise``."""
     if prediction is None:
         return {"implementation": otherwise}
     block = prediction.calibration
@@ -111,7 +111,7 @@ def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[s
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 WIDTH, HEIGHT = 60, 8
-"""Columns and rows of a chart: they fit a terminal of 80 columns."""
+"""Columns and rows of a chart in a terminal of 80 columns."""
 
 
 def sparkline(values: Sequence[Number], top: Number) -> str:
@@ -126,13 +126,13 @@ def sparkline(values: Sequence[Number], top: Number) -> str:
 def memory_chart(
     title: str, bars: Sequence[Number], top: Number, parts: Sequence[tuple[int, str]], label: Callable[[Number], str], rows: int = HEIGHT
 ) -> Table:
-    """Bars of memory up to ``top``, and below them ``parts``: how many columns each takes, and its name."""
+    """Drawing of memory bars up to ``top``, and below them ``parts``: number of columns and name of each."""
     lines = [*chart(bars, top, rows, label), *(["", line] for line in axis(parts))]
     return Table(title, ["memory", ""], lines, "rl", drawn=True)
 
 
 def chart(values: Sequence[Number], top: Number, rows: int, label: Callable[[Number], str]) -> list[list[str]]:
-    """Rows from the top down: the memory that a full column reaches there, and the columns.
+    """Rows of a drawing from the top down: the memory at the row's height, and the columns.
 
     >>> for line in chart([1, 2, 4], 4, 2, str): print(line)
     ['4', '│  █']
@@ -148,7 +148,7 @@ def chart(values: Sequence[Number], top: Number, rows: int, label: Callable[[Num
 
 
 def axis(parts: Sequence[tuple[int, str]]) -> list[str]:
-    """Two lines below a chart: the axis with a mark where each part begins, and the parts' names. ``parts``: columns and name.
+    """Two lines below a drawing: an axis with a mark where each part begins, and the names of ``parts`` (columns, name).
 
     >>> axis([(6, "ahead"), (8, "back")])
     ['└┬─────┬───────', ' ahead back']
@@ -161,16 +161,16 @@ def axis(parts: Sequence[tuple[int, str]]) -> list[str]:
 
 
 def _eighths(value: Number, top: Number, rows: int) -> int:
-    """Height in eighths of a row; anything above nothing shows."""
+    """Height in eighths of a row, at least one for a positive value."""
     if not top or value <= 0:
         return 0
     return max(1, round(float(value / top) * 8 * rows))
 
 
 def columns(moments: Iterable[tuple[Number, Number]], width: int, *, whole_steps: bool = False) -> list[Number]:
-    """The most in each of ``width`` equal parts of the time. ``moments``: the end of each, and what it takes.
+    """Largest value in each of ``width`` equal parts of the time. ``moments``: pairs of end and value.
 
-    ``whole_steps``: where the time is a number of steps that fit, each gets as many columns, and there may be fewer than ``width``.
+    ``whole_steps``: if the time is a number of steps that fit, all get equally many columns, perhaps fewer than ``width`` in all.
 
     >>> columns([(1, 5), (2, 7), (4, 3)], 4), columns([(1, 5), (2, 7), (4, 3)], 2), columns([(2, 5)], 3, whole_steps=True)
     ([5, 7, 3, 3], [7, 3], [5, 5])
@@ -195,7 +195,7 @@ def columns(moments: Iterable[tuple[Number, Number]], width: int, *, whole_steps
 
 
 def unread_notes(model: ModelSpec, quantization: Sequence[str] = ()) -> list[str]:
-    """The fields of the model's file, and of its quantization_config, that no rule reads."""
+    """Notes on fields of the model's file and of its quantization_config that no rule reads."""
     unread = [*model.unread, *(f"quantization_config.{name}" for name in quantization)]
     if not unread:
         return []

@@ -1,4 +1,4 @@
-"""What kernels draw, in reports: watts, clock and joules of a call that runs for seconds, its time then, and a meter of the limit."""
+"""Power in reports: watts, clock and joules of a call repeated for seconds, and a meter of the limit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EXPLAINED = (
     "The predicted time is {clock}."
 )
 WHEN = {"burst": ", run for seconds", "sustained": ""}
-"""After watts, by the clock of the headline: when they are drawn, where that is not when it holds."""
+"""Text after watts by the clock of the headline, as watts are always those of calls repeated for seconds."""
 CLOCK_WORDS = {"burst": "of a burst, alone after a pause", "sustained": "sustained, at that clock"}
 
 
 def of_power(state: Drawn | None, tokens: int = 0) -> list[Metric]:
-    """Power, clock and energy of a kernel, a model's passes or a training step of ``tokens``; none where the device has no power model.
+    """Metrics of power, clock and energy of a kernel, passes or a training step of ``tokens``; empty without a power model.
 
-    ``clock`` is of the predicted time; watts, clock and joules are of a call that runs for seconds, and stand under ``sustained``.
+    ``clock`` is that of the predicted time. Watts, clock and joules under ``sustained`` are of a call repeated for seconds.
     """
     if state is None:
         return []
@@ -43,7 +43,7 @@ def of_power(state: Drawn | None, tokens: int = 0) -> list[Metric]:
 
 
 def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0, token_j: float | None = None) -> list[Meter]:
-    """``meters`` and that of a GPU's power limit, with the clock, and a token's energy: ``token_j``, or a call's over its ``tokens``."""
+    """``meters`` with one for the power limit, its clock, and the energy of a token: ``token_j``, or that of a call over its ``tokens``."""
     if state is None:
         return meters
     token_j = state.joules / tokens if tokens else token_j
@@ -53,5 +53,5 @@ def with_power(meters: list[Meter], state: Drawn | None, tokens: int = 0, token_
 
 
 def power_note(state: Drawn | None) -> list[str]:
-    """Note on what power, clock and the headline time are of."""
+    """Note on the conditions of power, clock and the headline time."""
     return [] if state is None else [EXPLAINED.format(limit=state.limit_w, clock=CLOCK_WORDS[state.clock])]

@@ -1,4 +1,4 @@
-"""What a report says of how it was made: the call, and the profiles that it rests on."""
+"""The provenance of a report: the call, and the profiles that it rests on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfmodel.report.document import ProfileUse, Provenance, Report
 
 
 def signed(report: Report, call: str, devices: Iterable[str]) -> Report:
-    """``report`` with its provenance: the ``call`` that made it, and the profiles of ``devices`` and of those that it names itself."""
+    """``report`` with its provenance: ``call``, and the profiles of ``devices`` and of devices in the report."""
     if report.provenance is not None:
         return report
     used = [report.data.get(key) for key in ("hardware", "device")]
@@ -35,7 +35,7 @@ def named_devices(options: Mapping[str, Any]) -> list[str]:
 
 
 def _profile(name: str) -> ProfileUse | None:
-    """The profile that ``name`` or its path means; None if it means none."""
+    """The profile called ``name`` or at that path; None if there is none."""
     try:
         return profile_use(find_device(name), Path(name) if name.endswith((".yaml", ".yml")) else None)
     except PerfmodelError:
@@ -43,7 +43,7 @@ def _profile(name: str) -> ProfileUse | None:
 
 
 def profile_use(device: Device, path: Path | None = None) -> ProfileUse:
-    """Which profile, by the SHA-256 of its file; ``path``: of one that is not shipped."""
+    """The use of a profile with the SHA-256 of its file; ``path``: for one that is not shipped."""
     file = path or data_folder("hardware_specs") / f"{device.id}.yaml"
     digest = sha256(file) if file.is_file() else ""
     return ProfileUse(device.id, digest, max((block.date for block in device.calibration), default=""))

@@ -1,4 +1,4 @@
-"""The report of storing a tensor against computing it again: both times, and where they are even."""
+"""The report of storing a tensor against computing it again: both times, and the break-even."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LEVELS = {"dram": "DRAM", "l2": "L2"}
 
 
 def report(result: RecomputeResult, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.recompute/1.
+    """``result`` as a Report with data of schema perfmodel.recompute/1.
 
-    ``explained``: with every formula. ``pictures``: with the time of each choice.
+    ``explained`` adds every formula, ``pictures`` a chart of the time of each choice.
     """
     w, device, words = result.workload, result.device, _headline(result)
     times = _times(result)
@@ -84,14 +84,14 @@ def _level(level: Level) -> list[Metric]:
 
 
 def _times(result: RecomputeResult) -> list[tuple[str, float]]:
-    """What can be done, and its seconds, the fastest first; without levels that are too small."""
+    """Choices and their seconds, the fastest first, without levels that are too small."""
     levels = [level for level in result.levels if level.fits is not False]
     stored = [(f"store in {level.name.upper()}", level.store_s) for level in levels if level.store_s is not None]
     return sorted([("recompute", result.recompute_s), *stored], key=lambda pair: pair[1])
 
 
 def _headline(result: RecomputeResult) -> list[str]:
-    """What to do; what both take; what limits each."""
+    """The headline: what to do, what both take, and what limits each."""
     if result.levels[0].fits is False:
         return [f"Recompute it: the tensor does not fit the DRAM; by roofs that takes {format_time(result.recompute_s, 3)}."]
     best, where = result.best, LEVELS[result.best.name]

@@ -1,4 +1,4 @@
-"""The report of schedules that rebuild values of a chain: steps, memory, when it peaks, and its timeline."""
+"""The report of schedules that rebuild values of a chain: steps, memory, its peak, and its timeline."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import HEIGHT, WIDTH, columns, head, memory_chart, sparkline, with_steps
 
 SPARK = 54
-"""Columns of a line of bars, which fits 80 with its name."""
+"""Columns of a line of bars, which with its name fits 80 columns."""
 POINTS = 200
-"""Moments that a timeline has, drawn or in JSON; of more the most in each of as many equal parts of the time."""
+"""Most moments of a timeline; of more, the largest in each of that many equal parts of the time."""
 STEPS = 1000
-"""Most actions of a schedule whose memory is told one by one."""
+"""Most actions of a schedule that are listed one by one."""
 MOST_LINES = 4
-"""Schedules whose memory is drawn over time, and that have a meter."""
+"""Most schedules with memory drawn over time and with a meter."""
 MOST_ROWS = 12
-"""Rows of a chart up to which each is one value."""
+"""Most rows of a drawing in which each row is one value."""
 TENSOR_NOTE = (
     "At the roofline: what perfmodel recompute says of keeping against computing again, inputs at hand. Frees: bytes per second of the "
     "kernel's roofline time; where memory is short, give up the uppermost first."
 )
 Moments = Sequence[tuple[Number, Number]]
-"""The end of each step of a schedule, and what is in memory during it."""
+"""End of each step of a schedule, and the memory during it."""
 Runs = Sequence[tuple[str, Run]]
-"""Names of strategies and what their schedules took."""
+"""Names of strategies, with the runs of their schedules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Units:
         return format_si(float(size), "B", 3) if self.sized else f"{self.size(size)} value{'s' * (size != 1)}"
 
     def rows(self, peak: Number) -> int:
-        """Rows of a chart up to ``peak``: one per value if they are few."""
+        """Rows of a drawing up to ``peak``: one per value if they are few."""
         return peak if isinstance(peak, int) and not self.sized and peak <= MOST_ROWS else HEIGHT
 
 
@@ -96,9 +96,9 @@ def report(
     explained: bool = False,
     pictures: bool = False,
 ) -> Report:
-    """``answer`` as a Report; its data follows the schema perfmodel.remat/1. ``explained``: with every closed form.
+    """``answer`` as a Report with data of schema perfmodel.remat/1. ``explained`` adds every closed form.
 
-    ``points``: what memory buys; ``ranked``: tensors to keep or compute again. ``pictures``: with memory over time and against cost.
+    ``points``: costs by memory; ``ranked``: tensors to keep or compute again. ``pictures`` adds memory over time and against cost.
     """
     source, memory, units = answer.source, answer.plan.memory, Units(answer.source.timed, answer.source.sized)
     curve, tensors = [_point(point, units) for point in points], list(map(_tensor, ranked))
@@ -154,7 +154,7 @@ def _timeline(row: ScheduleRow, run: Run, units: Units) -> dict[str, Any]:
 
 
 def _steps(run: Run, units: Units) -> list[dict[str, Any]] | None:
-    """Memory step by step: each action, the cost when it ends, and what is in memory while it runs; None for more than ``STEPS``."""
+    """Rows of a run's actions: the cost at the end, and the memory during each; None for more than ``STEPS``."""
     if len(run.moments) > STEPS:
         return None
     ends = ((moment, Metric("end", moment.end, unit=units.cost_unit)) for moment in run.moments)
@@ -210,23 +210,23 @@ def _tensor(choice: Choice) -> list[Metric]:
 
 
 def bars(run: Run, width: int, *, whole_steps: bool = False) -> list[Number]:
-    """Memory over the time of ``run``, in ``width`` columns."""
+    """Memory over the time of ``run`` in ``width`` columns."""
     return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
 
 
 def _done(answer: ScheduleAnswer) -> list[tuple[str, Run]]:
-    """Strategies that have a schedule."""
+    """Names and runs of strategies that have a schedule."""
     return [(row.strategy.name, row.run) for row in answer.rows if row.run is not None]
 
 
 def _more(run: Run) -> float:
-    """Cost over that with everything kept, less 1."""
+    """Relative extra cost over keeping everything."""
     chain = run.chain
     return float(run.cost / (chain.forward_cost(0, len(chain)) + chain.backward_cost)) - 1
 
 
 def _sum(run: Run, units: Units) -> str:
-    """A run's cost and what it is made of.
+    """Text with a run's cost and its parts.
 
     >>> from perfmodel.remat.schedule import Plan
     >>> from perfmodel.remat.simulate import simulate
@@ -244,7 +244,7 @@ def _sum(run: Run, units: Units) -> str:
 
 
 def _headline(answer: ScheduleAnswer, units: Units) -> list[str]:
-    """What a schedule costs and keeps: the cheapest within the budget, else the featured one beside keeping everything and nothing."""
+    """The headline: the cheapest schedule within the budget, or the featured one beside keeping everything and nothing."""
     done, memory, row = dict(_done(answer)), answer.plan.memory, answer.featured
     if memory is not None:
         return _within(answer, done, units.held(memory), units)
@@ -262,13 +262,13 @@ def _headline(answer: ScheduleAnswer, units: Units) -> list[str]:
 
 
 def _peak(run: Run) -> str:
-    """At which action the peak is."""
+    """Phrase on the action at the peak."""
     action = run.worst.action
     return f"The peak is {'at the' if action.kind == LOSS else 'in'} {action}."
 
 
 def _within(answer: ScheduleAnswer, done: dict[str, Run], budget: str, units: Units) -> list[str]:
-    """The cheapest schedule within the budget, else the one that takes the least memory."""
+    """Sentences on the cheapest schedule within the budget, or else on the one with the least memory."""
     if not answer.fitting:
         smallest = sorted(done.items(), key=lambda pair: (pair[1].peak, pair[1].cost))[:1]
         smallest_words = [f"The least is {units.held(run.peak)}, with {name}: {units.spent(run.cost)}." for name, run in smallest]
@@ -283,7 +283,7 @@ def _within(answer: ScheduleAnswer, done: dict[str, Run], budget: str, units: Un
 
 
 def _drawn(answer: ScheduleAnswer) -> list[tuple[str, Run]]:
-    """The schedules that are drawn: the cheapest within the budget or the featured one, everything kept, and others by their peaks."""
+    """The schedules to draw: the cheapest within the budget or the featured one, keeping everything, and others by peak."""
     done, row = dict(_done(answer)), answer.featured
     fitting = answer.fitting if answer.plan.memory is not None else []
     first = fitting[0][0].name if fitting else row.strategy.name if row is not None else ""
@@ -292,7 +292,7 @@ def _drawn(answer: ScheduleAnswer) -> list[tuple[str, Run]]:
 
 
 def _figures(name: str, run: Run, keep_all: Run | None, units: Units) -> list[Figure]:
-    """Numbers that decide about the schedule ``name``: its cost, what of it is rebuilt, its peak."""
+    """Figures of the schedule ``name``: its cost, the rebuilt share, and its peak."""
     return [
         Figure(f"cost of {name}", units.spent(run.cost)),
         Figure("rebuilt layers", f"{run.extra_steps:,}"),
@@ -337,7 +337,7 @@ def _over_time(name: str, run: Run, units: Units) -> Table:
 
 
 def _charts(answer: ScheduleAnswer, runs: Runs, units: Units) -> list[Chart]:
-    """Memory over time of ``runs``, and the peak of every schedule against its cost; schedules of one cost and peak share a mark."""
+    """Charts of memory over time of ``runs``, and of peak against cost; schedules with equal cost and peak share a mark."""
     cost, memory = "time" if units.timed else "steps", answer.plan.memory
     over_time = timeline([(name, moments_of(run)) for name, run in runs], cost, units, memory)
     places: dict[tuple[float, float], list[str]] = {}
@@ -350,7 +350,7 @@ def _charts(answer: ScheduleAnswer, runs: Runs, units: Units) -> list[Chart]:
 
 
 def timeline(runs: Sequence[tuple[str, Moments]], time: str, units: Units, budget: Number | None = None) -> LineChart:
-    """Memory over time of ``runs``; the peak of the first is marked at its own time."""
+    """Chart of memory over time of ``runs``, with a mark at the peak of the first."""
     series = [Series(name, [(float(x), float(y)) for x, y in outline(moments)]) for name, moments in runs]
     name, first = runs[0]
     peak = max(during for _, during in first)
@@ -362,12 +362,12 @@ def timeline(runs: Sequence[tuple[str, Moments]], time: str, units: Units, budge
 
 
 def moments_of(run: Run) -> Moments:
-    """The end of each of its steps, and what is in memory during it."""
+    """End of each step of ``run``, and the memory during it."""
     return [(moment.end, moment.during) for moment in run.moments]
 
 
 def outline(moments: Moments) -> list[tuple[Number, Number]]:
-    """(time, memory) of a line with a step for each of ``moments``.
+    """Points (time, memory) of a line with a step per moment.
 
     >>> outline([(1, 5), (3, 7)])
     [(0, 5), (1, 5), (1, 7), (3, 7)]
@@ -383,7 +383,7 @@ def outline(moments: Moments) -> list[tuple[Number, Number]]:
 
 
 def _printed(answer: ScheduleAnswer) -> list[str]:
-    """Where the counts of a lecture's code come from, for one checkpoint in the middle of equal layers: claims S047 and S048."""
+    """Notes on the counts of a lecture's code for one checkpoint in the middle of equal layers: claims S047 and S048."""
     n, half = len(answer.source.chain), len(answer.source.chain) // 2
     if n % 2 or set(answer.plan.checkpoints or ()) != {half} or answer.source.timed or answer.source.chain != uniform(n):
         return []
@@ -395,7 +395,7 @@ def _printed(answer: ScheduleAnswer) -> list[str]:
 
 
 def _notes(answer: ScheduleAnswer) -> list[str]:
-    """What counts, costs and sizes rest on."""
+    """Notes on the assumptions of counts, costs and sizes."""
     source, plan, chain, notes = answer.source, answer.plan, answer.source.chain, list[str]()
     if not source.timed and chain.uniform and chain.layers[0].backward == 2 * chain.layers[0].forward:
         notes.append("A step runs one layer forward: a matmul, if it is linear. Backward takes two, for its weights and for its input.")

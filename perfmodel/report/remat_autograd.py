@@ -1,4 +1,4 @@
-"""The report of what autograd keeps of a chain."""
+"""Report on the tensors that autograd keeps of a chain."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from perfmodel.report.op_common import columns, head, sparkline
 from perfmodel.report.remat import Units, timeline
 
 NARROW = 44
-"""Columns of a line of bars beside two others."""
+"""Columns of a line of bars beside two other columns."""
 SHOWN = 12
-"""Layers whose operations are listed; of more, the first and the last ones."""
+"""Most layers with listed operations; of more, the first and last ones are listed."""
 
 
 def autograd_report(picture: Picture, source: Source, pictures: bool = False) -> Report:
-    """``picture`` as a Report; its data follows the schema perfmodel.autograd/1. ``pictures``: with memory over time."""
+    """``picture`` as a Report with data of schema perfmodel.autograd/1. ``pictures`` adds memory over time."""
     units, content = Units(source.timed, source.sized), autograd_data(picture, source)
     early, late = content["forward"].values()
     ways = [("gradients in backward", picture.lazy, picture.lazy_peak), ("gradients with values", picture.eager, picture.eager_peak)]

@@ -1,4 +1,4 @@
-"""The report of points on rooflines: a sentence and a row each, the numbers that decide, meters of one point."""
+"""The report of points on rooflines: sentences and rows on points, figures, and meters of a single point."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from perfmodel.report.charts.schema import Roofline, RooflinePoint
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Table
 
 EACH = 3
-"""Up to this many points have a sentence of their own."""
+"""Most points that get a sentence each."""
 NAMED = 2
-"""Points above their roofs that a sentence names."""
+"""Most points above their roofs that a sentence names."""
 NO_ROOM = "CANNOT RUN: it does not fit the memory"
-"""How the note of a point begins whose tensors are too large."""
+"""Beginning of the note of a point whose tensors are too large."""
 Placed = tuple[Roofline, RooflinePoint]
 
 
@@ -27,7 +27,7 @@ def placed(charts: Iterable[Roofline]) -> list[Placed]:
 
 
 def answers(charts: Sequence[Roofline]) -> list[str]:
-    """A sentence per point where they are few; else how near they come to their roofs, and the one that is farthest."""
+    """Sentences on points: one each if they are few, else one on the range of roof shares and on the farthest point."""
     points, several = placed(charts), len(charts) > 1
     if len(points) <= EACH:
         return [f"{answer_of(point, chart.device_name * several)}." for chart, point in points]
@@ -48,7 +48,7 @@ def answers(charts: Sequence[Roofline]) -> list[str]:
 
 
 def answer_of(point: RooflinePoint, device: str = "") -> str:
-    """Time with its interval, rate, share of the roof and what that roof is, without a full stop.
+    """Sentence without full stop on time with interval, rate, and share of which roof.
 
     >>> from perfmodel.report.charts.schema import Interval
     >>> known = RooflinePoint(1, "flash2", 4e12, {"dram": 10**9}, "fp16", roofline_s=4e-3, predicted=Interval(8e-3), terms={"tensor": 4e-3})
@@ -63,13 +63,13 @@ def answer_of(point: RooflinePoint, device: str = "") -> str:
 
 
 def _rate(point: RooflinePoint) -> str:
-    """FLOP/s of its time, or bytes over DRAM where it has no FLOP."""
+    """Rate of a point in FLOP/s, or in B/s over DRAM if it has no FLOP."""
     spent, amount, unit = time_s(point), point.flops or point.bytes.get("dram"), "FLOP/s" if point.flops else "B/s"
     return format_si(amount / spent, unit, 3) if spent and amount else ""
 
 
 def _near(point: RooflinePoint) -> str:
-    """How near its time comes to which of its roofs."""
+    """Phrase on the share of which roof the time reaches."""
     share, limit = share_of_roof(point), bound(point)
     if share is None or limit is None:
         return ""
@@ -81,9 +81,9 @@ def _near(point: RooflinePoint) -> str:
 
 
 def table(charts: Sequence[Roofline]) -> list[Table]:
-    """A row per point; where they are many, those that take most of the time, else those that are farthest from their roofs, first.
+    """Table with a row per point. Of many points, those with the largest share of the time, or farthest from their roofs, come first.
 
-    The roofs of each device where there is no point.
+    Without points it lists the roofs of each device.
     """
     points, several = placed(charts), len(charts) > 1
     if len(points) > SCREEN_ROWS:
@@ -99,7 +99,7 @@ def table(charts: Sequence[Roofline]) -> list[Table]:
 
 
 def _cells(point: RooflinePoint) -> list[str]:
-    """Time, share of the roof, what it is of, share of the time."""
+    """Cells of a point: time, share of the roof, which roof, share of the time."""
     spent, share = time_s(point), share_of_roof(point)
     return [
         ABSENT if spent is None else format_time(spent, 3) + " *" * bool(point.measured),
@@ -110,7 +110,7 @@ def _cells(point: RooflinePoint) -> list[str]:
 
 
 def figures(charts: Sequence[Roofline]) -> list[Figure]:
-    """The numbers that decide: all of one point; of several, time and share of the roof of each; of many, their range."""
+    """Figures: all of a single point, time and roof share of several, or the range of many."""
     points, several = placed(charts), len(charts) > 1
     if len(points) == 1:
         return _of_one(points[0][1])
@@ -140,7 +140,7 @@ def _of_one(point: RooflinePoint) -> list[Figure]:
 
 
 def meters_of(point: RooflinePoint) -> list[Meter]:
-    """A meter per resource of its roof, of its time or of the roof where it has none; none where the roof is not that of its kernel."""
+    """Meters of a point's resources over its time, or else over its roof; empty if the roof is not that of its kernel."""
     if flag(point) or above_roof(point):
         return []
     spent = time_s(point) or point.roofline_s
@@ -149,6 +149,6 @@ def meters_of(point: RooflinePoint) -> list[Meter]:
 
 
 def metered(point: RooflinePoint) -> str:
-    """What the meters are a share of, in words."""
+    """Phrase on what the meters are shares of."""
     kind = "measured time" if point.measured else "predicted time" if point.predicted else "roof"
     return f"{kind} of {point.name}"

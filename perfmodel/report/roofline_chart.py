@@ -1,4 +1,4 @@
-"""Rooflines and their points from devices, estimates, predictions and measurements."""
+"""Roofline charts and their points, from devices, estimates, predictions and measurements."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from perfmodel.validation.compare import RecordRow
 
 PROBES = {"sram": "shared memory read", "l2": "L2 read, plateau", "dram": "DRAM read, largest"}
-"""The microbenchmark that says what a memory level reached."""
+"""Name of the microbenchmark for each memory level."""
 FMA_PROBE = "fp32 FMA"
 NO_MATMUL = "vector FLOP: it has no matmul"
 MOST_LETTERS = 80
-"""Longest name in a sentence, in characters."""
+"""Longest name in a sentence in characters."""
 PER_DECADE, LEAST, MOST = 8, -1, 4
-"""Points of the line of energy, between these powers of ten of FLOP per byte."""
+"""Points per decade of the energy line, and its ends as powers of ten of FLOP/B."""
 PRODUCTS = "tensor."
-"""Start of the names of operations of matrix products."""
+"""Prefix of the operations of matrix products."""
 UNEQUAL = 0.005
-"""Relative difference from which on two counts or times are worth a word."""
+"""Relative difference from which two counts or times are mentioned as different."""
 
 
 def ceilings(device: Device) -> list[Ceiling]:
-    """Every roof in the profile of ``device``: datasheet or derived first, measured ones beside them.
+    """Every roof in the profile of ``device``: datasheet or derived ones first, then measured ones.
 
-    Of two measurements of a level, the one that the model uses as its roof is shown.
+    Of two measurements of a level, only the one that the model uses is listed.
     """
     kept_points = [
         _ceiling(device, peak, COMPUTE, f"{unit} {dtype}", unit=unit, dtype=dtype)
@@ -89,13 +89,13 @@ def _reached(device: Device, probe: Microbenchmark, kind: Roof, name: str, **pla
 
 
 def roofline(device: Device, points: Sequence[RooflinePoint], title: str = "", caption: str = "") -> Roofline:
-    """The roofline of ``device`` with ``points``; it opens at the level that limits most of them, of those above their roofs if any are."""
+    """The roofline of ``device`` with ``points``. It opens at the level that limits most points; points above their roofs decide first."""
     heading = title or f"Roofline of {device.name}"
     return Roofline(heading, device.id, device.name, ceilings(device), list(points), level=_level(points), caption=caption)
 
 
 def _level(points: Sequence[RooflinePoint]) -> str:
-    """A point above its roof is seen to be at the level of that roof alone: such points choose before the others."""
+    """The level shown first. A point above its roof is visible as such only at the level of that roof, so these points decide first."""
     wrong = [point for point in points if flag(point) and bound(point) in LEVELS]
     limits = [
         max(times, key=lambda name: times[name])
@@ -107,7 +107,7 @@ def _level(points: Sequence[RooflinePoint]) -> str:
 
 
 def at_one_level(charts: Sequence[Roofline]) -> list[Roofline]:
-    """``charts`` opening at one level, that of most of all their points: pictures of two devices then share what their x is."""
+    """``charts`` opening at one common level, that of most points, so that charts of two devices have the same x axis."""
     shared = [level for level in LEVELS if all(level in {roof.level for roof in chart.ceilings} for chart in charts)]
     level = _level([point for chart in charts for point in chart.points])
     level = level if level in shared else "dram"
@@ -126,7 +126,7 @@ def point(
     group: str = "",
     note: str = "",
 ) -> RooflinePoint:
-    """``cost`` as a point. ``unit``: the one that its matmuls prefer. Without matmuls the FLOP of the vector unit count."""
+    """``cost`` as a point. ``unit``: preferred unit of its matmuls. Without matmuls the FLOP of the vector unit count."""
     matmul = cost.flops > 0
     runs_on = device.matmul_unit(dtype, unit) if matmul else "vector"
     words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, _executed(cost), predicted_by(prediction)]
@@ -148,12 +148,12 @@ def point(
 
 
 def predicted_by(prediction: Prediction | None) -> str:
-    """Which kernel a time is of, and what it is calibrated on; empty without a prediction."""
+    """Phrase on the kernel of a time and its calibration; empty without a prediction."""
     return f"predicted for {prediction.calibration.implementation}, {prediction.provenance}" if prediction else ""
 
 
 def _executed(cost: Estimate) -> str:
-    """Where the point and its bound do not count the same FLOP: its place counts what is needed, its bound what runs."""
+    """Note on a point whose place counts needed FLOP while its bound counts executed ones; empty if both are equal."""
     if not cost.flops or cost.executed_flops <= cost.flops * (1 + UNEQUAL):
         return ""
     ratio = float(cost.executed_flops / cost.flops)
@@ -161,7 +161,7 @@ def _executed(cost: Estimate) -> str:
 
 
 def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -> RooflinePoint | None:
-    """A measurement beside the model; None where its kernels or its device are unknown."""
+    """A measurement as a point with the model's values; None if its kernels or its device are unknown."""
     from perfmodel.validation.compare import label
 
     case, device, times = row.case, row.device, row.record.time_s
@@ -178,7 +178,7 @@ def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -
 
 
 def _cost(case: Case, device: Device) -> Estimate:
-    """Estimate of all kernels of ``case``. Buffers timed repeatedly (warm) come from DRAM only as far as they exceed the caches."""
+    """The estimate of all kernels of ``case``. In warm runs only the part beyond the caches comes from DRAM."""
     from perfmodel.core.cache import beyond_caches
     from perfmodel.core.roofline import Traffic, estimate, total
     from perfmodel.timing.case_bounds import kernels_of
@@ -194,7 +194,7 @@ def _cost(case: Case, device: Device) -> Estimate:
 
 
 def with_shares(points: Iterable[RooflinePoint]) -> list[RooflinePoint]:
-    """``points`` with the share each has of the time of all: measured, else predicted, else at the roof."""
+    """``points`` with each one's share of the total time: measured, else predicted, else at the roof."""
     flagged = list(points)
     spent = [time_s(point) or point.roofline_s or 0.0 for point in flagged]
     total = sum(spent)
@@ -202,19 +202,19 @@ def with_shares(points: Iterable[RooflinePoint]) -> list[RooflinePoint]:
 
 
 def with_dtypes(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
-    """``points``, each named with its number format where they are of several."""
+    """``points``, with the number format in their names if there are several."""
     several = len({point.dtype for point in points if point.dtype}) > 1
     return [replace(point, name=f"{point.name} {point.dtype}") if several and point.dtype else point for point in points]
 
 
 def with_baseline(points: Iterable[RooflinePoint], baseline: Iterable[RooflinePoint], name: str = "") -> list[RooflinePoint]:
-    """``points``, each with the point of the same name in ``baseline`` as what it was before, where that has a time."""
+    """``points``, each with the point of its name in ``baseline`` as ``before``, if that has a time."""
     before = {old.name: Before(name or old.name, old.flops, old.bytes, spent) for old in baseline if (spent := time_s(old)) is not None}
     return [replace(point, before=before.get(point.name)) for point in points]
 
 
 def verdict_on(point: RooflinePoint, chart: Roofline) -> str:
-    """The verdict on ``point``; where kernels follow each other, their roofs add up to more than the largest that is named."""
+    """The verdict on ``point``, with a note if roofs of several kernels add up to more than the named one."""
     words = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
         return words
@@ -224,7 +224,7 @@ def verdict_on(point: RooflinePoint, chart: Roofline) -> str:
 
 
 def brief(name: str) -> str:
-    """A name as a sentence takes it: of a long one, both ends.
+    """``name`` for a sentence: of a long one only both ends.
 
     >>> brief("flash #15"), len(brief("cutlass" * 40 + " #15")), brief("cutlass" * 40 + " #15")[-4:]
     ('flash #15', 80, ' #15')
@@ -233,9 +233,9 @@ def brief(name: str) -> str:
 
 
 def energy_roofline(device: Device, dtype: Dtype, predicted: Iterable[tuple[str, Estimate, Prediction | None]]) -> list[Chart]:
-    """FLOP per joule of ``dtype`` with operands from DRAM, and of kernels, by name, that run for seconds.
+    """Chart of FLOP per joule of ``dtype`` over intensity, with kernels (by name) repeated for seconds.
 
-    None without a power model, or where its fit gives products of any format no energy: records did not tell them from busy power.
+    Empty without a power model, or if its fit gives products no energy because records did not separate it from busy power.
     """
     fit, peak = device.power, device.peaks_of("tensor").get(dtype.name)
     bandwidth, name = device.dram.bandwidth_bytes_per_s, energy_name(dtype.name)
@@ -256,5 +256,5 @@ def energy_roofline(device: Device, dtype: Dtype, predicted: Iterable[tuple[str,
 
 
 def formulas(group: str, steps: Iterable[FormulaStep]) -> list[Formula]:
-    """The steps of an explanation."""
+    """The steps of an explanation as formulas of ``group``."""
     return [Formula(s.name, s.meaning, s.formula, s.numbers, s.value, s.source, group) for s in steps]

@@ -1,4 +1,4 @@
-"""Every number of a saved report, or of what ``--json`` prints, as a metric that is compared with that of another."""
+"""Metrics from saved reports and from objects that ``--json`` printed, for comparisons."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from perfmodel.report.document import SCHEMA, Column, DataTable, Report, from_da
 from perfmodel.report.metrics import Metric, Name, better, unit_by_name
 
 UNITS = "metric_units"
-"""The key of a printed object under which the units of its numbers stand."""
+"""Key of a printed object for the units of its numbers."""
 LEFT_OUT = ("inputs", "hardware", "explanation", "provenance", "ratios", UNITS, "low", "high")
-"""Keys of an object whose numbers are no metrics: what was asked, formulas, ratios of other numbers, ends of intervals."""
+"""Keys whose numbers are no metrics: inputs, formulas, ratios of other numbers, ends of intervals."""
 NAMES = ("algorithm", "pass", "name", "phase", "device", "batch", "kernel", "quantity", "id")
-"""Keys that tell the objects of a list apart."""
+"""Keys that identify the objects of a list."""
 CONTAINERS = ("results", "time_s", "traffic", "totals", "kernels", "ops")
-"""Objects whose name says nothing beside their fields'."""
+"""Objects whose name adds nothing to those of their fields."""
 PREFIXES = ("sram", "dram", "accesses", "work", "memory", "bytes")
-"""Objects whose name stands before their fields'."""
+"""Objects whose name goes before those of their fields."""
 WITH_ENDS = ("predicted", "mean", "seconds")
-"""Keys beside which ``low`` and ``high`` are the ends of an interval."""
+"""Keys whose interval has the ends ``low`` and ``high`` beside them."""
 WAYS = {-1: ", lower is better", 0: "", 1: ", higher is better"}
 
 
 def metrics_of(raw: Any, name: str, units: Mapping[str, str] | None = None) -> list[Metric]:
-    """Every number of the document ``raw``. DataError if it is none of this package; ``name`` is its file.
+    """Metrics of the document ``raw``, read from the file ``name``. DataError if it is not of this package.
 
-    ``units``: of the document that it is compared with, for an object that an older version printed with others, or without.
+    ``units``: units of the other document of a comparison, for an object of an older version with other units or none.
     """
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema == SCHEMA:
@@ -46,7 +46,7 @@ def metrics_of(raw: Any, name: str, units: Mapping[str, str] | None = None) -> l
 
 
 def units_of(raw: Any, place: str = "") -> dict[str, str]:
-    """The unit of every number of a report's ``data`` that is no plain count, and which way is better, by its path.
+    """By path, the unit of every number in ``raw`` other than a plain count, and the direction that is better.
 
     >>> from perfmodel.report.metrics import as_json
     >>> units_of({**as_json([Metric("requests_per_s", 2.0), Metric("running", 3)]), "steps": [as_json([Metric("time", 0.1, unit="s")])]})
@@ -76,7 +76,7 @@ def _inside(place: str, key: Any) -> str:
 
 
 def _unit_beside(raw: Mapping[str, Any], key: str) -> str:
-    """The unit that stands beside the number ``key``: that in which a profile writes it, or its ``unit``; empty if there is none.
+    """The unit beside the number ``key``, in its text or as ``unit``; empty if there is none.
 
     >>> _unit_beside({"number": 1830000000, "value": "1830 MHz"}, "number"), _unit_beside({"value": 206.1, "unit": "FLOP/B"}, "value")
     ('Hz', 'FLOP/B')
@@ -98,7 +98,7 @@ def of_report(report: Report) -> list[Metric]:
 
 
 def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> list[Metric]:
-    """Time, FLOP and bytes of a point."""
+    """Metrics of time, FLOP and bytes of a point."""
     name = f"{point.name}, {chart.device_name}" if several else point.name
     time, kind = point.measured or point.predicted, "measured" if point.measured else "predicted"
     metrics = [] if time is None else [Metric(name, time.value, f"time, {kind}", "s", time.low, time.high)]
@@ -110,7 +110,7 @@ def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> li
 
 
 def _of_table(table: DataTable) -> Iterator[Metric]:
-    """Metrics of the cells from the first column on whose unit is more than a count. What stands left of it names the row."""
+    """Metrics of cells from the first column with a unit other than a count on. The columns left of it name the row."""
     measured = [place for place, column in enumerate(table.columns) if column.unit not in ("text", "count")]
     ends = {key for column in table.columns for key in (column.low, column.high)}
     keys = [column.key for column in table.columns]
@@ -129,7 +129,7 @@ def _of_table(table: DataTable) -> Iterator[Metric]:
 
 
 def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
-    """``metrics`` without repetitions; different numbers of one name are numbered. DataError for an interval that is not above zero."""
+    """``metrics`` without repetitions, where different numbers of one name are numbered. DataError for an interval not above zero."""
     by_label: dict[tuple[str, str], Metric] = {}
     times = Counter[tuple[str, str]]()
     for metric in metrics:
@@ -147,9 +147,9 @@ def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
 def _of_object(
     raw: Any, units: Mapping[str, str], path: tuple[str, ...] = (), things: tuple[str, ...] = (), place: str = ""
 ) -> Iterator[Metric]:
-    """Metrics of the numbers in ``raw``, which stands at ``place``.
+    """Metrics of the numbers in ``raw``, which is at ``place``.
 
-    ``path``: keys that lead to it from the item of a list; ``things``: names of such items.
+    ``path``: keys to it within an item of a list; ``things``: names of such items.
     """
     if isinstance(raw, Mapping):
         for key, value in _with_table(raw).items():
@@ -171,7 +171,7 @@ def _of_object(
 
 
 def _with_table(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``raw`` with the rows of a sweep as a table of its columns."""
+    """``raw`` with the rows of a sweep as a table."""
     heads, rows = raw.get("columns"), raw.get("rows")
     if not isinstance(heads, list) or not isinstance(rows, list) or not all(isinstance(entry, dict) for entry in (*heads, *rows)):
         return raw
@@ -180,14 +180,14 @@ def _with_table(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _names(items: Sequence[Any]) -> list[str]:
-    """What tells ``items`` of a list apart: their names, their numbers where these are not different."""
+    """Names of the ``items`` of a list; their numbers if names are not different."""
     names = [_name(item) if isinstance(item, Mapping) else "" for item in items]
     counted = Counter(names)
     return [name if name and counted[name] == 1 else f"{name} {place}".strip() for place, name in enumerate(names, 1)]
 
 
 def _name(item: Mapping[str, Any]) -> str:
-    """The name of ``item``; a kernel of an algorithm goes by its name alone."""
+    """The name of ``item``; a kernel goes only by its own name, without its algorithm."""
     keys = ("name",) if {"name", "algorithm"} <= set(item) else NAMES
     return " ".join(str(item[key]) for key in keys if isinstance(item.get(key), (str, int, float)) and item[key] != "")
 
@@ -195,7 +195,7 @@ def _name(item: Mapping[str, Any]) -> str:
 def _metric(
     path: tuple[str, ...], things: tuple[str, ...], value: float, known: str | None, ends: tuple[Any, Any] = (None, None)
 ) -> Metric:
-    """The number at ``path`` of ``things``: its label from the last name, such as ``sram read bytes``; ``known``: its unit and way."""
+    """The metric at ``path`` of ``things``, with a label such as ``sram read bytes``. ``unit``: its unit and better direction, if known."""
     *head, quantity = path
     unit = str(known or "count").partition(",")[0]
     if head and head[-1] not in CONTAINERS and (head[-1] in PREFIXES or head[-1].endswith("_s")):

@@ -1,4 +1,4 @@
-"""The report of a serving engine: what its users wait for, what all of them get, what it holds and draws, what limits it."""
+"""The report of a serving engine: latencies, throughput, memory, power, and what limits it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perfmodel.serving.steps import Times
 from perfmodel.transformer.step import Split
 
 LEAST_WAITING = 0.05
-"""Requests in a queue that are worth a word."""
+"""Least mean number of waiting requests that is mentioned."""
 COLUMNS = ("name", "count", "bytes", "time", "of bound", "share")
 POOLED = "Pools: memory and steps are those of one decode worker; the rest is of all."
 BRIEF = (
@@ -31,7 +31,7 @@ BRIEF = (
 
 
 def report(answer: ServingAnswer, pictures: bool = False) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.serve/1. ``pictures``: with where the time of a step goes."""
+    """``answer`` as a Report with data of schema perfmodel.serve/1. ``pictures`` adds charts of the time of a step."""
     step_pass, metrics, step = answer.decode_pass, _metrics(answer), answer.decode_step
     parts = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in step_pass.rows]
     rows = [_row(part, step_pass.seconds) for part in parts]
@@ -70,7 +70,7 @@ def _inputs(answer: ServingAnswer) -> dict[str, Any]:
 
 
 def _weights(answer: ServingAnswer) -> str:
-    """The format of the weights as a file names it, in a word; empty where they are all stored in one of ``weight_bits``."""
+    """The word for the format of quantized weights; empty if ``weight_bits`` says it."""
     quantized = answer.memory.model.quantized
     if quantized is None or not answer.times.base_pass.weights_from_file:
         return ""
@@ -119,7 +119,7 @@ def _metrics(answer: ServingAnswer) -> list[Metric]:
 
 
 def _mean(key: str, label: str, times: Times | None, at_least: bool) -> Metric:
-    """A mean time, with its interval unless it is ``at_least`` that."""
+    """Metric of a mean time, with its interval unless it is a lower limit (``at_least``)."""
     value, low, high = times or (None, None, None)
     return Metric(key, value, label, "s") if at_least else Metric(key, value, label, "s", low, high)
 
@@ -129,12 +129,12 @@ def _took(answer: ServingAnswer, times: Times) -> str:
 
 
 def _held(answer: ServingAnswer) -> int:
-    """Sequences in the cache at the same time, on average, at least one in each group."""
+    """Mean number of sequences in the cache, at least one per group."""
     return min(max(int(answer.metrics.running / answer.workers), answer.split.dp), answer.most_running)
 
 
 def _power_of_pools(answer: ServingAnswer) -> list[Meter]:
-    """The power meter of both pools, whose decode step shows some of their GPUs alone."""
+    """The power meter over both pools, as a decode step has only some of their GPUs."""
     watts, joules, state = answer.watts, answer.joules_per_token, answer.decode_pass.power
     if watts is None or joules is None or state is None:
         return []
@@ -186,7 +186,7 @@ def _title(answer: ServingAnswer) -> str:
 
 
 def _fitting(answer: ServingAnswer) -> str:
-    """How many requests fit beside the weights, and how many run and wait."""
+    """Sentence on how many requests fit beside the weights, and how many run and wait."""
     memory, running, waiting = answer.memory, answer.metrics.running, answer.metrics.waiting
     sequences = answer.workers * answer.most_running
     room = f"{counted(sequences, 'request')} of {answer.load.isl + answer.load.osl:,} tokens"
@@ -198,7 +198,7 @@ def _fitting(answer: ServingAnswer) -> str:
 
 
 def _time(answer: ServingAnswer) -> str:
-    """When tokens come, and what all users get."""
+    """Sentence on latencies, and on the throughput of all users."""
     second = ", the second with it" if answer.metrics.mean_tpot_s == 0 else ""
     if answer.tpot is not None:
         took = _took(answer, answer.tpot)
@@ -209,13 +209,13 @@ def _time(answer: ServingAnswer) -> str:
 
 
 def _unfitted(answer: ServingAnswer) -> list[str]:
-    """A sentence where the engine's own seconds were fitted to another kind of model; none else."""
+    """Sentence if the engine's overhead was fitted to another kind of model, else empty."""
     models = {"dense": "dense model", "experts": "model with experts"}[answer.kind]
     return [] if answer.fitted else [f"No {models} was fitted for {answer.engine.name}: the intervals are wide."]
 
 
 def _reserved(memory: Memory) -> str:
-    """What the engine reserves on a GPU beside weights: activations of its largest step, the runtime, what it leaves free."""
+    """Note on memory reserved beside weights: activations of the largest step, the runtime, and memory left free."""
     words = {RUNTIME: "for the runtime", LEFT_FREE: f"({1 - memory.engine.memory_share:.0%}) that {memory.engine.name} leaves free"}
     sizes = {"of activations": memory.activations, **{words[name]: size for name, size in memory.reserved.items()}}
     *first, last = (f"{format_si(size, 'B', 3)} {name}" for name, size in sizes.items() if size)
@@ -223,7 +223,7 @@ def _reserved(memory: Memory) -> str:
 
 
 def _limited(answer: ServingAnswer) -> str:
-    """What most of the time between two tokens goes to, and what is next."""
+    """Sentence on the largest shares of the time between two tokens."""
     first, *later = answer.shares.items()
     second = f"; {later[0][0]} {percent(later[0][1])}" if later else ""
     between = "of the time between tokens" if answer.tpot is not None else "of the time"
@@ -259,13 +259,13 @@ def _notes(answer: ServingAnswer) -> list[str]:
 
 
 def _simulated(metrics: ServingMetrics) -> str:
-    """How many requests were simulated, and how sure their means are."""
+    """Note on the number of simulated requests and the standard errors of their means."""
     errors = f"{metrics.ttft_error:.1%} of the first token" + (f" and {metrics.tpot_error:.1%} per token" if metrics.mean_tpot_s else "")
     return f"Simulated step by step: means of {metrics.requests:,} requests, with standard errors of {errors}."
 
 
 def _overhead(engine: Engine) -> str:
-    """What the engine takes beside its kernels, and where that is from."""
+    """Note on the engine's overhead and its source."""
     o = engine.overhead
     parts = (
         ("step", o.step_s),

@@ -1,4 +1,4 @@
-"""The report of a search: the best within the limits with lines to paste, and the front of tokens a second of a GPU and of a user."""
+"""The report of a serving search: the best candidate within the limits with command lines, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from perfmodel.transformer.step import Split
 
 COLUMNS = ("engine", "layout", "users", "tokens_per_s_gpu", "tokens_per_s_user", "ttft_s", "tpot_s", "price_per_million")
 FRONT_ROWS, WIDTH = 4, 58
-"""Points of the front and columns of a line to paste that a screen shows."""
+"""Points of the front, and characters of a command line, on a screen."""
 MORE_GPUS = "give more GPUs, narrower formats or fewer users"
 HALVES = ("bf16", "fp16")
-"""Formats of a checkpoint, and of its KV cache, where nothing else is said."""
+"""Formats of unquantized checkpoints and KV caches."""
 MORE = " \\"
-"""Ends a line that the next one goes on."""
+"""End of a shell line that continues."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What the search for ``options`` on ``device`` found; ``models``: the model by formats of weights and KV cache."""
+    """The result of a search for ``options`` on ``device``. ``models``: the model by formats of weights and KV cache."""
 
     options: ServeQuestion
     models: Mapping[Formats, ModelSpec]
@@ -54,7 +54,7 @@ class Searched:
 
     @cached_property
     def load(self) -> Load:
-        """Load of each number of users."""
+        """The load, without a number of users."""
         return self.options.load()
 
     @property
@@ -68,19 +68,19 @@ class Searched:
         return [point for point in self.result.front if self.result.limits.hold(point)]
 
     def users(self, point: Candidate) -> int:
-        """Users of all copies of ``point``: those that were asked for, else as many as were best."""
+        """Users of all copies of ``point``: the number asked for, else that of the candidate."""
         return self.options.concurrency or self.copies(point) * point.users
 
     def copies(self, point: Candidate) -> int:
-        """Replicas like ``point`` that the GPUs hold."""
+        """Number of copies of ``point`` on the GPUs."""
         return point.copies or self.gpus // point.gpus
 
     def price(self, point: Candidate) -> float | None:
-        """Price of a million tokens."""
+        """Price of a million tokens; None without a price of an hour."""
         return None if self.options.gpu_hour is None else point.dollars(self.options.gpu_hour)
 
     def lines(self, point: Candidate) -> list[str]:
-        """Commands that start the engine as in ``point``, where its options are known, and that ask about it again."""
+        """Commands that start the engine as in ``point``, if its options are known, and one that asks about it again."""
         engine = next(candidate for candidate in self.engines if candidate.id == point.engine)
         model, options = self.models.get(point.formats, self.model), self.options.in_formats(point.formats)
         formats = _formats_beyond_checkpoint(options)
@@ -96,7 +96,7 @@ class Searched:
 
 
 def _formats_beyond_checkpoint(options: ServeQuestion) -> dict[str, str]:
-    """Formats of weights and KV cache that ``options`` name and the checkpoint does not have; empty for those that it has."""
+    """Formats of weights and KV cache in ``options`` that differ from the checkpoint's; empty for equal ones."""
     from perfmodel.catalog import find_model
 
     file = find_model(options.name)
@@ -107,7 +107,7 @@ def _formats_beyond_checkpoint(options: ServeQuestion) -> dict[str, str]:
 
 
 def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fallbacks: FallbackDevices) -> Searched:
-    """The search for ``options``, under those of ``engines`` that run on ``device``; UsageError where none does."""
+    """The search for ``options`` with those of ``engines`` that run on ``device``; UsageError if none does."""
     from perfmodel.catalog import find_engine, find_model
 
     models, searches = dict[Formats, ModelSpec](), dict[Formats, Search]()
@@ -125,7 +125,7 @@ def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fal
 
 
 def report(result: Searched, pictures: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.serve/1. UsageError where nothing holds the model."""
+    """``result`` as a Report with data of schema perfmodel.serve/1. UsageError if no layout holds the model."""
     point = result.result.chosen
     if point is None:
         alone = f"give narrower formats: {result.device.id} has no interconnect in its profile, so one GPU holds all"
@@ -164,7 +164,7 @@ def data(result: Searched, point: Candidate, pasted: Sequence[str]) -> dict[str,
 
 
 def _pasted(lines: Sequence[str], limit: int | None = None) -> list[Table]:
-    """``lines`` as rows to paste, whole ones alone within ``most`` rows."""
+    """Table of command lines; with ``limit`` only commands that fit that many rows."""
     rows = list[list[str]]()
     for line in map(_broken, lines):
         if limit is None or len(rows) + len(line) <= limit:
@@ -173,7 +173,7 @@ def _pasted(lines: Sequence[str], limit: int | None = None) -> list[Table]:
 
 
 def repeated(line: str, copies: int, gpus: int) -> str:
-    """``line`` in a shell loop that starts ``copies`` servers of ``gpus`` GPUs each, on ports from 8000."""
+    """``line`` in a shell loop that starts ``copies`` servers of ``gpus`` GPUs each on ports from 8000."""
     if copies == 1:
         return line
     file, end, start = line.rpartition("\nEND\n")
@@ -183,7 +183,7 @@ def repeated(line: str, copies: int, gpus: int) -> str:
 
 
 def layout_words(point: Candidate) -> str:
-    """The layout in words, with the formats where several are searched; of pools both, with how many workers of each."""
+    """Phrase on the layout, with formats if several are searched; for pools, both layouts with numbers of workers."""
     split = split_words(point.split) or "1 GPU"
     words = ", ".join(f"{form} {name}" for form, name in zip(point.formats, ("weights", "KV"), strict=True) if form)
     split += f", {words}" if words else ""
@@ -212,7 +212,7 @@ def _metrics(point: Candidate, result: Searched) -> list[Metric]:
 
 
 def verdict(result: Searched, point: Candidate) -> list[str]:
-    """What is best, what its users wait for, and how many were compared."""
+    """The verdict: the best candidate, its latencies, and the number of candidates."""
     outcome, limits, price = result.result, result.result.limits, result.price(point)
     bounds = [f"{name} {format_time(value, 3)}" for name, value in limits.given.items()]
     start = f"Best within {' and '.join(bounds)}:" if bounds else "Most per GPU:"
@@ -232,7 +232,7 @@ def verdict(result: Searched, point: Candidate) -> list[str]:
 
 
 def _pools_words(outcome: Search) -> str:
-    """Whether workers for prefill and decode deliver more than GPUs that do both."""
+    """Sentence on whether pools deliver more than replicas."""
     pooled, together = outcome.pooled, outcome.together
     if pooled is None:
         return "Separate prefill and decode workers do not pay: no layout of them fits, keeps up and is within the limits."
@@ -244,7 +244,7 @@ def _pools_words(outcome: Search) -> str:
 
 
 def figures(result: Searched, point: Candidate) -> list[Figure]:
-    """The numbers that decide about one point of the front."""
+    """Figures of one point of the front."""
     name, price = "best" if result.result.best is not None else "nearest", result.price(point)
     return [
         Figure(name, f"{point.engine}, {layout_words(point)}, {counted(point.users, 'user')}"),
@@ -255,7 +255,7 @@ def figures(result: Searched, point: Candidate) -> list[Figure]:
 
 
 def _broken(line: str) -> list[str]:
-    """``line`` in lines that a shell joins again; a file before it stays as it is.
+    """``line`` broken into lines that a shell joins; a file before it stays as it is.
 
     >>> _broken("serve " + "--option 12345 " * 6)[0]
     'serve --option 12345 --option 12345 --option 12345 \\\\'
@@ -272,7 +272,7 @@ def _broken(line: str) -> list[str]:
 
 
 def picture(outcome: Search, chosen: Candidate | None) -> Chart:
-    """The front, each point with its layout, those beyond the limits apart, and the limit that lies on an axis as a line."""
+    """Chart of the front: points with their layouts, those beyond the limits as a separate series, and limits as lines."""
     limits, marks = outcome.limits, list[Mark]()
     within, beyond = ([point for point in outcome.front if limits.hold(point) is holds] for holds in (True, False))
     series = [Series("Pareto front", sorted((point.tokens_per_s_user, point.tokens_per_s_gpu) for point in outcome.front))]

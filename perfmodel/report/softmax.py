@@ -1,4 +1,4 @@
-"""The report of a softmax in its variants: reads per element, bytes, roof, and which way pays."""
+"""The report of the variants of softmax: reads per element, bytes, roof, and which one is fastest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BRIEF = (
     *("time_s.predicted", "time_s.roofline", "bound", "reads_per_element", "traffic.sram.bytes", "traffic.dram.bytes", "work.sfu"),
     *("row_fits", "memory_bytes"),
 )
-"""Keys of the rows that a screen shows."""
+"""Keys of the rows of the short table."""
 
 
 def report(
@@ -35,9 +35,9 @@ def report(
     pictures: bool = False,
     measured_s: float | None = None,
 ) -> Report:
-    """``results`` as a Report; its data follows the schema perfmodel.softmax/1.
+    """``results`` as a Report with data of schema perfmodel.softmax/1.
 
-    ``prediction``: the time of a kernel that was asked for. ``explained``: with every formula. ``pictures``: with times and bytes.
+    ``prediction``: the time of a kernel asked for. ``explained`` adds every formula, ``pictures`` charts of times and bytes.
     ``measured_s``: a time to judge.
     """
     ways, runs = [_time(result, w, device) for result in results], [result for result in results if result.row_fits is not False]
@@ -90,7 +90,7 @@ def _metrics(result: SoftmaxResult, w: Softmax, time: KernelTime) -> list[Metric
 
 
 def _headline(w: Softmax, row_fits: bool | None, faster: str, time: KernelTime) -> list[str]:
-    """Which way is faster, and whether a row fits; time and rate; what limits it."""
+    """The headline: which variant is fastest, whether a row fits, time and rate, and what limits it."""
     fits = {None: "may fit SRAM", True: "fits SRAM", False: "does not fit SRAM"}[row_fits]
     unfit = "does not fit; " * (time.device.fits(time.memory) is False)
     first = f"{unfit}{faster.partition(';')[0]}; a row ({format_binary(int(row_bytes(w)), 3)}) {fits}"
@@ -98,7 +98,7 @@ def _headline(w: Softmax, row_fits: bool | None, faster: str, time: KernelTime) 
 
 
 def _reasons(w: Softmax, results: list[SoftmaxResult], safe: KernelTime, online: KernelTime, fused: KernelTime) -> str:
-    """How fused, or the next best, compares with safe."""
+    """Sentences on the fused or next best variant against the safe one."""
     if results[-1].row_fits is False:
         row = f"a row takes {format_si(row_bytes(w), 'B')}, more than the SRAM of a block on {safe.device.id}"
         return f"fused does not fit: {row}. online is the next best: {against(safe.side(), online.side())}."
@@ -108,7 +108,7 @@ def _reasons(w: Softmax, results: list[SoftmaxResult], safe: KernelTime, online:
 
 
 def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Prediction | None = None) -> KernelTime:
-    """Time of one way, with what takes time beside work and traffic."""
+    """The time of one variant, with causes beyond work and traffic."""
     launched = [] if prediction else launching(1, float(result.cost.roofline_s), device)
     causes = [*starting(prediction), *launched, *(too_few(int(w.rows), device) if prediction or launched else [])]
     name = prediction.calibration.implementation if prediction else result.variant.name
@@ -116,7 +116,7 @@ def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Predict
 
 
 def _charts(runs: list[SoftmaxResult], faster: str, time: KernelTime) -> list[Chart]:
-    """Times at the roof and the predicted one, and the bytes that each way moves."""
+    """Charts of times at the roof and predicted, and of the bytes that each variant moves."""
     times = [Bar(result.variant.name, [("roof", float(result.cost.roofline_s))]) for result in runs]
     times += [time.bar(time.name)] if time.predicted else []
     counted = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in runs)

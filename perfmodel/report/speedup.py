@@ -1,7 +1,7 @@
-"""The verdict on two alternatives, the same for every command: by times if both are known, else by roofs, and it says which.
+"""Verdicts on two alternatives, the same for every command: by times if both are known, else by roofs, as stated.
 
-A kernel takes at least the time of its roof. So the gain over a reference that only has a roof is at least that roof over the time, and the
-gain of what only has a roof is at most the reference's time over that. Of two roofs only their ratio is known, and called so.
+A kernel takes at least the time of its roof. So the gain over a reference with only a roof is at least that roof over the time, and the
+gain of an alternative with only a roof is at most the reference's time over that roof. Of two roofs only their ratio is known and stated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfmodel.report.charts.schema import Interval
 
 MEASURED, PREDICTED = "measured", "predicted"
 EVEN = 0.005
-"""Times this close, relative, are as fast; what is written to three digits."""
+"""Relative difference below which two times are equally fast."""
 EITHER = ", so either may be faster"
 OPPOSITE = {"": "", "at most ": "at least ", "at least ": "at most "}
 _ENDS = re.compile(r"(?:faster|slower|as fast)[^:;]* \([\d.,]+x to ")
@@ -27,9 +27,9 @@ RATIO_NOTE = "The interval of a ratio combines the two 80 % intervals as indepen
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two. ``roof_s``: seconds at its roof; ``time``: measured or predicted ones, as ``kind`` says, of the kernel ``by``.
+    """One side of a comparison. ``roof_s``: seconds at its roof; ``time``: those of the kernel ``by``, measured or predicted (``kind``).
 
-    ``left_out``: what its roof leaves out although it dominates, in words.
+    ``left_out``: phrases on dominant causes that its roof leaves out.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Side:
 
     @property
     def whose(self) -> str:
-        """The kernel whose time it is, after that time."""
+        """Text with the kernel, to follow its time."""
         return f" by {self.by}" if self.by else ""
 
 
 def ratio(over: Interval, under: Interval) -> Interval:
-    """``over`` / ``under``; its ends as far away as independent errors in log space add up, none where an end is unknown.
+    """``over`` / ``under`` with ends for independent errors in log space; without ends if any is unknown.
 
     >>> ratio(Interval(4.0, 2.0, 8.0), Interval(1.0, 1.0, 1.0))
     Interval(value=4.0, low=2.0, high=8.0)
@@ -70,7 +70,7 @@ def times(gain: float) -> str:
 
 
 def way(gain: float, than: str = "", most: str = "") -> str:
-    """Words for a gain: how much faster or slower. ``most``: put before a gain, "at most " or "at least "; its opposite before a loss.
+    """Phrase for a gain: how much faster or slower. ``most``: "at most " or "at least " before a gain, of which a loss gets the opposite.
 
     >>> way(2.0), way(0.5, "standard"), way(1.001, "standard"), way(0.5, most="at most ")
     ('2x faster', '2x slower than standard', 'as fast as standard', 'at least 2x slower')
@@ -82,7 +82,7 @@ def way(gain: float, than: str = "", most: str = "") -> str:
 
 
 def ways(low: float, high: float, than: str) -> str:
-    """Words for a range of gains, to two digits.
+    """Phrase for a range of gains to two digits.
 
     >>> ways(5.89, 11.44, "standard"), ways(0.25, 0.5, "standard")
     ('5.9 to 11 times faster than standard', '2 to 4 times slower than standard')
@@ -102,7 +102,7 @@ def _rough(gain: float) -> str:
 
 
 def ends(interval: Interval) -> str:
-    """The interval of a ratio, in the direction of ``way``; says that either may be faster if it contains 1."""
+    """Phrase for the interval of a ratio, in the direction of ``way``; it says that either may be faster if 1 is inside."""
     if interval.low is None or interval.high is None:
         return ""
     low, high = (interval.low, interval.high) if interval.value >= 1 else (1 / interval.high, 1 / interval.low)
@@ -110,7 +110,7 @@ def ends(interval: Interval) -> str:
 
 
 def against(reference: Side, other: Side, at: str = "") -> str:
-    """The verdict on ``other``, without a full stop. ``at``: for which of several workloads, such as `` at n 4,096``."""
+    """Sentence without full stop on ``other`` against ``reference``. ``at``: the workload, such as `` at n 4,096``."""
     if reference.time is None or other.time is None:
         return _at_most(reference, other, at)
     gain = ratio(reference.time, other.time)
@@ -121,7 +121,7 @@ def against(reference: Side, other: Side, at: str = "") -> str:
 
 
 def compared(reference: Side, other: Side) -> str:
-    """Which of two is faster, without a full stop and without the times, which ``against`` adds.
+    """Sentence without full stop on which side is faster, without the times.
 
     >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
     'flash2 is predicted 2x faster than standard (1.74x to 2.31x)'
@@ -146,7 +146,7 @@ def compared(reference: Side, other: Side) -> str:
 
 
 def _at_most(reference: Side, other: Side, at: str) -> str:
-    """Verdict by roofs only, with the time of the side that has one."""
+    """Sentence by roofs, with the time of the side that has one."""
     gain, reach = roof_gain(reference, other)
     words = f"{other.name} is {way(gain, reference.name, reach)}{at}{' by roofs' * (not reach)}"
     roofs = f"({'roofs' if reach else 'ratio of roofs'}: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
@@ -156,7 +156,7 @@ def _at_most(reference: Side, other: Side, at: str) -> str:
 
 
 def roof_gain(reference: Side, other: Side) -> tuple[float, str]:
-    """Gain of ``other`` where at least one of the two has a roof alone, and whether that is the most or the least it is."""
+    """Gain of ``other`` if at least one side has only a roof, and whether that is an upper or a lower limit."""
     if other.time is not None:
         return reference.roof_s / other.time.value, "at least "
     if reference.time is not None:
@@ -166,7 +166,7 @@ def roof_gain(reference: Side, other: Side) -> tuple[float, str]:
 
 
 def alone(side: Side) -> str:
-    """Clause on one side: its time and its roof."""
+    """Clause on the time and roof of one side."""
     if side.time is None:
         return f"{side.name} has a roof of {format_time(side.roof_s)} and is not predicted"
     share = side.roof_s / side.time.value
@@ -176,5 +176,5 @@ def alone(side: Side) -> str:
 
 
 def ratio_notes(verdict: Iterable[str]) -> list[str]:
-    """How the intervals of ratios in ``verdict`` came about, if there are any."""
+    """Notes on the intervals of ratios in ``verdict``, if there are any."""
     return [RATIO_NOTE] * any(_ENDS.search(sentence) for sentence in verdict)

@@ -1,4 +1,4 @@
-"""What a report of a step of a model says first, in inference and in training: its time, what limits it, its rows by share, its charts."""
+"""Parts of the reports on a step of a model, in inference and training: its time, what limits it, its rows by share, its charts."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ NONE: Shares = MappingProxyType({})
 Times = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
 LATENT = 0.5
-"""A kernel whose roof is less than this share of its time is limited by no resource: it waits."""
+"""A kernel is limited by latency if its roof is below this share of its time."""
 LATENCY = "latency"
 MOST_BARS = 8
-"""Bars that a first screen of a page has room for."""
+"""Most bars of a chart."""
 LEAST_METER = 0.005
-"""Resources that are busy for less of a step have no meter."""
+"""Least share of a step for which a resource has a meter."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """All runs of one kernel, ``name`` in words. ``seconds``: predicted as ``times``, else the roof.
+    """All runs of one kernel called ``name``. ``seconds``: predicted ones (``times``), else the roof.
 
-    A product's L2 traffic counts loads of its tiles that several SMs share, where the device has multicast.
+    With multicast, the L2 traffic of a product counts loads that several SMs share once.
     """
 
     name: str
@@ -62,7 +62,7 @@ KERNELS, EXCHANGES = "kernels", "exchanges"
 
 
 def timeline(*phases: Sequence[StepPart]) -> list[KernelSpan]:
-    """The kernels of a step one behind the other, phase by phase (forward, backward, optimizer), and in each layer by layer."""
+    """The kernels of a step in turn, by phase (forward, backward, optimizer) and within it by layer."""
     spans, now = [], 0.0
     for parts in phases:
         runs = [max(1, round(float(part.op.count))) for part in parts]
@@ -75,7 +75,7 @@ def timeline(*phases: Sequence[StepPart]) -> list[KernelSpan]:
 
 
 def _order(runs: Sequence[int]) -> list[int]:
-    """Places of kernels in the order in which they run: those of layers turn by turn, those that run once before or behind them.
+    """Places of kernels in the order of their runs: kernels of layers in turns, kernels that run once before or after them.
 
     >>> _order([1, 2, 4, 2, 1])
     [0, 1, 2, 2, 3, 1, 2, 2, 3, 4]
@@ -92,13 +92,13 @@ def _order(runs: Sequence[int]) -> list[int]:
 
 
 def _details(part: StepPart, runs: int) -> dict[str, str]:
-    """What limits a kernel, and the ends of its interval."""
+    """Details of a kernel: what limits it, and the ends of its interval."""
     ends = "" if part.times is None else between(*(format_time(end / runs, 3) for end in part.times[1:]))
     return {"limited by": part.limit} | ({"80 % interval": ends} if ends else {"time": "its roof"})
 
 
 def taken(seconds: float, interval: Times | None, prefix: str = "") -> str:
-    """A time to three digits with its interval, after ``least``.
+    """A time to three digits with its interval; ``prefix`` goes before it if there is none.
 
     >>> taken(0.0137, (0.0137, 0.012, 0.0157)), taken(0.003, None, "at least ")
     ('13.7 ms (12 to 15.7 ms)', 'at least 3 ms')
@@ -116,7 +116,7 @@ def tokens(per_s: float) -> str:
 
 
 def limit_shares(parts: Sequence[StepPart], seconds: float, others: Shares = NONE) -> dict[str, float]:
-    """Shares of ``seconds``, the largest first: of kernels by what limits them, and of what passes ``beside`` kernels."""
+    """Shares of ``seconds``, the largest first: kernels by what limits them, and ``others``."""
     shares = dict(others)
     for part in parts:
         shares[part.limit] = shares.get(part.limit, 0.0) + part.seconds / seconds
@@ -124,9 +124,9 @@ def limit_shares(parts: Sequence[StepPart], seconds: float, others: Shares = NON
 
 
 def limited(parts: Sequence[StepPart], seconds: float, others: Shares = NONE) -> str:
-    """The sentence on what limits a step: the resource, the wait or the exchange with the largest share of its time.
+    """Sentence on what limits a step: the resource, wait or exchange with the largest share of its time.
 
-    It says how much of their roofs kernels reach where the step takes longer than these one after another, without any overlap.
+    It states the share of their roofs that kernels reach if the step takes longer than kernels without any overlap would.
     """
     name, share = next(iter(limit_shares(parts, seconds, others).items()), ("", 0.0))
     if name in BOUND_WORDS:
@@ -140,18 +140,18 @@ def limited(parts: Sequence[StepPart], seconds: float, others: Shares = NONE) ->
 
 
 def longest(parts: Sequence[StepPart], seconds: float) -> str:
-    """Which kernel takes most."""
+    """Sentence on the kernel that takes most."""
     longest = max(parts, key=lambda part: part.seconds)
     return f"Most time goes to {longest.name}: {percent(longest.seconds / seconds)}."
 
 
 def moved_bytes(op: Op, cost: Estimate, count: Number) -> Number:
-    """Bytes that ``count`` runs of a row move: of DRAM; of a collective, the buffers it sends."""
+    """Bytes that ``count`` runs of a row move over DRAM; for a collective, the buffers that it sends."""
     return op.kernel.bytes(READ) * count if op.group == COLLECTIVE else cost.dram.total
 
 
 def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float, others: Shares = NONE) -> list[Meter]:
-    """How busy each resource is in a step of ``seconds``, and the shares ``beside``; the one that takes most of the time limits."""
+    """Meters of the resources in a step of ``seconds`` and of ``others``; the one with the largest share limits."""
     first = next(iter(limit_shares(parts, seconds, others)), "")
     name = RESOURCES[first][0] if first in RESOURCES else first
     meter_list = [*meters(cost.terms, amounts_of(cost), seconds), *(Meter(name, share, "of the time") for name, share in others.items())]
@@ -162,7 +162,7 @@ def step_meters(cost: Estimate, parts: Sequence[StepPart], seconds: float, other
 
 
 def by_share(entries: Sequence[Metrics], columns: Sequence[str]) -> Table:
-    """The rows that take most, and the sum of all others in one row: as many as a screen shows."""
+    """Table of the rows that take most, with the sum of all others in one row; as many as a screen shows."""
     listed = sorted(entries, key=lambda entry: -_value(entry, "share"))
     if len(listed) > SCREEN_ROWS:
         listed = [*listed[: SCREEN_ROWS - 1], _summed(listed[SCREEN_ROWS - 1 :])]
@@ -174,7 +174,7 @@ def _value(entry: Metrics, name: str) -> Any:
 
 
 def _summed(entries: Sequence[Metrics]) -> Metrics:
-    """One row for ``entries``: of what rows count, the sums."""
+    """A row with the sums over ``entries``."""
 
     def total(name: str) -> Any:
         return sum(_value(entry, name) for entry in entries)
@@ -193,7 +193,7 @@ def _summed(entries: Sequence[Metrics]) -> Metrics:
 
 
 def time_bars(parts: Sequence[StepPart], title: str = "Time by op") -> BarChart:
-    """A bar per part, the longest first: its lower bound, and what it takes beyond."""
+    """Chart with a bar per part, the longest first: its lower bound, and the time beyond."""
     listed = sorted(((part.name, float(part.cost.lower_s), part.seconds) for part in parts), key=lambda row: -row[2])
     if len(listed) > MOST_BARS:
         remaining = listed[MOST_BARS - 1 :]
@@ -204,7 +204,7 @@ def time_bars(parts: Sequence[StepPart], title: str = "Time by op") -> BarChart:
 
 
 def op_point(number: int, part: StepPart, count: Number, device: Device, dtype: Dtype, group: str = "", kernel: str = "") -> RooflinePoint:
-    """All ``count`` runs of ``part`` as a point. ``kernel``: whose time it is, or why there is none."""
+    """All ``count`` runs of ``part`` as a point. ``kernel``: the kernel of the time, or why there is none."""
     from perfmodel.report.roofline_chart import point
 
     drawn = point(number, part.name, part.cost, device, dtype.name, dtype.matmul_unit, group=group)
@@ -213,7 +213,7 @@ def op_point(number: int, part: StepPart, count: Number, device: Device, dtype: 
 
 
 def op_roofline(parts: Sequence[StepPart], device: Device, dtype: Dtype) -> list[Chart]:
-    """The roofline of the parts that take most, of those that move bytes."""
+    """The roofline of the parts with bytes that take most."""
     from perfmodel.report.roofline_chart import roofline, with_shares
 
     listed = sorted((part for part in parts if part.cost.dram.total), key=lambda part: -part.seconds)[:SCREEN_ROWS]

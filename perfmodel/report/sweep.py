@@ -1,4 +1,4 @@
-"""The report of a sweep: number of rows, best row of each group, where one algorithm beats another, and results of a search."""
+"""The report of a sweep: number of rows, the best row of each group, where one algorithm beats another, and results of a search."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from perfmodel.sweep.summary import Best, WinShares
 from perfmodel.sweep.table import WHOLE, WORD
 
 SHOWN_ROWS, SHOWN_GROUPS, SHOWN_REASONS, SHOWN_WORDS = 40, 20, 5, 3
-"""The most rows of a table, groups, reasons for which a row has no answer, and words of a list."""
+"""Most rows of a table, groups, reasons for rows without an answer, and words of a list."""
 LINES, BARS, CLOUD = 6, 12, 400
-"""The most lines and bars of a chart, and rows beside a Pareto front."""
+"""Most lines and bars of a chart, and most rows beside a Pareto front."""
 ROOF, PREDICTED = "roofline_s", "predicted_s"
-"""The columns of times at the roof and of predicted ones."""
+"""Columns of times at the roof and of predicted times."""
 MATTER = (FITS, PREDICTED, "tokens_per_s", ROOF, "memory_bytes", "dram_bytes")
-"""Columns that a screen shows beside what was searched for."""
+"""Columns of the short table beside those that were searched for."""
 NO_ROOM = "does not fit"
 WORDS = {ROOF: "time at the roof", PREDICTED: "predicted time", "flops": "FLOP", "memory_bytes": "memory"}
 WORDS |= {"seconds": "time", "request_s": "time of a request", "ttft_s": "time to first token", "tpot_s": "time per token"}
 WORDS |= {"dram_bytes": "DRAM traffic", "sram_bytes": "L2 traffic", "lower_s": "lower bound", "lower_warm_s": "lower bound, warm"}
-"""Columns whose names are no words."""
+"""Words for columns by name."""
 Row = Mapping[str, Any]
 AxisRange = tuple[int | float, int | float]
-"""A range of an axis: its first and its last value."""
+"""First and last value of a range of an axis."""
 WIN_LABELS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere": "everywhere at", "share": "share of configurations"}
 
 
 def report(result: SweepResult, written: str = "", pictures: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
+    """``result`` as a Report with data of schema perfmodel.sweep/1. ``written``: phrase on where the rows are."""
     grid, shares = result.grid, result.summary.shares
     wins_by_axis = [row for other, axes in shares.items() for axis, share in axes.items() for row in _along(other, axis, share)]
     axes = ", ".join(f"{len(values):,} x {words(name)}" for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1)
@@ -87,10 +87,10 @@ def _comparison(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -
 
 
 def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
-    """One row of metrics: values of ``axis`` at which ``other`` wins in every configuration, or in none; least and largest share of wins.
+    """Metrics: values of ``axis`` at which ``other`` wins in every configuration or in none, and the range of its share of wins.
 
-    Axis of numbers: ``always_at`` and ``never_at`` are all such ranges, ``always`` and ``never`` those at an end of the axis, or None.
-    Axis of words: ``always`` and ``never`` are lists of words.
+    For numbers, ``always_at`` and ``never_at`` are all such ranges, and ``always`` and ``never`` those at an end of the axis, or None. For
+    words, ``always`` and ``never`` are lists.
     """
     present = shares.of > 0
     if present.sum() < 2:
@@ -118,13 +118,13 @@ def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
 
 
 def _ranges(values: Any, holds: Any) -> list[AxisRange]:
-    """Ranges of the axis in which ``holds`` is true throughout."""
+    """Ranges of the axis in which ``holds`` is true."""
     runs = [list(places) for true, places in groupby(range(len(values)), holds.tolist().__getitem__) if true]
     return [(_plain(values[run[0]]), _plain(values[run[-1]])) for run in runs]
 
 
 def _end(ranges: Sequence[AxisRange], values: Any) -> AxisRange | None:
-    """The range at an end of the axis; the longer of two; None if there is none."""
+    """The range at an end of the axis, the longer of two; None if there is none."""
     at_ends = [places for places in ranges if places[0] == values[0] or places[1] == values[-1]]
     return max(at_ends, key=lambda places: ((places[0] <= values) & (values <= places[1])).sum(), default=None)
 
@@ -134,7 +134,7 @@ def _plain(value: Any) -> int | float:
 
 
 def _listed(ranges: Any) -> str:
-    """Words or ranges as text: the first few, then how many more there are and how far they reach."""
+    """Words or ranges as text: the first few, then the number of others and their extent."""
     if not ranges:
         return "-"
     named = [item if isinstance(item, str) else f"{item[0]:,}" if item[0] == item[1] else f"{item[0]:,} to {item[1]:,}" for item in ranges]
@@ -148,7 +148,7 @@ def _listed(ranges: Any) -> str:
 
 
 def _column(result: SweepResult) -> str:
-    """The column of charts and figures: what was searched for, else the predicted time where every row has one, else the objective."""
+    """The column of charts and figures: the one searched for, else the predicted time if every row has one, else the objective."""
     rows, objective = result.rows or [], result.summary.objective
     if result.best is not None:
         return result.best.column
@@ -156,7 +156,7 @@ def _column(result: SweepResult) -> str:
 
 
 def _headline(result: SweepResult) -> list[str]:
-    """The best row, and who beats whom how often, a sentence each."""
+    """The headline: the best row, and how often an algorithm beats the reference."""
     best = result.best or Best(result.summary.objective, rows=_ranked(result))
     column, rows = best.column, best.rows
     if not rows:
@@ -178,18 +178,18 @@ def _ranked(result: SweepResult) -> list[dict[str, Any]]:
 
 
 def _swept(result: SweepResult) -> list[str]:
-    """Inputs of several values, as rows name them."""
+    """Names of inputs with several values."""
     axes = {**result.grid.choices, **result.grid.numbers}
     return [field.name for field in result.grid.fields if len(axes.get(field.source, ())) > 1]
 
 
 def _word(name: str, value: str | bool) -> str:
-    """A choice alone; a flag by its name."""
+    """A choice as its value; a flag as its name."""
     return value if isinstance(value, str) else name if value else f"not {name}"
 
 
 def _faster(result: SweepResult) -> list[str]:
-    """Who is faster than the reference by prediction, else has less of the objective, in which share of configurations."""
+    """Sentence on which algorithm is better than the reference, by prediction or by objective, in what share of configurations."""
     summary = result.summary
     predicted = {other: pair for other, pair in summary.predicted.items() if pair[1]}
     phrase = "Faster by prediction" if predicted else "Lower roof" if summary.objective == ROOF else f"Less {words(summary.objective)}"
@@ -204,13 +204,13 @@ def _faster(result: SweepResult) -> list[str]:
 
 
 def _share(wins: int, of: int, decimals: int) -> str:
-    """A share in percent, so that some are never none or all."""
+    """A share in percent, rounded so that it is 0 or 100 only if exact."""
     smallest = 10.0 ** -(decimals + 2)
     return "all" if wins == of else "none" if not wins else f"{min(max(wins / of, smallest), 1 - smallest):.{decimals}%}"
 
 
 def _counts(result: SweepResult) -> str:
-    """How many rows there are, and how many were left out."""
+    """Sentence on the number of rows, and of those left out."""
     counts = result.counts
     excluded = f"; {counts.excluded:,} excluded by constraints" if counts.excluded else ""
     missing = f"; {sum(counts.left_out.values()):,} without an answer" if counts.left_out else ""
@@ -220,7 +220,7 @@ def _counts(result: SweepResult) -> str:
 
 
 def _kernels(result: SweepResult) -> str:
-    """Sentence: predicted times of several devices may be of different kernels; empty where one is given."""
+    """Sentence that predicted times of several devices may be of different kernels; empty if one is given."""
     choices = result.grid.choices
     named = choices.get("implementation", (None,)) != (None,)
     if PREDICTED not in result.grid.columns or len(choices.get("hardware", ())) < 2 or named:
@@ -229,7 +229,7 @@ def _kernels(result: SweepResult) -> str:
 
 
 def _compared(result: SweepResult) -> list[str]:
-    """For each alternative to the reference: in how many configurations it is better."""
+    """A sentence per alternative on how many configurations it wins against the reference."""
     summary, sentences = result.summary, []
     roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
     for other, pair in summary.compared.items():
@@ -241,7 +241,7 @@ def _compared(result: SweepResult) -> list[str]:
 
 
 def _figures(result: SweepResult) -> list[Figure]:
-    """How many rows, the ends of the column that is looked at, how many rows fit, the size of the front."""
+    """Figures: rows, ends of the main column, rows that fit, size of the front."""
     column = _column(result)
     values = [row[column] for row in result.rows or result.summary.best.values() if row.get(column) is not None]
     ends = (("least", min(values)), ("most", max(values))) if values else ()
@@ -253,7 +253,7 @@ def _figures(result: SweepResult) -> list[Figure]:
 
 
 def _brief(result: SweepResult) -> list[Table]:
-    """The rows that decide: searched for, of the front, the best of every group, or all; what is swept and searched by stands first."""
+    """The short table: rows searched for, of the front, the best of every group, or all; swept columns come first."""
     summary, best, pareto = result.summary, result.best, result.pareto
     rows: Sequence[dict[str, Any]]
     if pareto is not None:
@@ -272,7 +272,7 @@ def _brief(result: SweepResult) -> list[Table]:
 
 
 def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> list[Table]:
-    """Tables: all rows if there are few; the best row of each combination of choices; where an alternative wins; results of a search."""
+    """Tables: all rows if few, the best row of each combination of choices, where an alternative wins, results of a search."""
     summary, tables = result.summary, []
     if result.rows and len(result.rows) <= SHOWN_ROWS:
         tables.append(rows_table("rows", result.rows, result))
@@ -298,7 +298,7 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
 
 
 def words(name: str) -> str:
-    """What a column is called where nobody types it.
+    """The name of a column in words.
 
     >>> words("roofline_s"), words("tokens_per_s"), words("kv_len")
     ('time at the roof', 'tokens/s', 'kv len')
@@ -308,14 +308,14 @@ def words(name: str) -> str:
 
 
 def spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """At most ``most`` of ``rows``, evenly, with both ends."""
+    """At most ``most`` of ``rows``, evenly spaced and with both ends."""
     if len(rows) <= most:
         return list(rows)
     return [rows[round(index * (len(rows) - 1) / (most - 1))] for index in range(most)]
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult, names: Sequence[str] | None = None) -> Table:
-    """``rows`` as text; ``names``: of the columns, by default all."""
+    """Table of ``rows`` with the columns ``names``, by default all."""
     by_name = {field.name: field for field in result.grid.fields if rows and field.name in rows[0]}
     fields = [by_name[name] for name in (by_name if names is None else names) if name in by_name]
     cells = [[cell(field.name, row[field.name], result) for field in fields] for row in rows]
@@ -323,7 +323,7 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResul
 
 
 def cell(name: str, value: Any, result: SweepResult) -> str:
-    """A value of the column ``name`` with its unit."""
+    """A value of the column ``name`` as text with its unit."""
     field = next(candidate for candidate in result.grid.fields if candidate.name == name)
     if value is None:
         return "-"
@@ -343,7 +343,7 @@ def cell(name: str, value: Any, result: SweepResult) -> str:
 
 
 def _charts(result: SweepResult) -> list[Chart]:
-    """The front first where one was asked for; lines where an axis of numbers has several values, else bars of the best rows."""
+    """Charts: the front if asked for; lines if an axis of numbers has several values, else bars of the best rows."""
     charts: list[Chart] = [chart for chart in (_front(result), _lines(result)) if chart is not None]
     return charts or _bars(result)
 
@@ -358,7 +358,7 @@ def _better(result: SweepResult, name: str) -> int:
 
 
 def _lines(result: SweepResult) -> LineChart | None:
-    """A line per combination of words; at each value the best row of the other axes."""
+    """Chart with a line per combination of words; at each value it has the best row over the other axes."""
     counts = {field.name: len(result.grid.numbers[field.source]) for field in result.grid.fields if field.source in result.grid.numbers}
     axis, column = max(counts, key=lambda name: counts[name], default=""), _column(result)
     if result.rows is None or counts.get(axis, 0) < 2:
@@ -378,7 +378,7 @@ def _lines(result: SweepResult) -> LineChart | None:
 
 
 def _best_along(result: SweepResult, axis: str, column: str) -> dict[str, dict[float, Row]]:
-    """The best row at each value of the axis, for each line of the chart."""
+    """By line and value of the axis, the best row."""
     sign, lines = -_better(result, column), dict[str, dict[float, Row]]()
     for row in result.rows or []:
         if (row.get(column) or 0) > 0 and row[axis] > 0:
@@ -389,13 +389,13 @@ def _best_along(result: SweepResult, axis: str, column: str) -> dict[str, dict[f
 
 
 def _name(row: Row, result: SweepResult) -> str:
-    """Name of a row: its values of the choices that have several."""
+    """Name of a row: its values of swept choices."""
     named = [_word(name, value) if isinstance(value := row[name], bool) else str(value) for name in result.summary.swept if name in row]
     return ", ".join(named) or result.grid.workload.name
 
 
 def _front(result: SweepResult) -> LineChart | None:
-    """Every row as a dot, the front as a line through the rows that none beats."""
+    """Chart of rows as dots, with the front as a line."""
     pareto = result.pareto
     if pareto is None or not pareto.rows:
         return None
@@ -413,7 +413,7 @@ def _front(result: SweepResult) -> LineChart | None:
 
 
 def _bars(result: SweepResult) -> list[Chart]:
-    """The best row of each combination of words."""
+    """Chart of the best row of each combination of words."""
     column = _column(result)
     rows: Sequence[Row] = result.best.rows if result.best else list(result.summary.best.values()) or result.rows or []
     ranked = sorted((row for row in rows if row.get(column)), key=lambda row: -_better(result, column) * row[column])[:BARS]

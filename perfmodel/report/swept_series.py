@@ -1,4 +1,4 @@
-"""A workload over one of its sizes as a series, two of them against each other, and where their order turns."""
+"""Series of a workload over one of its sizes, comparisons of two series, and where their order turns."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NO_ROOM = "does not fit"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAnswer:
-    """One answer to a workload. ``series``: what distinguishes it in a sweep, such as its algorithm.
+    """An answer to a workload. ``series``: its name in a sweep, such as its algorithm.
 
-    ``accesses``: bytes if nothing were cached, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
-    ``kernels``: implementations whose times are predicted, by operation. ``parts``: points of its kernels. ``missing``: why no time is
-    predicted. ``left_out``: of its roof. ``steps``: every number as its formula.
+    ``accesses``: bytes without any cache; ``memory``: bytes of all tensors at once; ``fits``: whether the device holds them. ``kernels``:
+    predicted implementations by operation. ``parts``: points of its kernels. ``missing``: why no time is predicted. ``left_out``: dominant
+    causes that its roof leaves out. ``steps``: formulas of every number.
     """
 
     point: RooflinePoint
@@ -46,19 +46,19 @@ class WorkloadAnswer:
 
     @property
     def longest(self) -> RooflinePoint | None:
-        """The kernel that takes most of the time; None where kernels have no points of their own."""
+        """The kernel that takes most of the time; None if kernels have no points."""
         return max(self.parts, key=lambda part: part.share or 0, default=None)
 
 
 def seconds(answer: WorkloadAnswer, basis: str = PREDICTED) -> float:
-    """Seconds predicted, else, or with the ``basis`` ROOF, at the roof; 0 where that is unknown."""
+    """Predicted seconds; those at the roof without a prediction or with ``basis`` ROOF; 0 if unknown."""
     predicted = answer.point.predicted if basis == PREDICTED else None
     return predicted.value if predicted else answer.point.roofline_s or 0.0
 
 
 @dataclass(slots=True)
 class SweptSeries:
-    """One series on one device: answers by value. ``called``: what a sentence calls it, its name by default."""
+    """A series on one device: answers by value. ``called``: its name in sentences, by default ``name``."""
 
     name: str
     device: Device
@@ -68,12 +68,12 @@ class SweptSeries:
 
     @property
     def spoken(self) -> str:
-        """What a sentence calls it."""
+        """Its name in sentences."""
         return self.called or self.name
 
     @property
     def runs(self) -> list[int]:
-        """Values at which it fits the memory, as far as that is known; where it never does, all of them."""
+        """Values at which it fits the memory or that is unknown; all values if it never fits."""
         return [value for value, answer in self.answers.items() if answer.fits is not False] or list(self.answers)
 
     @property
@@ -84,7 +84,9 @@ class SweptSeries:
 
 @dataclass(frozen=True, slots=True)
 class SpeedCrossover:
-    """``at``: the first value at which the order has turned, ``seconds`` of the faster one there. ``rises``: the other one leads."""
+    """A turn of the order. ``at``: first value after it; ``seconds``: of the faster series there. ``rises``: the other series leads
+    then.
+    """
 
     at: int
     seconds: float
@@ -93,7 +95,7 @@ class SpeedCrossover:
 
 @dataclass(frozen=True)
 class Pairwise:
-    """Two series over the values that both have. ``again``: both answers at any value, to find where the order turns."""
+    """Two series over common values. ``again``: function that answers at any value, to find turns of the order."""
 
     first: SweptSeries
     other: SweptSeries
@@ -102,23 +104,23 @@ class Pairwise:
 
     @property
     def values(self) -> list[int]:
-        """Values at which both can run; where there are none, those that both have."""
+        """Values at which both can run; if there are none, all common values."""
         common = [value for value in self.first.answers if value in self.other.answers]
         return [value for value in common if value in self.first.runs and value in self.other.runs] or common
 
     @property
     def cut(self) -> bool:
-        """Whether a larger value does not fit the memory with one of the two."""
+        """Whether one of the two does not fit the memory at a larger value."""
         return max(self.first.answers) > self.values[-1] or max(self.other.answers) > self.values[-1]
 
     @property
     def basis(self) -> str:
-        """Predictions where both are predicted throughout, else roofs."""
+        """PREDICTED if both are predicted at all values, else ROOF."""
         return PREDICTED if self.first.predicted and self.other.predicted else ROOF
 
     @cached_property
     def turns(self) -> list[SpeedCrossover]:
-        """Where the order turns, by bisection between the values."""
+        """The turns of the order, found by bisection between the values."""
         turns = []
         leads = {value: self._leads({series.name: series.answers[value] for series in (self.first, self.other)}) for value in self.values}
         for low, high in pairwise(self.values):
@@ -135,7 +137,7 @@ class Pairwise:
         return other < first
 
     def _first(self, low: int, high: int, rises: bool) -> int:
-        """The first value above ``low`` at which the order is that of ``high``; a size that has no answer ends the search."""
+        """The first value above ``low`` with the order of ``high``; the search ends at a size without an answer."""
         while high - low > 1:
             middle = (low + high) // 2
             try:
@@ -152,7 +154,7 @@ class Pairwise:
         return against(first, other, f" at {self.over} {where}")
 
     def sentence(self) -> str:
-        """Who is faster where, on which basis, and by how much at the ends."""
+        """Sentence on which series is faster where, on what basis, and by how much at the ends."""
         first, last = self.values[0], self.values[-1]
         end = self._against(last, f"{last:,}" + ", the largest of them at which both fit the memory" * self.cut)
         if self.turns:
@@ -163,7 +165,7 @@ class Pairwise:
         return f"{end}." if first == last else f"{end}. {self._against(first, f'{first:,}')}."
 
     def answer(self) -> str:
-        """The same in short, without a full stop: who is faster, by how much from where on, and who stops fitting."""
+        """Short sentence without full stop: which series is faster, by how much from where on, and which stops fitting."""
         basis, name, first, gains = self._based, self.other.spoken, self.first.spoken, self.gains()
         if self.turns:
             word = "faster" if self.turns[0].rises else "slower"
@@ -179,12 +181,12 @@ class Pairwise:
         return "predicted " if self.basis == PREDICTED else "by the ratio of roofs "
 
     def _doubtful(self, value: int) -> bool:
-        """Whether the interval of the gain at ``value`` says that either may be faster."""
+        """Whether the interval of the gain at ``value`` contains 1."""
         gain = self.gain(value)
         return gain is not None and EITHER in ends(gain)
 
     def gains(self) -> dict[int, float]:
-        """How many times faster the other one is, by value."""
+        """Gain of the other series by value."""
         gains = {}
         for value in self.values:
             first, other = self._times({series.name: series.answers[value] for series in (self.first, self.other)})
@@ -192,7 +194,7 @@ class Pairwise:
         return gains
 
     def settled(self) -> dict[int, float]:
-        """The gains from the value on from which none is under half the largest, of losses alike; all where that is the last alone."""
+        """The gains from the value on after which all are within a factor of two of the largest; all gains if that is only the last one."""
         gains = self.gains()
         sizes = {value: max(gain, 1 / gain) for value, gain in gains.items()}
         small = [value for value, gain in sizes.items() if 2 * gain < max(sizes.values())]
@@ -200,7 +202,7 @@ class Pairwise:
         return tail if len(tail) > 1 else gains
 
     def sensitivity(self) -> list[str]:
-        """Sentences on what would change the answer: other sizes, the error of the prediction, a missing one, more memory."""
+        """Sentences on what would change the answer: other sizes, prediction errors, a missing prediction, more memory."""
         gains, sentences, name = self.gains(), list[str](), self.other.spoken
         small, doubtful = min(gains), list(filter(self._doubtful, gains))
         if small not in self.settled() and not self.turns:
@@ -215,7 +217,7 @@ class Pairwise:
         return sentences
 
     def unfit(self) -> tuple[SweptSeries, int] | None:
-        """Which one stops fitting the memory, at which value; None if both fit."""
+        """The series that stops fitting the memory first, and at which value; None if both fit."""
         unfit = ((value, series) for series in (self.first, self.other) for value, answer in series.answers.items() if answer.fits is False)
         first = min(unfit, key=lambda pair: pair[0], default=None)
         return None if first is None else (first[1], first[0])
@@ -225,13 +227,13 @@ class Pairwise:
         return "" if unfit is None else f"; {unfit[0].spoken} stops fitting the memory at {size(self.over, unfit[1])}"
 
     def gain(self, value: int) -> Interval | None:
-        """How many times faster the other one is at ``value``, with its interval; None where one is not predicted."""
+        """Gain of the other series at ``value`` with its interval; None if one is not predicted."""
         first, other = (series.answers[value].point.predicted for series in (self.first, self.other))
         return ratio(first, other) if first and other else None
 
 
 SIZES = {"n": "{} tokens", "kv_len": "{} keys", "batch": "batch {}", "d": "head dim {}", "heads": "{} heads", "kv_heads": "{} KV heads"}
-"""What a sentence calls a size."""
+"""Phrases for sizes."""
 
 
 def size(over: str, value: int) -> str:
@@ -244,7 +246,7 @@ def size(over: str, value: int) -> str:
 
 
 def alone(swept: SweptSeries, over: str) -> str:
-    """A series without another: from the first value to the last."""
+    """Sentence on a single series from the first value to the last."""
     first, last = min(swept.runs), max(swept.runs)
     a, b = seconds(swept.answers[first]), seconds(swept.answers[last])
     before, after = _limit(swept.answers[first]), _limit(swept.answers[last])
@@ -258,7 +260,7 @@ def _limit(answer: WorkloadAnswer) -> str:
 
 
 def too_large(swept: SweptSeries, over: str) -> str:
-    """Words for the value from which on the series does not fit the memory; empty if it does."""
+    """Sentence on the value from which the series does not fit the memory; empty if it fits."""
     beyond = next((value for value, answer in swept.answers.items() if answer.fits is False), None)
     if beyond is None:
         return ""
@@ -266,7 +268,7 @@ def too_large(swept: SweptSeries, over: str) -> str:
 
 
 def table(all_series: Sequence[SweptSeries], over: str) -> Table:
-    """The times of a screen: a row per value, a column per series; what is at its roof, and what does not fit, is marked."""
+    """Short table of times: a row per value, a column per series, with marks for roofs and for values that do not fit."""
     values = sorted({value for swept in all_series for value in swept.answers})
     names = short_names(swept.device.name for swept in all_series)
     if len(values) > SCREEN_ROWS:

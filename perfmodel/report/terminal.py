@@ -1,4 +1,4 @@
-"""The report in a terminal: styled, in its width. A line is wrapped between words, a table leaves out what has no room and names it."""
+"""The report in a terminal: styled and in its width. Lines wrap between words; tables name the columns that have no room."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from perfmodel.report.formats.txt import SAID, styled
 from perfmodel.report.layout import turned
 
 LEAST_WIDTH = 30
-"""Columns: a narrower terminal wraps lines by itself."""
+"""Least width in columns; a narrower terminal wraps lines itself."""
 _GOOD = re.compile(r"\b(fits(?=:)|Fits|FASTER|faster|holds)\b")
 _BAD = re.compile(r"\b([Dd]oes not fit|SLOWER|slower|VIOLATION|ABOVE ITS ROOF|wrong)\b")
 
 
 def render(report: Report, width: int, color: bool = True, full: bool = True, height: int | None = None) -> str:
-    """``report`` in ``width`` columns, with ANSI codes if ``color``; without ``full`` what fits a screen of ``height`` lines, if given.
+    """``report`` in ``width`` columns, with ANSI codes if ``color``. Without ``full``: the short report, within ``height`` lines if given.
 
-    A screen's last line is the next prompt's.
+    The last line of a screen is left for the prompt.
     """
     report, width = readable(report), max(width, LEAST_WIDTH)
     if not full:
@@ -46,7 +46,7 @@ def _fitting(report: Report, width: int, height: int | None) -> list[Text]:
 
 
 def _lines(report: Report, width: int, full: bool, room: int | None = None) -> list[Text]:
-    """Lines with their styles; what a sentence of the verdict comes to is coloured."""
+    """Lines with ANSI codes; words of judgement in the verdict are coloured."""
     lines = []
     for line, style in styled(report, width, full, room):
         text = Text(line, style.removesuffix(SAID).strip())

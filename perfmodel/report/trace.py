@@ -1,4 +1,4 @@
-"""The report of a profiled program: how busy the device is, its kernels beside the best known ones, what can be won, other devices."""
+"""The report of a profiled program: how busy the device is, its kernels beside the best known ones, possible gains, other devices."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from perfmodel.report.op_common import head
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
 
 LISTED, DRAWN = 40, 24
-"""Operators of the table and of the roofline, those that take the most time."""
+"""Most operators of the table, and of the roofline."""
 ALIKE = 0.7
-"""Share of the time of another profile whose operators and shapes are those of this one, from which on it is of the same program."""
+"""Least share of common operators and shapes in another profile's time for it to count as the same program."""
 ON_SCREEN = 4
-"""Rows of each of the tables that a screen shows."""
+"""Most rows of each table on a screen."""
 FAMILIES = {MATMUL: "products", ATTENTION: "attention", COLLECTIVE: "collectives"}
-"""Names of groups of operators; others pass over memory."""
+"""Names of families of operators; all others pass over memory."""
 PASSES, UNKNOWN = "passes over memory", "not known"
 SAME = 0.02
-"""OperatorChange of an operator's time up to which it is the same."""
+"""Relative difference up to which times of an operator are the same."""
 
 
 def report(
@@ -44,9 +44,9 @@ def report(
     *,
     pictures: bool = False,
 ) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.trace/1.
+    """``answer`` as a Report with data of schema perfmodel.trace/1.
 
-    ``moved``: the program on other devices, ``prices`` of an hour by device. ``other``: another profile, called ``other_name``, to compare.
+    ``moved``: the program on other devices; ``prices``: of an hour by device. ``other``: a profile to compare with, called ``other_name``.
     """
     rows = {id(row.group): row for row in answer.priced}
     operators = [_operator(group, rows.get(id(group))) for group in answer.groups]
@@ -96,7 +96,7 @@ def report(
 
 
 def _timeline(answer: ProgramAnswer) -> list[KernelSpan]:
-    """The kernels as they were measured, and the operators one behind the other as they are predicted."""
+    """Timeline of measured kernels, and of predicted operators one after another."""
     predicted = {row.group.call: row.prediction for row in answer.predicted}
     spans, now = [KernelSpan(kernel.name, "measured", kernel.start_s, kernel.seconds) for kernel in answer.profile.kernels], 0.0
     for operator in answer.profile.operators:
@@ -112,11 +112,11 @@ def _timeline(answer: ProgramAnswer) -> list[KernelSpan]:
 
 
 MEASURED = frozenset(("span_s", "busy_s", "idle_share", "known_share", "predicted_share", "measured_s", "compared_s", "gain_s"))
-"""Numbers that need a measured time, with the waits."""
+"""Keys of metrics that need a measured time, like the waits."""
 
 
 def _unmeasured(metrics: Sequence[Metric]) -> list[Metric]:
-    """``metrics`` of a program that ran nowhere."""
+    """``metrics`` without measured values, for a captured program."""
     hidden = {metric.key for metric in metrics if metric.key in MEASURED or metric.key.startswith("waits_s.")}
     return [replace(metric, value=None, label="") if metric.key in hidden else metric for metric in metrics]
 
@@ -152,7 +152,7 @@ def _metrics(answer: ProgramAnswer) -> list[Metric]:
 
 
 def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
-    """A row of the table of operators: measured beside predicted, bound, and what the difference to the prediction is."""
+    """Metrics of an operator: measured and predicted time, bound, and the difference."""
     known = seconds(priced.prediction) if priced else None
     predicted = known and Interval(*(group.count * float(end or 0.0) for end in (known.value, known.low, known.high)))
     shapes = [shown(argument) for argument in group.call.arguments if isinstance(argument, (Operand, tuple))]
@@ -176,7 +176,7 @@ def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
 
 
 def _short(shapes: Sequence[str]) -> str:
-    """The first two shapes, and how many more there are."""
+    """The first two shapes, and the number of others."""
     return ", ".join(shapes[:2]) + (f" +{len(shapes) - 2}" if len(shapes) > 2 else "")
 
 
@@ -201,7 +201,7 @@ def _device(moved: OnDevice, prices: Mapping[str, float]) -> list[Metric]:
 def _headline(
     answer: ProgramAnswer, won: Sequence[Gain], moved: Sequence[OnDevice], other: ProgramAnswer | None, other_name: str
 ) -> list[str]:
-    """How busy the device is and what it waits for; its kernels beside the best known ones; what was asked for, else the largest gain."""
+    """The headline: how busy the device is, its waits, kernels beside the best known ones, and other devices or the largest gain."""
     busy = answer.profile.busy_s / answer.profile.steps
     waiting = [f"{format_time(waited, 3)} {WAITS[cause]}" for cause, waited in answer.waits.items() if waited >= 0.01 * answer.step_s]
     share = percent(busy / answer.step_s) if answer.step_s else "0%"
@@ -229,7 +229,7 @@ def _headline(
 
 
 def _measured(answer: ProgramAnswer, predicted: Interval) -> str:
-    """The measured time of the kernels beside the predicted one."""
+    """Clause on the measured time of the kernels beside the predicted one."""
     if not answer.predicted:
         return f"its kernels take {format_time(answer.measured_s, 3)}; none of them is predicted"
     part = "" if answer.predicted_share > 0.99 else f"the {percent(answer.predicted_share)} of kernel time that has a prediction: "
@@ -241,7 +241,7 @@ WAITS = {"host": "for the host", "launch": "between queued kernels"}
 
 
 def _compared(answer: ProgramAnswer, other: ProgramAnswer, name: str) -> str:
-    """How the steps of two profiles compare, and whether they are of one program."""
+    """Sentence that compares the steps of two profiles, and says if they seem to be of different programs."""
     ratio = answer.step_s / other.step_s if other.step_s else 0.0
     phrase = (
         "as fast" if abs(ratio - 1) <= SAME else f"{max(ratio, 1 / ratio):.3g}x {'faster' if ratio > 1 else 'slower'}" if ratio else "empty"
@@ -276,7 +276,7 @@ def _figures(answer: ProgramAnswer, moved: Sequence[OnDevice]) -> list[Figure]:
 
 
 def _notes(answer: ProgramAnswer) -> list[str]:
-    """What is not known, and what predictions assume."""
+    """Notes on unknown parts, and on assumptions of predictions."""
     known, predicted = percent(answer.known_share), percent(answer.predicted_share)
     notes = [f"FLOP and bytes are known of {known} of the kernels' time, a prediction of {predicted}."]
     missing = defaultdict[str, float](float)
@@ -311,7 +311,7 @@ class OperatorChange:
 
     @property
     def metrics(self) -> list[Metric]:
-        """Both times, and how they differ."""
+        """Metrics of both times and their difference."""
         ratio = self.before_s / self.after_s if self.before_s and self.after_s else None
         word = "ONLY BEFORE" if not self.after_s else "ONLY AFTER" if not self.before_s else "SAME"
         if ratio is not None and abs(ratio - 1) > SAME:
@@ -328,7 +328,7 @@ class OperatorChange:
 
 
 def _changes(answer: ProgramAnswer, other: ProgramAnswer) -> list[OperatorChange]:
-    """Operators of both, those first whose time differs most."""
+    """Changes of all operators of both profiles, the largest first."""
     here, their = _by_name(answer), _by_name(other)
     changes = []
     for name in {**here, **their}:
@@ -357,7 +357,7 @@ def _changed(changes: Sequence[OperatorChange], other: str) -> Table:
 
 
 def _charts(answer: ProgramAnswer) -> list[Chart]:
-    """Where the time goes, measured beside predicted and bound; the program's roofline, dots as large as their share of the time."""
+    """Charts of time by family, measured, predicted and bound; and the roofline with dots sized by share of the time."""
     from perfmodel.report.roofline_chart import point, roofline
 
     parts: dict[str, list[tuple[str, float]]] = {"measured": [], "predicted": [], "at least": []}

@@ -29,9 +29,9 @@ from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 from perfmodel.transformer.training.step.system import inside_source
 
 KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
-"""Parts of a step that are sums of kernels."""
+"""Parts of a step that consist of kernels."""
 SLOWED = 1.02
-"""Time of steps under a power limit over that of measured ones from which on it is worth a word."""
+"""Ratio of step times under a power limit and without, from which on it is mentioned."""
 SYMBOLS = {"inputs": "dX", "weights": "dW", "biases": "db"}
 BRIEF = ("name", "phase", "time", "share", "FLOP, run", "bytes", "count")
 OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
@@ -42,33 +42,33 @@ SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrice
 RUN = "MFU and HFU: visible, executed"
 
 
-def report(found: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: StepPower | None = None) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.model/1.
+def report(step: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: TrainingPower | None = None) -> Report:
+    """``step`` as a Report with data of schema perfmodel.model/1.
 
-    ``pictures``: with the parts of the step, the time of its kernels and their roofline. ``power``: as steps run one after another.
+    ``pictures`` adds the parts of the step, the time of its kernels and their roofline. ``power``: power of steps in succession.
     """
-    t, job, gpus = found.training, found.job, found.training.parallel.gpus
+    t, job, gpus = step.training, step.job, step.training.parallel.gpus
     dtype = job.micro_batch.forward.dtype
-    where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
-    kernels = [StepPart(line.op.name, line.op, line.cost, line.interval, line.seconds) for line in found.lines]
-    others = {name: seconds / found.seconds for name, seconds in found.time.parts.items() if name not in KERNELS and seconds}
-    step = Bar("step", [(name, seconds) for name, seconds in found.time.parts.items() if seconds])
-    bars = [BarChart("Where a step goes", "s", [step]), time_bars(kernels, "Time by kernel")] if pictures else []
+    where = f"{'' if gpus == 1 else f'{gpus:,} x '}{step.device.name}{'' if job.system is None else f', {job.system.name}'}"
+    kernels = [StepPart(line.op.name, line.op, line.cost, line.interval, line.seconds) for line in step.lines]
+    others = {name: seconds / step.seconds for name, seconds in step.time.parts.items() if name not in KERNELS and seconds}
+    bar = Bar("step", [(name, seconds) for name, seconds in step.time.parts.items() if seconds])
+    bars = [BarChart("Where a step goes", "s", [bar]), time_bars(kernels, "Time by kernel")] if pictures else []
     plain = Report(
         f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {dtype.name}{' mixed' * (t.precision == MIXED)} on {where}",
-        headline(_fitting(found), _time(found, power), limited(kernels, found.seconds, others)),
-        _tables(found, power),
-        [*_notes(found), *power_note(power)],
-        data(found, power),
-        charts=[*bars, *op_roofline(kernels, found.device, dtype)] if pictures else [],
-        meters=with_power(step_meters(found.cost, kernels, found.seconds, others), power, t.batch * t.n),
-        metered="predicted training step" if found.prediction else "training step, at roofs where not calibrated",
-        figures=_figures(found),
-        brief=[by_share([*(_op(line, found, short=True) for line in found.lines), *_others(found)], BRIEF)],
-        reasons=_reasons(found, kernels),
-        timeline=timeline(*_phases(found, kernels)) if gpus == 1 else [],
+        headline(_fitting(step), _time(step, power), limited(kernels, step.seconds, others)),
+        _tables(step, power),
+        [*_notes(step), *power_note(power)],
+        data(step, power),
+        charts=[*bars, *op_roofline(kernels, step.device, dtype)] if pictures else [],
+        meters=with_power(step_meters(step.cost, kernels, step.seconds, others), power, t.batch * t.n),
+        metered="predicted training step" if step.prediction else "training step, at roofs where not calibrated",
+        figures=_figures(step),
+        brief=[by_share([*(_op(line, step, short=True) for line in step.lines), *_others(step)], BRIEF)],
+        reasons=_reasons(step, kernels),
+        timeline=timeline(*_phases(step, kernels)) if gpus == 1 else [],
     )
-    return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
+    return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(step))]) if explained else plain
 
 
 def _phases(step: TrainingEstimate, kernels: Sequence[StepPart]) -> list[list[StepPart]]:
@@ -112,7 +112,7 @@ def data(step: TrainingEstimate, power: TrainingPower | None = None) -> dict[str
 
 
 def _op(line: TrainingKernel, step: TrainingEstimate, short: bool = False) -> list[Metric]:
-    """All runs of a kernel on one GPU. ``short``: gradients by their symbols."""
+    """Metrics of all runs of a kernel on one GPU. ``short``: gradients go by their symbols."""
     op, name = line.op, line.op.name
     for words, symbol in SYMBOLS.items() if short else ():
         name = name.replace(f"gradient of {words}", symbol)
@@ -133,7 +133,7 @@ def _op(line: TrainingKernel, step: TrainingEstimate, short: bool = False) -> li
 
 
 def _others(step: TrainingEstimate) -> list[list[Metric]]:
-    """Exchanges that nothing hides, and waits: seconds only."""
+    """Metrics of exposed exchanges and waits: seconds only."""
     entries = []
     for name, seconds in step.time.parts.items():
         if name in KERNELS or not seconds:
@@ -157,7 +157,7 @@ def _others(step: TrainingEstimate) -> list[list[Metric]]:
 
 
 def _totals(step: TrainingEstimate, power: TrainingPower | None) -> list[Metric]:
-    """Sums over all kernels of one GPU, and what a step draws."""
+    """Metrics summed over all kernels of one GPU, and the power of a step."""
     prediction = None if step.prediction is None else Interval(*step.prediction) if step.validated else Interval(step.prediction[0])
     return [*of_cost(step.cost, prediction, LABELS), *of_power(power, step.training.batch * step.training.n)]
 
@@ -171,7 +171,7 @@ def _rates(step: TrainingEstimate) -> list[Metric]:
 
 
 def _shares(source: str, counted: Counted, mfu: float, hfu: float) -> list[Metric]:
-    """FLOP of the whole step by one convention, and their share of the peak."""
+    """Metrics of the FLOP of the whole step by one convention, and their share of the peak."""
     return [
         Metric("", source, "convention", "text"),
         Metric("model_flops", counted.model, unit="FLOP"),
@@ -182,7 +182,7 @@ def _shares(source: str, counted: Counted, mfu: float, hfu: float) -> list[Metri
 
 
 def _memory(step: TrainingEstimate) -> list[Metric]:
-    """The peak of the fullest GPU, by what it is made of."""
+    """Metrics of the peak of the fullest GPU by part."""
     memory = step.memory
     metrics = [Metric("capacity", step.capacity, "capacity", "B"), Metric("fits", None if memory is None else step.fits)]
     if memory is None:
@@ -199,7 +199,7 @@ def _memory(step: TrainingEstimate) -> list[Metric]:
 
 
 def _fitting(step: TrainingEstimate) -> str:
-    """Whether the peak of the fullest GPU fits."""
+    """Sentence on whether the peak of the fullest GPU fits."""
     if step.memory is None:
         return "Whether it fits is unknown: the memory of this layout is not."
     gpus, hint = step.training.parallel.gpus, "; try --search" * (step.fits is False)
@@ -213,7 +213,7 @@ def _took(step: TrainingEstimate) -> str:
 
 
 def _time(step: TrainingEstimate, power: TrainingPower | None) -> str:
-    """How long a step takes, also under a lower power limit, and its rate."""
+    """Sentence on the time of a step, also under a lower power limit, and on its rate."""
     at_most = "" if step.prediction else "at most "
     takes = "takes" if step.fits is not False else "would take"
     slowed = power is not None and power.sustained_s > SLOWED * step.seconds
@@ -305,7 +305,7 @@ def _parallel_notes(step: TrainingEstimate) -> Iterator[str]:
 
 
 def _reasons(step: TrainingEstimate, kernels: list[StepPart]) -> list[str]:
-    """What takes most, how near to the bound, what the shares count, and who waits."""
+    """Sentences on what takes most time, on the distance from the bound, on what shares count, and on waits."""
     spent, cost = step.time.parts, step.cost
     largest = max(spent, key=lambda name: spent[name])
     term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"

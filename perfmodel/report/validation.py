@@ -20,15 +20,15 @@ from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.validation.run import GroupScore, ValidationRun
 
 LISTED = 20
-"""Violations and wrong counts listed in full."""
+"""Most violations and wrong counts that are listed."""
 NAME_WIDTH = 60
-"""Characters of a kernel's name."""
+"""Most characters of a kernel's name."""
 NAMED = 2
-"""Groups that a sentence of the headline names."""
+"""Most groups that a sentence of the headline names."""
 SHOWN = 600
-"""Pairs of a scatter."""
+"""Most pairs of a scatter chart."""
 KINDS = 6
-"""Kinds of workloads with a colour of their own; the others share one."""
+"""Most colours for kinds of workloads; the rest share one."""
 VIOLATIONS = {"device": "device", "group": "group", "kernel": "shape", "measured_s": "measured", "lower_s": "bound"}
 GROUPS = (
     *("device", "group", "count", "bound_violations", "of bound", "predicted", "median_abs_error", "p90_abs_error", "max_abs_error"),
@@ -43,7 +43,7 @@ SERVED |= {"median_abs_ttft_error": "TTFT: median", "p90_abs_ttft_error": "p90",
 
 
 def report(session: ValidationRun, tolerance: float, pictures: bool = False) -> Report:
-    """``session`` as a Report; its data follows the schema perfmodel.validation/1. ``tolerance``: of a group's median error."""
+    """``session`` as a Report with data of schema perfmodel.validation/1. ``tolerance``: of a group's median error."""
     rows = session.rows
     notes = [f"{count} of {len(rows)} records: {reason}." for reason, count in Counter(row.reason for row in rows if row.reason).items()]
     notes += [f"not measured: {failure}" for failure in session.failures]
@@ -128,7 +128,7 @@ def _row(row: RecordRow) -> list[Metric]:
 
 
 def _served(row: RecordRow) -> list[Metric]:
-    """Both times of a serving run, their errors and whether their intervals hold."""
+    """Metrics of a serving run: both times, their errors, and whether the intervals hold."""
     if row.served is None:
         return []
     return [
@@ -187,7 +187,7 @@ def _group(group: RecordGroup) -> list[Metric]:
 
 
 def _quantiles(shares: Mapping[str, float], errors: Sequence[float], labels: Sequence[str] = ("", "", "")) -> list[Metric]:
-    """Quantiles of ``errors`` by key; None where there is no error."""
+    """Metrics of quantiles of ``errors`` by key; None without errors."""
     return [
         Metric(key, quantile(errors, share) if errors else None, label, "share")
         for (key, share), label in zip(shares.items(), labels, strict=False)
@@ -198,7 +198,7 @@ def _quantiles(shares: Mapping[str, float], errors: Sequence[float], labels: Seq
 
 
 def beyond(rows: list[RecordRow], tolerance: float) -> list[RecordGroup]:
-    """Groups whose predictions miss by more than ``tolerance`` in the median; borrowed ones claim less, and do not count."""
+    """Groups with a median error above ``tolerance``; borrowed calibrations do not count."""
     tables = []
     for group in groups(rows, by_device=True):
         errors = _errors([row for row in group.rows if row.prediction and row.prediction.kind == CALIBRATED])
@@ -208,7 +208,7 @@ def beyond(rows: list[RecordRow], tolerance: float) -> list[RecordGroup]:
 
 
 def _sentences(session: ValidationRun, tolerance: float, wrong: list[RecordGroup], named: int) -> list[str]:
-    """Whether a measurement beats its bound; how far predictions are off, with at most ``named`` groups out of tolerance; counts."""
+    """Sentences on beaten bounds, on errors with at most ``named`` groups out of tolerance, and on counts."""
     rows, counts, lines = session.rows, session.counts, []
     checked, violations = sum(row.lower_s is not None for row in rows), sum(row.violates for row in rows)
     if violations:
@@ -234,7 +234,7 @@ def _sentences(session: ValidationRun, tolerance: float, wrong: list[RecordGroup
 
 
 def _figures(session: ValidationRun, wrong: list[RecordGroup]) -> list[Figure]:
-    """The numbers that decide: beaten bounds, errors of all and of held-out records, groups out of tolerance, counts."""
+    """Figures: beaten bounds, errors of all and of held-out records, groups out of tolerance, counts."""
     rows, counts, figures = session.rows, session.counts, list[Figure]()
     if rows:
         checked = sum(row.lower_s is not None for row in rows)
@@ -255,7 +255,7 @@ def _figures(session: ValidationRun, wrong: list[RecordGroup]) -> list[Figure]:
 
 
 def _brief(session: ValidationRun, wrong: list[RecordGroup]) -> list[Table]:
-    """The groups that decide: with violations, then by falling median error, those out of tolerance marked; then peaks of memory."""
+    """Short table of groups: with violations first, then by falling median error, with marks if out of tolerance; then peaks of memory."""
     all_groups = groups(session.rows, by_device=True)
     peaks = [group for group in all_groups if _errors(group.rows, memory_error)]
     listed = [group for group in all_groups if _errors(group.rows) or group.violations or group not in peaks]
@@ -280,7 +280,7 @@ def _brief(session: ValidationRun, wrong: list[RecordGroup]) -> list[Table]:
 
 
 def short_name(group: str, device: str = "") -> str:
-    """A group in the words of a narrow column.
+    """Name of a group for a narrow column.
 
     >>> short_name("attention/fa1-triton/both", "nvidia-a100-sxm-80gb"), short_name("matmul/cublas/forward")
     ('fa1-triton both, a100-sxm-80gb', 'cublas')
@@ -330,7 +330,7 @@ def _counted(session: ValidationRun) -> list[Table]:
 
 
 def _charts(rows: Sequence[RecordRow]) -> list[Chart]:
-    """Predicted against measured times, by kind of workload, evenly chosen where they are many; the band holds 80 % of all."""
+    """Chart of predicted against measured times by kind of workload, thinned evenly; the band holds 80 % of all."""
     predicted = [(row, row.prediction) for row in rows if row.prediction is not None]
     if not predicted:
         return []
@@ -352,7 +352,7 @@ def _charts(rows: Sequence[RecordRow]) -> list[Chart]:
 
 
 def scoreboard_report(lines: list[GroupScore]) -> Report:
-    """Per device and group the model beside plainer ones, on records that no fit saw, as a Report."""
+    """A report with the model beside simpler ones per device and group, on records that no fit saw."""
     predicted = [line for line in lines if line.predicted.median is not None]
     columns = ["device", "group", "points", "violations", "median", "p90", "worst", "in interval", "± interval", "roofline", "3 scalars"]
     rows = []
@@ -385,7 +385,7 @@ def scoreboard_report(lines: list[GroupScore]) -> Report:
 
 
 def counters_report(kernels: list[CountedKernel]) -> Report:
-    """Kernels of a profiler's file as a Report: bytes by level, and their rate where the file has durations."""
+    """A report on kernels of a profiler's file: bytes by level, and rates if the file has durations."""
     names = sorted({name for kernel in kernels for name in counters([kernel])})
     rows = []
     for kernel in kernels:

@@ -106,8 +106,7 @@ class RooflinePoint(SavedPart):
 class Roofline(SavedPart):
     """The log-log roofline of one device with points. Its axes follow from ``ceilings`` and points.
 
-    ``device`` is an id, ``device_name`` its full name. ``level`` is the one shown first, ``dtypes`` those shown first (by default the
-    points'); the others wait behind selectors.
+    ``device`` is an id. ``level`` and ``dtypes``: shown first, by default those of the points; selectors show the others.
     """
 
     title: str
@@ -184,7 +183,7 @@ class Mark(SavedPart):
 
     @property
     def words(self) -> str:
-        """The label of the mark, with its group's name."""
+        """The label, with the name of its group where the colour does not show it."""
         return f"{self.label} ({self.group})" if self.group else self.label
 
 

@@ -1,8 +1,8 @@
-"""Every file format: a module here, named as the suffix it writes, has ``render(report)``, which gives text, or bytes.
+"""File formats. Each module is named after its suffix and has ``render(report)``, which returns text or bytes.
 
-Every one gets the same report, in which no word steers a reader, and has its numbers as text from ``tables``. A module with a line
-such as ``NEEDS = "charts"`` writes that field of a report, which only some commands fill; one with ``check`` says by it, before any
-work, what it lacks; one with ``VERBATIM`` gets every character and escapes what steers.
+All get the same report, without control characters, and take numbers as text from ``tables``. A module with a line such as ``NEEDS =
+"charts"`` writes that field of a report, which only some commands fill. ``check`` says before any work what a format lacks. A module with
+``VERBATIM`` gets every character and escapes control characters itself.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from perfmodel.core.plugins import module_names
 from perfmodel.report.document import Report, Table
 
 _NEEDS = re.compile(r"^NEEDS = (.+)$", re.MULTILINE)
-"""Read and not imported: help lists the formats, and some load all that draws."""
+"""Pattern of that line. Modules are read and not imported, as help lists the formats and some load much."""
 UNSHOWN = ("data", "records", "profile", "timeline")
-"""Fields of a report that are saved and not shown: they keep every character."""
+"""Fields of a report that are saved but not shown, so that they keep every character."""
 
 
 def suffixes(offers: Collection[str] = ()) -> list[str]:
-    """Suffixes that can be written, such as ``.json``, by a command whose reports fill the fields ``offers``."""
+    """Suffixes, such as ``.json``, that reports with the fields ``offers`` can be written to."""
     needs = {name: _NEEDS.search(_source(name)) for name in module_names(__path__)}
     return [f".{name}" for name, need in needs.items() if need is None or literal_eval(need[1]) in offers]
 
@@ -37,21 +37,21 @@ def _source(name: str) -> str:
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix of ``path`` that names its format: of ``step.trace.json`` that of a trace."""
+    """The suffix of ``path`` that names its format; for ``step.trace.json`` that is ``.trace``."""
     return ".trace" if path.name.endswith(".trace.json") else path.suffix
 
 
 def render(suffix: str, report: Report) -> str | bytes:
-    """``report`` in the format of ``suffix``, such as ``.json``; bytes where that is no text."""
+    """``report`` in the format of ``suffix``, such as ``.json``; bytes if that is no text."""
     module = import_module(f"{__name__}{suffix}")
     rendered: str | bytes = module.render(report if getattr(module, "VERBATIM", False) else readable(report))
     return rendered
 
 
 def tables(report: Report, brief: bool = False) -> list[Table]:
-    """Every number of ``report`` as text: its points and roofs, its tables, and what its pictures alone show.
+    """All numbers of ``report`` as text tables: points and roofs, tables, and numbers that only its charts show.
 
-    ``brief``: of points and roofs what fits a page of text.
+    ``brief``: only the columns of points and roofs that fit a page of text.
     """
     from perfmodel.report.charts.format_number import as_text
 
@@ -73,7 +73,7 @@ def tables(report: Report, brief: bool = False) -> list[Table]:
 
 
 def readable(report: Report) -> Report:
-    """``report`` with every word that is shown made ``visible``."""
+    """``report`` with control characters in shown texts replaced (``visible``)."""
     unshown = {name: getattr(report, name) for name in UNSHOWN}
     rewritten: Report = _rewritten(replace(report, data={}, records=[], profile=""))
     return replace(rewritten, **unshown)

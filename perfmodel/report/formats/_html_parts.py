@@ -1,4 +1,4 @@
-"""Parts of the page: pictures with their selectors, key and files; tables sorted and downloaded from their numbers, cards on a phone."""
+"""Parts of the HTML page: charts with selectors and keys, and tables that can be sorted and downloaded."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from perfmodel.report.formats.svg import scene, size_of, wide_of
 from perfmodel.report.formats.txt import aligned
 
 _BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
-"""Units that stand in the head of a column instead of in its cells."""
+"""Units that are written in the head of a column instead of its cells."""
 
 NARROW_CHARACTERS = 40
-"""A table of more in its widest cells becomes cards on a narrow screen."""
+"""Characters of a row above which a table becomes cards on a narrow screen."""
 HALF = 570
-"""Pixels of a column of a page with two."""
+"""Width in pixels of a column of a page with two columns."""
 LONG_WORD = 24
-"""Characters: a word of more may be broken, such as the name of a template's kernel."""
+"""Longest word in characters that is never broken."""
 SHORT_WORD = 4
-"""Letters: a shorter one is no longer than its place in a list."""
+"""Shortest word in letters that is stored once in a list; a shorter one is no longer than its index."""
 INDENT = "\u00a0\u00a0"
 
 
@@ -36,7 +36,7 @@ INDENT = "\u00a0\u00a0"
 
 
 def meters(report: Report) -> str:
-    """A bar per resource, with its share and its rate."""
+    """Meters as bars with share and rate."""
     if not report.meters:
         return ""
     rows = "".join(map(_meter, report.meters))
@@ -51,12 +51,12 @@ def _meter(meter: Meter) -> str:
 
 
 def as_wide(chart: Chart, place: int) -> bool:
-    """Whether the ``place``-th chart of a page is as wide as it: the first one and rooflines, but no square."""
+    """Whether the ``place``-th chart is as wide as the page: the first one and rooflines, but no square chart."""
     return isinstance(chart, Roofline) or (place == 1 and not isinstance(chart, ScatterChart))
 
 
 def figure(chart: Chart, place: int) -> str:
-    """One chart as a section, the ``place``-th of the page; one as wide as the page is drawn for a narrow one too."""
+    """The ``place``-th chart as a section of the page; a wide chart is also drawn for narrow pages."""
     name, title, wide = f"chart-{place}", clean(chart.title), as_wide(chart, place)
     caption = f'<p class="caption">{clean(chart.caption)}</p>' if chart.caption else ""
     folded = "" if isinstance(chart, Roofline) else f"<details><summary>Numbers of this picture</summary>{_values(chart, name)}</details>"
@@ -68,7 +68,7 @@ def figure(chart: Chart, place: int) -> str:
 
 
 def numbered_figure(chart: Chart, place: int) -> str:
-    """One chart as a numbered figure of a document: picture, caption, and folded what belongs to it."""
+    """The ``place``-th chart as a numbered figure: picture, caption, and folded details."""
     name, title = f"chart-{place}", clean(capital(chart.title))
     head = f'<p class="caption"><b id="{name}">Figure {place}. {title}.</b> {clean(chart.caption)}</p>'
     listed = f"{_selectors(chart, name)}{_key(chart)}" if isinstance(chart, Roofline) else _values(chart, name)
@@ -83,7 +83,7 @@ def _picture(chart: Chart, name: str, size: Size) -> str:
 
 
 def _values(chart: Chart, name: str) -> str:
-    """The numbers of a picture as a table."""
+    """The numbers of a chart as a table."""
     return data_table(numbers(chart), f"{name}-numbers", caption=False)
 
 
@@ -102,7 +102,7 @@ def _exports(chart: Chart) -> str:
 
 
 def _selectors(chart: Chart, name: str) -> str:
-    """Controls of a roofline: the level whose bytes it shows, its roofs and points; none of other charts."""
+    """Controls of a roofline for its level, roofs and points; empty for other charts."""
     if not isinstance(chart, Roofline):
         return ""
     levels, opened, keys = chart.levels(), chart.first_level(), chart.shown_keys()
@@ -120,7 +120,7 @@ def _choice(kind: str, words: str, checked: bool) -> str:
 
 
 def _key(chart: Roofline) -> str:
-    """The points by number, with the share of the roof that each reaches."""
+    """The key of a roofline: points by number, with the share of the roof that each reaches."""
     rows, groups = [], chart.groups
     for point in chart.points:
         share, series = share_of_roof(point), groups.index(point.group) % SERIES
@@ -136,7 +136,7 @@ def _key(chart: Roofline) -> str:
 
 
 def file_name(title: str) -> str:
-    """``title`` as the name of a file, without its suffix.
+    """``title`` as a file name without suffix.
 
     >>> file_name("Standard against flash, A100")
     'standard-against-flash-a100'
@@ -145,7 +145,7 @@ def file_name(title: str) -> str:
 
 
 def text_table(table: Table) -> str:
-    """A table of text cells; one that is drawn with characters as it stands."""
+    """A table of text cells as HTML; a drawn table stays as it is."""
     if table.drawn:
         return f"<figure><figcaption>{clean(table.title)}</figcaption><pre>{clean(chr(10).join(aligned(table)))}</pre></figure>"
     sides = ["r" if side == "r" else "" for side in table.alignment]
@@ -164,18 +164,18 @@ def text_table(table: Table) -> str:
 
 
 def room(table: Table) -> float:
-    """About how many pixels wide the table is."""
+    """Approximate width of the table in pixels."""
     return sum(16 + 6.6 * max(map(len, cells)) for cells in zip(table.columns, *table.rows, strict=True))
 
 
 def _look(name: str, words: str) -> str:
-    """The class attribute of a cell called ``name`` that holds ``words``."""
+    """The class attribute of a cell in the column ``name`` with the text ``words``."""
     names = " ".join(filter(None, [name, "long" if max(map(len, words.split()), default=0) > LONG_WORD else ""]))
     return f' class="{names}"' if names else ""
 
 
 def data_table(table: DataTable, name: str, caption: bool = True) -> str:
-    """A table of numbers called ``name`` in the page, with its downloads; a row of a point is where links to it lead."""
+    """A table of numbers with id ``name`` and downloads; links to a point lead to its row."""
     by_key = {column.key: column for column in table.columns}
     hidden = {"note", *(column.under for column in table.columns), *(["group"] if "number" in by_key else [])}
     columns = [column for column in shown_columns(table) if column.key not in hidden]
@@ -203,7 +203,7 @@ def _head(column: Column) -> str:
 
 
 def _cell(column: Column, below: Column | None, record: dict[str, Value], mark: str) -> str:
-    """One cell: the value with its footnote, its interval, and what stands ``below`` it."""
+    """A cell: the value with its footnote mark, its interval, and the column ``below`` it."""
     value = record[column.key]
     words = _BARE[column.unit](value) if column.unit in _BARE and isinstance(value, (int, float)) else text(value, column.unit)
     name = "none" if words == ABSENT else {"number": "num", "name": "name"}.get(column.key, "l" if column.unit == "text" else "")
@@ -214,7 +214,7 @@ def _cell(column: Column, below: Column | None, record: dict[str, Value], mark: 
 
 
 def _tools(title: str, columns: Sequence[Column], name: str) -> str:
-    """Controls to sort a table, to save it, and to show the columns that a narrow page hides."""
+    """Controls to sort and save a table, and to show columns that a narrow page hides."""
     options = "".join(f'<option value="{clean(column.key)}">{clean(column.title or "name")}</option>' for column in columns)
     sort = f'<label class="sortby">Sort by <select id="{name}-sort">{options}</select></label>'
     data = f'data-of="{name}" data-name="{file_name(title)}"'
@@ -225,7 +225,7 @@ def _tools(title: str, columns: Sequence[Column], name: str) -> str:
 
 
 def _raw_rows(table: DataTable, name: str) -> str:
-    """The table for sorting and downloads; words that stand in several cells stand in a list, and in each cell their place in it."""
+    """Data of the table for sorting and downloads; repeated words are stored in a list, and cells have their index."""
     columns = [{"key": column.key, "title": column.title, "unit": column.unit} for column in table.columns]
     counts = Counter(value for row in table.rows for value in row if isinstance(value, str) and len(value) > SHORT_WORD)
     places = {value: place for place, value in enumerate(value for value, count in counts.items() if count > 1)}
@@ -235,11 +235,11 @@ def _raw_rows(table: DataTable, name: str) -> str:
 
 
 def _short(value: Value) -> Value:
-    """Ten digits of a float: more than any of them is known to. Whole numbers keep all of theirs."""
+    """``value`` with floats cut to ten digits; whole numbers keep all digits."""
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
 def as_json(value: object) -> str:
-    """JSON inside a script element: nothing in it can end the element."""
+    """``value`` as JSON for a script element, which nothing in it can end."""
     written = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return written.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode("utf-8", "replace").decode()

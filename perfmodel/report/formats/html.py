@@ -1,4 +1,4 @@
-"""HTML: one page in one file. Pictures, tables and words; nothing is loaded from anywhere."""
+"""HTML: one self-contained page with charts, tables and text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perfmodel.report.formats._html_parts import HALF, data_table, figure, meter
 
 ASSETS = Path(__file__).parent / "assets"
 FIRST_SENTENCES, NOTES = 6, 16
-"""Sentences of a verdict, and notes, that are not folded."""
+"""Most sentences of a verdict, and most notes, that are not folded."""
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; font-src data:; style-src {styles}; script-src {script}"
 
 _PAGE = """<!DOCTYPE html>
@@ -54,7 +54,7 @@ def render(report: Report) -> str:
 
 
 def _answer(report: Report) -> list[str]:
-    """Parts of a command's page: the first picture, then in two columns what is not as wide as the page."""
+    """Parts of a command's page: the first chart, then narrower parts in two columns."""
     drawn = [figure(chart, place) for place, chart in enumerate(captioned(report), 1)]
     rates = f'<section aria-label="Shares">{meters(report)}</section>' * bool(report.meters and drawn)
     parts = [*drawn[:1], rates, *_tables(report), *drawn[1:], _points(report), foundations(report)]
@@ -63,7 +63,7 @@ def _answer(report: Report) -> list[str]:
 
 
 def _review(report: Report) -> list[str]:
-    """Sections of a page for a design review: two figures, assumptions, what would change the verdict, further figures, folded tables."""
+    """Sections of a design review: two figures, assumptions, sensitivity, further figures, folded tables."""
     drawn = [numbered_figure(chart, place) for place, chart in enumerate(report.charts, 1)]
     spoken = _spoken(report)
     side = [meters(report), spoken] if len(drawn) == 1 else [meters(report)]
@@ -84,24 +84,24 @@ def _review(report: Report) -> list[str]:
 
 
 def _spoken(report: Report) -> str:
-    """Assumptions, and what would change the verdict, side by side."""
+    """Assumptions and sensitivity side by side."""
     lists = "".join(f"<div><h2>{head}</h2>{_sentences(entries, 'notes')}</div>" for head, entries in review_lists(report))
     return f'<section class="spoken" aria-label="What the answer rests on">{lists}</section>' if lists else ""
 
 
 def _hash(source: str) -> str:
-    """Content-Security-Policy hash of a script or style, so that a browser runs no injected one."""
+    """Content-Security-Policy hash of a script or style, so that browsers run no injected one."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
 def framed(report: Report) -> str:
-    """The page in a frame of its own, so that a notebook's styles and its own do not meet."""
+    """The page in an iframe, so that its styles and a notebook's do not mix."""
     look = "width:100%;height:720px;border:0"
     return f'<iframe srcdoc="{escape(render(readable(report)), quote=True)}" style="{look}" title="{clean(report.title)}"></iframe>'
 
 
 def _styles() -> dict[str, str]:
-    """Styles by name."""
+    """Style sheets by name."""
     fonts = "".join(_font(name, weight) for name, weight in (("Regular", 400), ("SemiBold", 600)))
     light, dark = (";".join(f"--{name}:{value}" for name, value in theme.items()) for theme in (LIGHT, DARK))
     themes = (
@@ -115,7 +115,7 @@ def _styles() -> dict[str, str]:
 
 
 def _lean(source: str) -> str:
-    """``source`` without indents, empty lines and lines that only comment."""
+    """``source`` without indents, empty lines and comment lines."""
     lines = (line.strip() for line in source.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
@@ -139,7 +139,7 @@ def _header(report: Report) -> str:
 
 
 def _verdict(report: Report) -> str:
-    """The verdict, the numbers that decide, the meters where no chart stands beside them, and the reasons, folded."""
+    """The verdict, the main numbers, the meters if no chart is beside them, and folded reasons."""
     parts = [_sentences(report.verdict[:FIRST_SENTENCES], "verdict")] if report.verdict else []
     parts += [_figures(report.figures)] if report.figures else []
     parts += [meters(report)] if not report.charts else []
@@ -160,7 +160,7 @@ def _figures(figures: list[Figure]) -> str:
 
 
 def _brief(report: Report) -> str:
-    """The rows that a terminal shows first, folded in a page for a review."""
+    """The short tables, folded in a design review."""
     rows = "".join(map(text_table, on_screen(report))) if report.brief else ""
     return f"<details><summary>The rows that decide</summary>{rows}</details>" * bool(rows)
 
@@ -173,7 +173,7 @@ def _points(report: Report) -> str:
 
 
 def _tables(report: Report) -> list[str]:
-    """Sections: the rows that a terminal shows first, with all others folded below the last of them; else every table."""
+    """Sections of the short tables, with all other tables folded below; without short tables, all tables."""
     tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
     tables += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
     if not report.brief:
@@ -191,7 +191,7 @@ def _tables(report: Report) -> list[str]:
 
 
 def foundations(report: Report) -> str:
-    """Assumptions first, then roofs and formulas, folded."""
+    """Notes, then folded roofs and formulas."""
     listed = [FLOP_CONVENTION, *report.notes]
     opened = 0 if report.question else NOTES
     lists = [_sentences(notes, "notes") if notes else "" for notes in (listed[:opened], listed[opened:])]
@@ -208,7 +208,7 @@ def _roofs(chart: Roofline) -> str:
 
 
 def _formulas(formulas: list[Formula]) -> list[str]:
-    """A block per group; what an earlier group has as well is named alone, and every source stands once, below."""
+    """Formulas by group. A formula of an earlier group is only named, and each source is listed once, below."""
     sources = list(dict.fromkeys(f.source for f in formulas if f.source))
     first: dict[Formula, str] = {}
     parts = []
@@ -234,7 +234,7 @@ def _formula(formula: Formula, sources: list[str]) -> str:
 
 
 def provenance(report: Report) -> str:
-    """How to make the page again."""
+    """The command and inputs that make the page again."""
     provenance = report.provenance
     version = provenance.version if provenance else __version__
     facts = [("made by", f"perfmodel {clean(version)}")]

@@ -1,4 +1,4 @@
-"""JSON: the object that a command promises; a report without one is saved whole, so that it can be rendered again."""
+"""JSON: the data of a command; a report without data is saved whole, so that it can be rendered again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERBATIM = True
 
 
 def render(report: Report) -> str:
-    """One object with two-space indentation; strict JSON, so no NaN."""
+    """The object as strict JSON (no NaN) with two-space indentation."""
     from perfmodel.report.saved_metrics import UNITS, units_of
 
     if report.data:

@@ -11,7 +11,7 @@ NEEDS = "records"
 
 
 def render(report: Report) -> str:
-    """One record per line. UsageError for a report that rests on no measurements."""
+    """A record per line. UsageError for a report without measurements."""
     if not report.records:
         raise UsageError("--output: this report has no measurement records to write as .jsonl", "end the file in .json, .md or .txt")
     return "".join(visible_json(json.dumps(record, allow_nan=False, ensure_ascii=False)) + "\n" for record in report.records)

@@ -1,4 +1,4 @@
-"""Markdown that fits a pull-request comment: pictures as their tables, long ones folded."""
+"""Markdown for a pull-request comment: charts as tables, of which long ones are folded."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from perfmodel.report.document import Formula, Report, Table, made_lines, review
 from perfmodel.report.formats.txt import aligned
 
 FOLDED_ROWS = 12
-"""A table of more rows is folded."""
+"""Most rows of a table that is not folded."""
 FIRST_SENTENCES = 12
 _MARKUP = re.compile(r"[\\|<>*_`\[\]]|~(?=~)|&(?=#|[A-Za-z])|:(?=//)|(?<=www)\.", re.IGNORECASE)
 _MENTION = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)", re.IGNORECASE)
 _APART = "&#8203;"
-"""A space of no width. What links names, addresses and numbers of issues reads the finished page, where a backslash is gone."""
+"""A zero-width space. It keeps mentions and addresses from becoming links, as a backslash would not survive rendering."""
 _LINE_START = re.compile(r"^(\s*(?:\d+(?=[.)]))?)((?:[#+=-]+|[.)])(?=\s|$))")
 
 
 def render(report: Report) -> str:
-    """Verdict, the numbers that decide, meters, pictures as their tables, tables, notes, and what the numbers rest on."""
+    """``report`` as Markdown: verdict, main numbers, meters, charts as tables, tables, notes, and provenance."""
     blocks = [f"## {_escape(report.question or report.title)}"]
     blocks += [_line(report.title)] if report.question not in ("", report.title) else []
     blocks += [*_verdict(report.verdict, bold=bool(report.question)), *map(_table, _first(report))]
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
 
 
 def _first(report: Report) -> list[Table]:
-    """The numbers that decide, and how busy each resource is."""
+    """Tables of the main numbers and of the meters."""
     pairs = [(figure.label, figure.value) for figure in report.figures]
     figures = [Table("", [label for label, _ in pairs], [[value for _, value in pairs]])] if pairs else []
     rows = [[f"{meter.name}{' (limits)' * meter.limits}", percent(float(meter.share)), meter.detail] for meter in report.meters]
@@ -45,12 +45,12 @@ def _first(report: Report) -> list[Table]:
 
 
 def _escape(text: str) -> str:
-    """No markup, no link, no picture, no entity; nobody is mentioned."""
+    """``text`` escaped: no markup, link, picture, entity or mention."""
     return _MENTION.sub(rf"\g<0>{_APART}", _MARKUP.sub(r"\\\g<0>", text))
 
 
 def _line(text: str) -> str:
-    """``text`` where a line begins: no heading, no list either."""
+    """``text`` escaped for the beginning of a line: also no heading or list."""
     return _LINE_START.sub(r"\1\\\2", _escape(text))
 
 
@@ -62,7 +62,7 @@ def _verdict(sentences: list[str], bold: bool) -> list[str]:
 
 
 def _folded(summary: str, content: str) -> str:
-    """``content`` below ``summary``, which stands among HTML: a backslash means nothing there."""
+    """``content`` folded below ``summary``, which is HTML, where a backslash does not escape."""
     written = _MENTION.sub(rf"\g<0>{_APART}", html.escape(summary, quote=False))
     return f"<details><summary>{written}</summary>\n\n{content}\n\n</details>"
 

@@ -1,4 +1,4 @@
-"""PNG: the same sheet as SVG, drawn with the fonts that the package brings, so that every machine draws the same bytes."""
+"""PNG: the sheet of SVG, drawn with fonts of the package, so that every machine makes the same bytes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from perfmodel.report.formats import svg
 NEEDS = "charts"
 FONTS = [str(Path(__file__).parent / "assets" / f"Inter-{name}.otf") for name in ("Regular", "SemiBold")]
 WIDTH = 2240
-"""Pixels: two per unit of a picture that is alone."""
+"""Width in pixels: two per unit of a single chart."""
 _DRAWN = re.compile(r"[\x20-\x7e\n\u00a0±²³µ·×–—…≤≥≈→]*")
-"""Characters that those fonts have; others are drawn with the machine's."""
+"""Characters in those fonts; others are drawn with the machine's fonts."""
 
 
 def check() -> None:
-    """UsageError if what draws a PNG is not installed: it has no build for every system."""
+    """UsageError if resvg-py, which draws PNG, is not installed."""
     if find_spec("resvg_py") is None:
         raise UsageError("--output: writing .png needs resvg-py", "pip install resvg-py, or write .svg")
 
 
 def render(report: Report) -> bytes:
-    """The picture. UsageError for a report without pictures, and where resvg-py is not installed."""
+    """The picture. UsageError for a report without charts, or without resvg-py."""
     check()
     from resvg_py import svg_to_bytes
 

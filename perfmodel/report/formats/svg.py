@@ -1,4 +1,4 @@
-"""SVG: the pictures of a report on one sheet; text stays text, the same bytes each time."""
+"""SVG: the charts of a report on one sheet, with text as text; the same bytes each time."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ NEEDS = "charts"
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
 """One panel, 16 to 9."""
 PAGE_WIDTH = 1184.0
-"""Of a picture that is as wide as a page."""
+"""Width of a chart that is as wide as a page."""
 STEP = 1.55
-"""Heights of a letter from line to line."""
+"""Distance of lines in font sizes."""
 LEAST = 440.0
-"""Of a panel below a long verdict."""
+"""Least height of a panel below a long verdict."""
 SENTENCES = 3
-"""Of the verdict, the most that stand above the pictures."""
+"""Most sentences of the verdict above the charts."""
 KEY_WIDTH, KEY_FONT = 276.0, 12.0
 
 
 def render(report: Report) -> str:
-    """The sheet. UsageError for a report without pictures."""
+    """The sheet as SVG. UsageError for a report without charts."""
     if not report.charts:
         raise UsageError("--output: this report has no picture to write", "end the file in .html, .json, .md or .txt")
     return standalone(sheet(report), FONT)
 
 
 def size_of(chart: Chart) -> Size:
-    """The size of its picture on a page."""
+    """The size of the chart on a page."""
     size: Size = import_module(f"{charts.__name__}.{chart.kind}").SIZE
     return size
 
 
 def wide_of(chart: Chart) -> Size:
-    """The size of its picture where it is as wide as the page."""
+    """The size of the chart if it is as wide as the page."""
     return replace(size_of(chart), width=PAGE_WIDTH)
 
 
@@ -56,7 +56,7 @@ def scene(chart: Chart, size: Size) -> Scene:
 
 
 def sheet(report: Report) -> Scene:
-    """All pictures of ``report`` as one, in two columns, each in the shorter one; above them the answer, below them how it was made."""
+    """All charts of ``report`` in two columns, with the answer above and the provenance below."""
     ends = [0.0] * min(len(report.charts), 2)
     width, lines = WIDTH * len(ends), made_lines(report.provenance)
     shapes, top = _head(report, width)
@@ -72,7 +72,7 @@ def sheet(report: Report) -> Scene:
 
 
 def _head(report: Report, width: float) -> tuple[list[Shape], float]:
-    """Title, verdict and the numbers that decide, and where the pictures begin."""
+    """Shapes of title, verdict and main numbers, and the y where charts begin."""
     title, top = _written([report.title], "title", MARGIN + FONT * 1.35, width, FONT * 1.35)
     shapes, top = _written(report.verdict[:SENTENCES], "key", top, width)
     figures = " · ".join(f"{figure.label} {figure.value}" for figure in report.figures)
@@ -81,7 +81,7 @@ def _head(report: Report, width: float) -> tuple[list[Shape], float]:
 
 
 def _written(sentences: Sequence[str], role: str, y: float, width: float, font: float = FONT) -> tuple[list[Shape], float]:
-    """Words from ``y`` down, wrapped, and where the next line goes."""
+    """Shapes of wrapped sentences from ``y`` down, and the y of the next line."""
     listed = [line for words in sentences for line in _wrapped(words, font, width - 2 * MARGIN)]
     return [Text(role, MARGIN, y + place * font * STEP, line) for place, line in enumerate(listed)], y + font * STEP * len(listed)
 
@@ -96,7 +96,7 @@ def _wrapped(words: str, font: float, room: float) -> list[str]:
 
 
 def panel(chart: Chart, height: float = HEIGHT) -> Scene:
-    """``chart`` under its title in ``height`` pixels, bars in as many as they take; a roofline with the names of its points beside it."""
+    """``chart`` under its title in ``height`` pixels (bars take what they need); a roofline has its key beside it."""
     head = MARGIN + FONT * 1.35
     title = shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True)
     shapes: list[Shape] = [Text("title", MARGIN, head, title)] if title else []
@@ -114,7 +114,7 @@ def panel(chart: Chart, height: float = HEIGHT) -> Scene:
 
 
 def _key(chart: Roofline, top: float, height: float) -> list[Shape]:
-    """Number, name and share of the roof of as many points as there is room for."""
+    """Shapes of the key: number, name and share of the roof of points, as far as there is room."""
     left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
     room, groups = int((height - MARGIN - top) / line), chart.groups
     drawn = chart.points if len(chart.points) <= room else chart.points[: room - 1]

@@ -1,4 +1,4 @@
-"""Chrome's trace format: kernels in time, to open in Perfetto beside a measured profile. ``step.trace.json`` is written so too.
+"""Chrome's trace format: a timeline of kernels to open in Perfetto. ``step.trace.json`` has this format too.
 
 Source: Trace Event Format, Google; complete events (ph X) in microseconds, one thread per lane.
 """
@@ -15,7 +15,7 @@ VERBATIM = True
 
 
 def render(report: Report) -> str:
-    """The kernels of ``report`` as complete events. UsageError for a report without a timeline."""
+    """The timeline of ``report`` as complete events. UsageError for a report without one."""
     if not report.timeline:
         raise UsageError(
             "--output: this report has no kernels in time to write as .trace",

@@ -1,4 +1,4 @@
-"""Plain text for files and pipes: nothing is wrapped or cut. The same lines in the width of a terminal."""
+"""Plain text: unwrapped for files and pipes, and styled lines in the width of a terminal."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from perfmodel.report.formats import tables
 from perfmodel.report.layout import lines, wrap
 
 BAR, LEAST_BAR = 20, 8
-"""Characters of a full bar, and of the shortest one."""
+"""Characters of a full bar, and fewest characters of a bar."""
 WIDE = 10**9
-"""Columns in which everything has room."""
+"""Width in which everything fits."""
 SAID = "said"
-"""Style of a sentence of the verdict but the first, which is bold too."""
+"""Style of the sentences of a verdict after the first, which is bold."""
 
 
 def render(report: Report, full: bool = True) -> str:
-    """Title, verdict, meters, tables with aligned columns, notes; without ``full`` what a screen shows."""
+    """``report`` as text: title, verdict, meters, tables, notes. Without ``full``: the short report of a screen."""
     lines = made_lines(report.provenance) if full else []
     return "".join(f"{line}\n" for line, _ in styled(replace(report, notes=[*report.notes, *lines]), WIDE, full))
 
 
 def styled(report: Report, width: int, full: bool, room: int | None = None) -> Iterator[tuple[str, str]]:
-    """Lines of at most ``width`` columns, each with its style; without ``full`` those of a screen, with ``room`` rows of tables."""
+    """Lines of at most ``width`` characters with their styles. Without ``full``: the short report, with ``room`` rows of tables."""
     yield from ((line, "") for line in title_lines(report.question or report.title, width))
     for place, sentence in enumerate(report.verdict):
         yield from ((line, SAID if place else f"bold {SAID}") for line in wrap(sentence, width))
@@ -49,7 +49,7 @@ def styled(report: Report, width: int, full: bool, room: int | None = None) -> I
 
 
 def title_lines(title: str, width: int) -> list[str]:
-    """``title`` in lines; one that is too long for one line ends it before the device, if that suffices.
+    """``title`` in lines; a break comes before the device if that suffices.
 
     >>> title_lines("Softmax: 8 rows of 512, fp16 on NVIDIA A100 SXM 80 GB", 50)
     ['Softmax: 8 rows of 512, fp16', 'on NVIDIA A100 SXM 80 GB']
@@ -61,7 +61,7 @@ def title_lines(title: str, width: int) -> list[str]:
 
 
 def _meters(report: Report, width: int) -> list[str]:
-    """The meters with bars as wide as there is room for, without their rates where even short ones leave none."""
+    """Lines of the meters, with bars as wide as possible, and without rates if there is no room for them."""
     lines = meter_lines(report.meters)
     room = BAR - max(0, max(map(len, lines)) - width)
     if room >= LEAST_BAR:
@@ -70,7 +70,7 @@ def _meters(report: Report, width: int) -> list[str]:
 
 
 def printed_notes(report: Report) -> list[str]:
-    """Reasons, remarks on points, and the report's notes."""
+    """Reasons, remarks on points, and notes of the report."""
     if not report.rooflines:
         return [*report.reasons, *report.notes]
     from perfmodel.report.charts.chart_tables import point_notes
@@ -79,7 +79,7 @@ def printed_notes(report: Report) -> list[str]:
 
 
 def meter_lines(meters: list[Meter], bar: int = BAR, details: bool = True) -> list[str]:
-    """A bar per resource, of at most ``bar`` characters, with its share and its rate; the one that limits is marked."""
+    """A line per meter: a bar of at most ``bar`` characters, share and rate, and a mark on the limiting resource."""
     widest = max(len(meter.name) for meter in meters)
     rates = [meter.detail if details else "" for meter in meters]
     room = max(map(len, rates))
@@ -96,13 +96,13 @@ def _bar(share: float, width: int) -> str:
 
 
 def screen_notes(report: Report, room: int | None = None) -> list[str]:
-    """What a screen says below its tables, of ``room`` rows if it is given: doubts of its numbers, and what ``full`` would add."""
+    """Notes below the tables of a screen (in ``room`` rows if given): doubts about numbers, and what ``full`` would add."""
     doubts = [note for note in report.notes if note.endswith((DOUBT, GUESSED))]
     return [*doubts, *filter(None, [left_out(report, len(doubts), room)])]
 
 
 def left_out(report: Report, sentences: int = 0, room: int | None = None) -> str:
-    """What ``full`` would add, in a line; empty where that is nothing. ``said``: notes that a screen shows already."""
+    """Line on what ``full`` would add, empty if nothing. ``sentences``: number of notes that the screen already shows."""
     on_page, every_table = on_screen(report, room), tables(report, brief=True)
     rows = sum(len(table.rows) for table in every_table) - sum(len(table.rows) for table in on_page)
     notes = len(printed_notes(report)) + sum(len(listed) for _, listed in review_lists(report)) - sentences
@@ -111,6 +111,6 @@ def left_out(report: Report, sentences: int = 0, room: int | None = None) -> str
 
 
 def aligned(table: Table) -> list[str]:
-    """Lines of a table, columns padded; none of heads if all are empty."""
+    """Lines of a table with padded columns; without a line of heads if all are empty."""
     head, rows, _ = lines(table, WIDE)
     return [*filter(None, head), *rows]

@@ -1,4 +1,4 @@
-"""YAML: the device profile that a report rests on, as ``--hardware FILE`` reads it."""
+"""YAML: the device profile of a report, as ``--hardware FILE`` reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NEEDS = "profile"
 
 
 def render(report: Report) -> str:
-    """The profile. UsageError for a report that made none."""
+    """The profile. UsageError for a report without one."""
     if not report.profile:
         raise UsageError("--output: this report has no device profile to write as .yaml", "end the file in .json, .md or .txt")
     return report.profile
