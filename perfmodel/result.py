@@ -176,11 +176,11 @@ class Result(View):
         UsageError for a suffix that no format has, or a place that cannot be written.
         """
         from perfmodel.report import check_output, write
-        from perfmodel.report.provenance import signed
+        from perfmodel.report.provenance import with_provenance
 
         target = Path(path)
         check_output(target, ["charts"] if self.report.charts else [])
-        write(target, signed(self.report, self._asked, self._devices))
+        write(target, with_provenance(self.report, self._asked, self._devices))
         return target
 
 

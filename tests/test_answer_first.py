@@ -11,7 +11,7 @@ import pytest
 
 from perfmodel import __version__
 from perfmodel.core.hardware import Device
-from perfmodel.report.answer import limits, starting, too_few
+from perfmodel.report.answer import few_blocks, limit_sentence, slow_start
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Meter, Report, captioned
@@ -99,16 +99,16 @@ def meter(name: str, share: float) -> Meter:
     ],
 )
 def test_what_limits_is_said_in_true_words(meters, causes, said: str) -> None:
-    assert limits([meter(*one) for one in meters], causes) == said
+    assert limit_sentence([meter(*one) for one in meters], causes) == said
 
 
 def test_a_resource_without_a_known_rate_may_be_the_busy_one() -> None:
-    assert limits([meter("tensor unit", 0.17)], unknown={"l2"}) == "Nothing whose rate is known is over 17% busy"
+    assert limit_sentence([meter("tensor unit", 0.17)], unknown={"l2"}) == "Nothing whose rate is known is over 17% busy"
 
 
 def test_at_a_roof_what_it_leaves_out_leads() -> None:
-    assert limits([meter("tensor unit", 0.96)], roof=True) == "Limited by the tensor unit, 96% of the roof"
-    assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "Limited by the launch, left out of the roof"
+    assert limit_sentence([meter("tensor unit", 0.96)], roof=True) == "Limited by the tensor unit, 96% of the roof"
+    assert limit_sentence([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "Limited by the launch, left out of the roof"
 
 
 def test_a_rate_and_a_meter_that_differ_say_why(run) -> None:
@@ -142,8 +142,8 @@ def test_one_block_is_not_at_the_peak(run, tmp_path: Path, direction: str) -> No
 
 
 def test_nearly_as_many_blocks_as_multiprocessors_are_no_cause(run, h200: Device) -> None:
-    assert too_few(98, h200)
-    assert too_few(99, h200) == []
+    assert few_blocks(98, h200)
+    assert few_blocks(99, h200) == []
     line = "attention --n 1024 --d 64 --heads {} --algorithm flash1 --hardware h100-sxm --json"
     assert run(line.format(128)).json["verdict"][2] == "Limited by DRAM bandwidth, at the roof."
     assert run(line.format(64)).json["verdict"][2] == "Too small: 64 blocks for 132 SMs, left out of the roof."
@@ -162,8 +162,8 @@ def test_a_picture_below_the_verdict_does_not_repeat_it() -> None:
 
 
 def test_unknown_counts_make_no_cause(h200: Device) -> None:
-    assert too_few(0, h200) == []
-    assert starting(None) == []
+    assert few_blocks(0, h200) == []
+    assert slow_start(None) == []
 
 
 @pytest.fixture

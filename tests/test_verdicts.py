@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from perfmodel.catalog import implementations
 from perfmodel.report.answer import ROOFS_EVEN
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.speedup import MEASURED, RATIO_NOTE, Side, against, ends, ratio
+from perfmodel.report.speedup import MEASURED, RATIO_NOTE, Side, interval_text, ratio, verdict_sentence
 from perfmodel.sweep.base import fallbacks
 from tools.commands import all_commands
 from tools.refresh.docs import DOCS
@@ -86,23 +86,23 @@ def test_errors_of_a_ratio_are_independent_in_log_space(a: float, a_low: float, 
     assert (back.low, back.high) == (pytest.approx(1 / found.high), pytest.approx(1 / found.low))
     widest = (over.low / under.high, over.high / under.low)
     assert widest[0] * (1 - 1e-9) <= found.low <= found.value <= found.high <= widest[1] * (1 + 1e-9)
-    assert ("either" in ends(found)) == (min(found.low, found.value) < 1 < found.high or found.low < 1 <= found.value)
+    assert ("either" in interval_text(found)) == (min(found.low, found.value) < 1 < found.high or found.low < 1 <= found.value)
 
 
 def test_what_is_known_leads() -> None:
     known = Interval(2e-3, 1.5e-3, 2.5e-3)
     standard, flash = Side("standard", 3e-3, Interval(8e-3, 7e-3, 9e-3), by="torch-eager"), Side("flash2", 1e-3, known)
-    both = against(standard, flash)
+    both = verdict_sentence(standard, flash)
     assert both.startswith("flash2 is predicted 4x faster than standard (3.")
     assert both.endswith("2 ms against 8 ms by torch-eager; ratio of roofs 3x")
-    seen = against(Side("standard", 3e-3, Interval(8e-3), MEASURED), Side("flash2", 1e-3, Interval(2e-3), MEASURED))
+    seen = verdict_sentence(Side("standard", 3e-3, Interval(8e-3), MEASURED), Side("flash2", 1e-3, Interval(2e-3), MEASURED))
     assert seen == "flash2 is measured 4x faster than standard: 2 ms against 8 ms; ratio of roofs 3x"
-    one = against(Side("standard", 3e-3), flash)
+    one = verdict_sentence(Side("standard", 3e-3), flash)
     assert one == (
         "flash2 is at least 1.5x faster than standard (roofs: 1 ms against 3 ms); only flash2 is predicted, 2 ms (1.5 to 2.5 ms)"
     )
-    assert against(*sides(1e-3, 2e-3)).startswith("flash2 is 2x slower than standard by roofs (ratio of roofs: ")
-    assert against(*sides(1e-3, 1e-3 * (1 + ROOFS_EVEN / 2))).startswith("flash2 is as fast as standard by roofs (ratio of")
+    assert verdict_sentence(*sides(1e-3, 2e-3)).startswith("flash2 is 2x slower than standard by roofs (ratio of roofs: ")
+    assert verdict_sentence(*sides(1e-3, 1e-3 * (1 + ROOFS_EVEN / 2))).startswith("flash2 is as fast as standard by roofs (ratio of")
 
 
 # Attention

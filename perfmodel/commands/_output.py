@@ -24,7 +24,7 @@ _UNSIGNED = re.compile(r"--(?:output(?:=.*)?|json|full)|-o.*", re.DOTALL)
 
 def signed_here(report: Report) -> Report:
     """``report`` with its provenance: the command line, and the device profiles that it rests on."""
-    from perfmodel.report.provenance import named_devices, signed
+    from perfmodel.report.provenance import named_devices, with_provenance
 
     context = CONTEXT.get()
     if context is None:
@@ -34,7 +34,7 @@ def signed_here(report: Report) -> Report:
         if not is_value and not _UNSIGNED.fullmatch(word):
             words.append(word)
         is_value = not is_value and word in ("--output", "-o")
-    return signed(report, shlex.join([*context.command_path.split(), *words]), named_devices(context.params))
+    return with_provenance(report, shlex.join([*context.command_path.split(), *words]), named_devices(context.params))
 
 
 def as_text(report: Report, as_json: bool, full: bool) -> str:

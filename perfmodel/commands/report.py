@@ -57,9 +57,9 @@ def report(options: StudyQuestion, to: Pictured) -> None:
         raise UsageError(f"--{workloads[0]} with a study", "a study names its own workloads and devices")
     if options.save_study is not None and not options.save_study.endswith((".yaml", ".yml")):
         raise UsageError(f"--save-study: {options.save_study} is no YAML file", "end it in .yaml")
-    from perfmodel.report.baseline import based
+    from perfmodel.report.baseline import against_saved
 
-    to.emit(based(_asked(options) if workloads else _named(options), options.baseline))
+    to.emit(against_saved(_asked(options) if workloads else _named(options), options.baseline))
 
 
 def _asked(options: StudyQuestion) -> Report:

@@ -58,11 +58,12 @@ def roofline(options: RooflineQuestion, to: Pictured) -> None:
             raise UsageError("--ncu-command only prints a command", "give it alone")
         typer.echo(COMMAND)
         return
-    from perfmodel.report.baseline import based
+    from perfmodel.report.baseline import against_saved
 
     drawn = {name: value for name, value in values.items() if name not in ("study", "required")}
     line = command_line("roofline", *([options.study] if options.study else []), **drawn)
-    to.emit(based(_of_options(options, line) if options.study is None else _of_study(options.study, line, drawn), options.baseline))
+    report = _of_options(options, line) if options.study is None else _of_study(options.study, line, drawn)
+    to.emit(against_saved(report, options.baseline))
 
 
 def _of_study(name: str, line: str, values: dict[str, Any]) -> Report:

@@ -39,7 +39,9 @@ def headline(fits: str, time: str, limit: str) -> list[str]:
     return [sentence(words.removesuffix(".")) for words in (fits, time, limit) if words]
 
 
-def held(needed: Number, device: Device, where: str = "", more: str = "", unknown: str = "; the profile of {} has no capacity") -> str:
+def fit_sentence(
+    needed: Number, device: Device, where: str = "", more: str = "", unknown: str = "; the profile of {} has no capacity"
+) -> str:
     """Sentence without full stop on whether ``needed`` bytes fit ``device``. ``where``: where they are; ``more``: what else fits.
 
     ``unknown`` replaces ``more`` if the profile has no capacity.
@@ -48,7 +50,7 @@ def held(needed: Number, device: Device, where: str = "", more: str = "", unknow
     >>> held(10**9, find_device("h200"), " per GPU", "; batch 8 would fit")
     'fits: 1 GB of 150.1 GB per GPU; batch 8 would fit'
     """
-    fits = fit(needed, device)
+    fits = fit_phrase(needed, device)
     return f"{fits}{where}{more}" if fits else f"{format_si(needed, 'B')}{where}{unknown.format(device.id)}"
 
 
@@ -78,7 +80,7 @@ def amounts_of(cost: Estimate) -> dict[str, Number]:
     return {"tensor": work.tensor, "vector": work.vector, "sfu": work.sfu, "l2": cost.sram.total - cost.multicast, "dram": cost.dram.total}
 
 
-def fit(needed: Number, device: Device) -> str:
+def fit_phrase(needed: Number, device: Device) -> str:
     """Beginning of a sentence on whether ``needed`` bytes fit the device; empty if its profile has no capacity.
 
     >>> from perfmodel.catalog import find_device
@@ -91,7 +93,7 @@ def fit(needed: Number, device: Device) -> str:
     return f"{'fits: ' if fits else 'does not fit: needs '}{format_si(needed, 'B')} of {format_si(capacity.number, 'B')}"
 
 
-def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
+def limit_sentence(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
     """Sentence without full stop on what limits: the fullest resource, or ``causes`` if none is full; empty if nothing is known.
 
     ``causes``: reasons such as too few blocks. ``roof``: shares are of the roof, as no time is predicted. ``unknown``: resources whose rate
@@ -115,15 +117,15 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
         return f"Limited by {name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
     if first.share < PARTLY:
         idle = f"nothing{' whose rate is known' * bool(unknown)} is over {share.strip('<')} busy"
-        return cause if cause.startswith(f"Limited by {STARTING}") else capital(f"{cause}; {idle}" if cause else idle)
+        return cause if cause.startswith(f"Limited by {STARTING}") else upper_first(f"{cause}; {idle}" if cause else idle)
     if first.share >= FULL:
         return f"Limited by {name}, {share} busy"
     if cause:
         return f"{cause}; {name} is {share} busy"
-    return capital(f"{name} is the ceiling but busy only {share}")
+    return upper_first(f"{name} is the ceiling but busy only {share}")
 
 
-def too_few(blocks: int, device: Device) -> list[str]:
+def few_blocks(blocks: int, device: Device) -> list[str]:
     """List of one cause if ``blocks`` (0: unknown) are too few for all multiprocessors, else empty.
 
     >>> from perfmodel.catalog import find_device
@@ -137,7 +139,7 @@ def too_few(blocks: int, device: Device) -> list[str]:
     return [f"{blocks:,} block{'s' * (blocks > 1)} for {count.number:,.0f} {name}"]
 
 
-def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
+def slow_launches(kernels: int, roof_s: float, device: Device) -> list[str]:
     """List of one cause if the launches of ``kernels`` take longer than their roof, else empty."""
     overhead = device.launch_overhead
     launches = kernels * float(overhead.stream.number if overhead else LAUNCH_S)
@@ -145,7 +147,7 @@ def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
     return [phrase + (f" ({format_time(launches, 2)})" if overhead else "")] * (launches >= roof_s)
 
 
-def starting(prediction: Prediction | None) -> list[str]:
+def slow_start(prediction: Prediction | None) -> list[str]:
     """List of one cause if a kernel without work would take more than half of the predicted time, else empty."""
     start = 1e-6 * prediction.calibration.parameters.get("launch_us", 0.0) if prediction else 0.0
     if prediction is None or 2 * start < prediction.seconds:
@@ -153,7 +155,7 @@ def starting(prediction: Prediction | None) -> list[str]:
     return [f"{STARTING} ({between(format_time(start, 2), format_time(prediction.seconds, 3), 'of')})"]
 
 
-def taken(interval: Interval) -> str:
+def time_text(interval: Interval) -> str:
     """A time to three digits with its interval.
 
     >>> taken(Interval(7.907e-5, 7.2e-5, 8.43e-5)), taken(Interval(1e-3))
@@ -169,15 +171,15 @@ def sentence(words: str) -> str:
     >>> sentence("by roofs fused is as fast")
     'By roofs fused is as fast.'
     """
-    return f"{capital(words)}."
+    return f"{upper_first(words)}."
 
 
-def capital(words: str) -> str:
+def upper_first(words: str) -> str:
     """``words`` with a capital letter."""
     return words[:1].upper() + words[1:]
 
 
-def small(words: str) -> str:
+def lower_first(words: str) -> str:
     """``words`` with a small first letter, but for an abbreviation.
 
     >>> small("Limited by DRAM bandwidth"), small("DRAM bandwidth is the ceiling")

@@ -16,14 +16,24 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.report.answer import ROOFS_EVEN, fit, headline, launching, sentence, small, starting, too_few, traffic_chart
+from perfmodel.report.answer import (
+    ROOFS_EVEN,
+    few_blocks,
+    fit_phrase,
+    headline,
+    lower_first,
+    sentence,
+    slow_launches,
+    slow_start,
+    traffic_chart,
+)
 from perfmodel.report.charts.schema import BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import KernelTime, with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, outside, words_for
-from perfmodel.report.op_common import guessed, head, note, unknown_rates, whose, with_steps
+from perfmodel.report.op_common import guess_notes, head, note, prediction_keys, unknown_rates, with_steps
 from perfmodel.report.power import power_note
-from perfmodel.report.speedup import Side, against, alone, compared, ends, ratio, ratio_notes, times
+from perfmodel.report.speedup import Side, faster_sentence, interval_text, ratio, ratio_notes, ratio_text, side_clause, verdict_sentence
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import Prediction
 from perfmodel.timing.select_kernel import Predictions
@@ -117,9 +127,9 @@ class _Answer:
         try:
             kernels, _ = kernels_of(Case(self.comparison.workload, prediction.calibration.implementation, result.direction), device)
         except PerfmodelError:
-            return starting(prediction)
+            return slow_start(prediction)
         blocks = [int(kernel.launch.blocks) for kernel in kernels if kernel.flops and kernel.launch]
-        return [*starting(prediction), *(too_few(blocks[0], device) if len(blocks) == 1 else [])]
+        return [*slow_start(prediction), *(few_blocks(blocks[0], device) if len(blocks) == 1 else [])]
 
     @cached_property
     def main(self) -> AttentionResult:
@@ -147,7 +157,7 @@ class _Answer:
     @cached_property
     def faster(self) -> str:
         """Sentence on the main result against standard attention; empty without that."""
-        return compared(self.side(self.reference), self.side(self.main)) if self.reference else ""
+        return faster_sentence(self.side(self.reference), self.side(self.main)) if self.reference else ""
 
     def speedup(self, result: AttentionResult) -> Interval | None:
         """Predicted time of standard attention over that of ``result``; None for itself, or if one of the two is not predicted."""
@@ -200,7 +210,7 @@ def _result(result: AttentionResult, answer: _Answer) -> dict[str, Any]:
     return {
         "algorithm": result.algorithm.name,
         "pass": result.direction,
-        **whose(answer.prediction(result), result.implementation),
+        **prediction_keys(answer.prediction(result), result.implementation),
         "traffic_of": result.implementation or result.algorithm.name,
         **as_json(_metrics(result, answer)),
         "tile": _tile(result),
@@ -289,7 +299,7 @@ def _column(result: AttentionResult, answer: _Answer) -> list[Metric]:
         *_metrics(result, answer),
         *answer.time(result).rates,
         Metric("", gain, "speedup, by the ratio of roofs", "ratio"),
-        Metric("", known and f"{times(known.value)}{ends(known)}", "speedup, predicted", "text"),
+        Metric("", known and f"{ratio_text(known.value)}{interval_text(known)}", "speedup, predicted", "text"),
     ]
 
 
@@ -299,7 +309,7 @@ def _column(result: AttentionResult, answer: _Answer) -> list[Metric]:
 def _headline(answer: _Answer) -> list[str]:
     """The headline on the main result: whether it fits, its gain over standard attention, its rate, what limits it."""
     main, reference, device, name = answer.main, answer.reference, answer.comparison.device, answer.main.algorithm.name
-    fits, _, size = fit(main.memory_bytes, device).partition(":")
+    fits, _, size = fit_phrase(main.memory_bytes, device).partition(":")
     if reference is None or fits == "does not fit":
         first = f"{fits}: {name}{' takes' * (fits == 'fits')}{size.replace(',', '')}" if fits else ""
     elif device.fits(reference.memory_bytes) is False:
@@ -315,16 +325,16 @@ def _reasons(answer: _Answer) -> list[str]:
     """A sentence per algorithm, by predictions or else by roofs; against standard attention if that is present."""
     results, reference = answer.comparison.shown(), answer.comparison.standard(answer.comparison.direction)
     slow = [time for time in map(answer.time, results) if time.name != answer.main.algorithm.name and time.predicted]
-    limits = [f"{time.name}: {small(time.limit)}." for time in slow if time.seconds > time.cost.no_overlap_s]
+    limits = [f"{time.name}: {lower_first(time.limit)}." for time in slow if time.seconds > time.cost.no_overlap_s]
     sides = list(map(answer.side, results))
     if reference is None or len(results) == 1:
-        sentence = [f"{alone(side)}; bound" if side.time else f"{side.name} is bound" for side in sides]
+        sentence = [f"{side_clause(side)}; bound" if side.time else f"{side.name} is bound" for side in sides]
         return [*(f"{side} by {bound_by(result.total)}." for side, result in zip(sentence, results, strict=True)), *limits]
     fits = answer.comparison.device.fits(reference.memory_bytes)
     unfit = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if fits is False else []
     first = sides[results.index(reference)]
     pairs = [(side, result) for side, result in zip(sides, results, strict=True) if result is not reference]
-    return [*unfit, *(f"{against(first, side)}. {_at_roofs(reference, result)}" for side, result in pairs), *limits]
+    return [*unfit, *(f"{verdict_sentence(first, side)}. {_at_roofs(reference, result)}" for side, result in pairs), *limits]
 
 
 def _at_roofs(reference: AttentionResult, result: AttentionResult) -> str:
@@ -369,7 +379,7 @@ def left_out(result: AttentionResult, device: Device) -> tuple[str, ...]:
 
 def _beyond_roof(result: AttentionResult, device: Device) -> list[str]:
     """Causes that make ``result`` slower than its roof: launches, too few blocks."""
-    return [*launching(len(result.kernels), float(result.total.roofline_s), device), *too_few(blocks_of(result), device)]
+    return [*slow_launches(len(result.kernels), float(result.total.roofline_s), device), *few_blocks(blocks_of(result), device)]
 
 
 def blocks_of(result: AttentionResult) -> int:
@@ -380,7 +390,7 @@ def blocks_of(result: AttentionResult) -> int:
 def _least(result: AttentionResult, device: Device) -> Interval | None:
     """Least time in seconds of an unpredicted result whose blocks leave multiprocessors idle; None if they do not, or that is unknown."""
     blocks, count = blocks_of(result), device.multiprocessors
-    if count is None or not too_few(blocks, device):
+    if count is None or not few_blocks(blocks, device):
         return None
     slower = count.number / blocks
     return Interval(max(float(term) * (1 if name == "dram" else slower) for name, term in result.total.terms.items()))
@@ -390,7 +400,7 @@ def _figures(answer: _Answer) -> list[Figure]:
     """Figures of the main result, with its speedup over standard attention."""
     figures, gain = answer.time(answer.main).figures, answer.speedup(answer.main)
     if gain is not None:
-        figures.insert(2, Figure("speedup over standard", f"{times(gain.value)}{ends(gain)}"))
+        figures.insert(2, Figure("speedup over standard", f"{ratio_text(gain.value)}{interval_text(gain)}"))
     return figures
 
 
@@ -468,7 +478,7 @@ def _time_notes(answer: _Answer, other_notes: Sequence[str]) -> list[str]:
     for result in answer.comparison.results:
         notes += answer.time(result).below_roof_note(f"{result.algorithm.name} {result.direction}")
     powers = (prediction.power for prediction in predictions if prediction.power is not None)
-    return [*notes, *guessed(predictions), *power_note(next(powers, None))]
+    return [*notes, *guess_notes(predictions), *power_note(next(powers, None))]
 
 
 # What is asked for besides

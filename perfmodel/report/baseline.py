@@ -15,7 +15,7 @@ SENTENCES = 3
 """Most sentences of a verdict."""
 
 
-def based(report: Report, baseline: str | None) -> Report:
+def against_saved(report: Report, baseline: str | None) -> Report:
     """``report`` with arrows from the points of the one saved at ``baseline``; its verdict begins with what became faster or slower.
 
     It is unchanged if ``baseline`` is None.

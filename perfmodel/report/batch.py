@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_time
-from perfmodel.report.answer import fit
+from perfmodel.report.answer import fit_phrase
 from perfmodel.report.charts.schema import Interval, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.model import TIMES, formats_of, gpus_of, inputs_of, kernels_note, least, most, split_of, weights_notes
+from perfmodel.report.model import TIMES, at_least, at_most, formats_of, gpus_of, inputs_of, kernels_note, split_of, weights_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
-from perfmodel.report.speedup import Side, against, ratio_notes
-from perfmodel.report.step import StepPart, step_meters, taken, tokens
+from perfmodel.report.speedup import Side, ratio_notes, verdict_sentence
+from perfmodel.report.step import StepPart, as_time, step_meters, tokens
 from perfmodel.transformer.estimate import CONVENTION, PREDICTED
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
 from perfmodel.transformer.parallel import smallest_split
@@ -75,9 +75,9 @@ def _metrics(point: BatchPoint, curve: Curve) -> list[Metric]:
         Metric("time_s.predicted", seconds, "predicted", "s", low, high),
         Metric("time_s.at_least", step.seconds, unit="s"),
         *(Metric(f"time_s.parts.{name}", part, name, "s") for name, part in point.parts.items()),
-        Metric("tokens_per_s", point.tokens_per_s, f"tokens/s{', at most' * at_roof}", before="" if at_roof else most(step.times_from)),
+        Metric("tokens_per_s", point.tokens_per_s, f"tokens/s{', at most' * at_roof}", before="" if at_roof else at_most(step.times_from)),
         Metric("tokens_per_s_bound", point.batch / cost.lower_s),
-        Metric("tpot_s", step.seconds, f"per step{', at least' * at_roof}", "s", before="" if at_roof else least(step.times_from)),
+        Metric("tpot_s", step.seconds, f"per step{', at least' * at_roof}", "s", before="" if at_roof else at_least(step.times_from)),
         Metric("times_from", step.times_from),
         Metric("bound", point.bound, "bound by", "text"),
         Metric("mfu", step.mfu, unit="share"),
@@ -107,7 +107,7 @@ def rates(curve: Curve) -> str:
     """Sentence on tokens/s and step time at the knee, and on the highest tokens/s if another batch has them."""
     knee = _at_knee(curve)
     source = knee.step.times_from
-    rate = f"{most(source)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step{' or more' * (source != PREDICTED)}"
+    rate = f"{at_most(source)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step{' or more' * (source != PREDICTED)}"
     if curve.best is knee or curve.max_batch == 0 or source != PREDICTED:
         return rate
     return f"{rate}; best {tokens(curve.best.tokens_per_s)} at {curve.best.batch:,}"
@@ -119,9 +119,9 @@ def _fitting(curve: Curve) -> str:
     if curve.max_batch is None:
         return f"Whether it fits is unknown: the profile of {r.device.id} has no capacity."
     if curve.max_batch:
-        return f"Fits up to batch {curve.max_batch:,}: {fit(last.memory, r.device).partition(': ')[2]}{gpu}."
+        return f"Fits up to batch {curve.max_batch:,}: {fit_phrase(last.memory, r.device).partition(': ')[2]}{gpu}."
     split = smallest_split(r.model, r.step(DECODE), r.device, r.reserve)
-    needs = fit(curve.points[0].memory, r.device).partition(": ")[2]
+    needs = fit_phrase(curve.points[0].memory, r.device).partition(": ")[2]
     return f"Does not fit even at batch 1: {needs}{gpu}{f'; {split_of(split)} would fit' if split else ''}."
 
 
@@ -134,9 +134,9 @@ def _figures(curve: Curve) -> list[Figure]:
     knee, source = _at_knee(curve), _at_knee(curve).step.times_from
     return [
         Figure("knee" if curve.knee else "most tokens/s", f"batch {knee.batch:,}"),
-        Figure("throughput there", f"{most(source)}{tokens(knee.tokens_per_s)}"),
-        Figure("time per output token there", taken(knee.step.seconds, knee.step.prediction, least(source))),
-        Figure("best throughput", f"{most(source)}{tokens(curve.best.tokens_per_s)} at batch {curve.best.batch:,}"),
+        Figure("throughput there", f"{at_most(source)}{tokens(knee.tokens_per_s)}"),
+        Figure("time per output token there", as_time(knee.step.seconds, knee.step.prediction, at_least(source))),
+        Figure("best throughput", f"{at_most(source)}{tokens(curve.best.tokens_per_s)} at batch {curve.best.batch:,}"),
         Figure("largest batch", "unknown" if curve.max_batch is None else f"{curve.max_batch:,}"),
     ]
 
@@ -146,7 +146,7 @@ def _reasons(curve: Curve) -> list[str]:
     first, last = curve.points[0], curve.points[-1]
     slower = f"; a step takes {last.step.seconds / first.step.seconds:.3g}x as long"
     step = slower if first.step.prediction and last.step.prediction else ""
-    return [f"Per token, {against(_side(first), _side(last))}{step}."] if first is not last else []
+    return [f"Per token, {verdict_sentence(_side(first), _side(last))}{step}."] if first is not last else []
 
 
 def _metered(curve: Curve) -> tuple[str, list[Meter]]:

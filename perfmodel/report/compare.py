@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_time
-from perfmodel.report.answer import capital
+from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Interval
 from perfmodel.report.document import Column, DataTable, Figure, Report, Table, Value
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, better
-from perfmodel.report.speedup import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
+from perfmodel.report.speedup import MEASURED, PREDICTED, Side, gain_text, interval_text, ratio, ratio_notes, ratio_text, verdict_sentence
 
 SAME, FASTER, SLOWER, LESS, MORE, BETTER, WORSE = "SAME", "FASTER", "SLOWER", "LESS", "MORE", "BETTER", "WORSE"
 ORDER = {SLOWER: 0, FASTER: 1, WORSE: 2, BETTER: 2, MORE: 3, LESS: 3, SAME: 4}
@@ -174,7 +174,7 @@ class Compared:
     @property
     def leading(self) -> str:
         """Its name at the start of a sentence; names of algorithms and files keep their letters."""
-        return capital(self.spoken) if self.spoken.startswith("the ") else self.spoken
+        return upper_first(self.spoken) if self.spoken.startswith("the ") else self.spoken
 
     def of(self, thing: str) -> Side:
         """The best time and the roof of ``thing`` on this side."""
@@ -266,25 +266,26 @@ class MetricComparison:
         if not changes:
             return f"{self.after.leading} against {before}: no ratio is known."
         if not _alike(changes):
-            share = " to ".join(dict.fromkeys(times(change.gain) for change in (changes[-1], changes[0])))
-            has = f"{share} the rates of" if share != times(1.0) else "the same rates as"
+            share = " to ".join(dict.fromkeys(ratio_text(change.gain) for change in (changes[-1], changes[0])))
+            has = f"{share} the rates of" if share != ratio_text(1.0) else "the same rates as"
             of = "roofs" if _of_profiles(changes) else "rates"
             return f"By the ratio of {of} {self.after.spoken} has {has} {before}{_named(self.telling)}."
         slower = sum(change.word == SLOWER for change in changes)
         but = f"; SLOWER: {slower} of {len(changes)}" if 0 < slower < len(changes) else ""
         within = _median_ends(changes) * any(change.gain != 1 for change in changes)
-        return f"{self.after.leading} is {changes[0].kind.basis}{way(_median(changes), before)}{within}{_named(self.telling)}{but}."
+        return f"{self.after.leading} is {changes[0].kind.basis}{gain_text(_median(changes), before)}{within}{_named(self.telling)}{but}."
 
     def _of_one(self, change: Change) -> str:
         """Sentence on a single change, such as ``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
-        gain = change.gain_with_ends
-        times = f"{format_time(change.after.value, 3)} against {format_time(change.before.value, 3)}"
-        return f"{self.after.leading} is {change.kind.basis}{way(gain.value, self.before.spoken)}{ends(gain)}: {times}, {change.before.key}"
+        gain, old, new = change.gain_with_ends, change.before, change.after
+        faster = f"{gain_text(gain.value, self.before.spoken)}{interval_text(gain)}"
+        times = f"{format_time(new.value, 3)} against {format_time(old.value, 3)}"
+        return f"{self.after.leading} is {change.kind.basis}{faster}: {times}, {old.key}"
 
     def _sentence(self, change: Change) -> str:
         old, new = change.before, change.after
         if change.kind in (OF_MEASUREMENT, OF_PREDICTION, OF_ROOF):
-            return f"{old.key}: {against(self.before.of(old.key), self.after.of(old.key))}"
+            return f"{old.key}: {verdict_sentence(self.before.of(old.key), self.after.of(old.key))}"
         of = (OF_ROOF if old.label.startswith(PEAKS) else change.kind).ratio
         return f"{change.name}, {change.multiple}{of} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
 
@@ -306,7 +307,7 @@ class MetricComparison:
         changes = [change for _, change in self.telling]
         if len(changes) < 2 or not _alike(changes):
             return []
-        top, bottom, middle = times(changes[0].gain), times(changes[-1].gain), times(_median(changes))
+        top, bottom, middle = ratio_text(changes[0].gain), ratio_text(changes[-1].gain), ratio_text(_median(changes))
         money = f"for the same money {self.after.spoken} may cost {middle} as much as {self.before.spoken} per hour"
         return [f"Other work: {self.telling[-1][0]} gains least, {bottom}.", f"A price: {money}, {bottom} to {top} by workload."]
 
@@ -315,12 +316,12 @@ class MetricComparison:
         changes, figures = [change for _, change in self.telling], list[Figure]()
         if len(changes) == 1:
             [change] = changes
-            figures = [Figure(f"speedup, {change.name}", f"{way(change.gain_with_ends.value)}{ends(change.gain_with_ends)}")]
+            figures = [Figure(f"speedup, {change.name}", f"{gain_text(change.gain_with_ends.value)}{interval_text(change.gain_with_ends)}")]
             figures += [Figure(side, _brief_cell(metric)) for side, metric in (("before", change.before), ("after", change.after))]
         elif changes:
-            figures = [Figure("in the median", f"{way(_median(changes))}{_median_ends(changes)}")] * _alike(changes)
+            figures = [Figure("in the median", f"{gain_text(_median(changes))}{_median_ends(changes)}")] * _alike(changes)
             extremes = (("most", self.telling[0]), ("least", self.telling[-1]))
-            figures += [Figure(f"{word}, {name}", way(change.gain)) for word, (name, change) in extremes]
+            figures += [Figure(f"{word}, {name}", gain_text(change.gain)) for word, (name, change) in extremes]
         counts = Counter(change.word for change in self.timed)
         figures += [Figure(f"times and rates that are {word}", str(counts[word])) for word in (FASTER, SLOWER, SAME) if counts]
         other_words = Counter(change.word for change in self.changes if not change.speed)
@@ -406,7 +407,7 @@ def _named(telling: Sequence[tuple[str, Change]]) -> str:
     """Phrase with the gains by name, the largest first; of many only the largest and the least."""
     names, gains = [name for name, _ in telling], [change.gain for _, change in telling]
     lost = max(gains) <= 1
-    words = [times(1 / gain if lost else gain) if lost or min(gains) >= 1 else way(gain) for gain in gains]
+    words = [ratio_text(1 / gain if lost else gain) if lost or min(gains) >= 1 else gain_text(gain) for gain in gains]
     told = list(zip(names, words, strict=True))[:: -1 if lost else 1]
     if len(set(words)) < 2:
         return ""
@@ -441,11 +442,11 @@ def _gains(timed: Sequence[Change]) -> str:
     if not with_ratio:
         return "no ratio is known"
     if _alike(timed):
-        return f"in the median {way(_median(with_ratio))}{timed[0].kind.ratio}{_median_ends(timed)}"
+        return f"in the median {gain_text(_median(with_ratio))}{timed[0].kind.ratio}{_median_ends(timed)}"
     least, most = min(change.gain for change in with_ratio), max(change.gain for change in with_ratio)
     if _of_profiles(timed) and most > least:
-        return f"ratios of roofs {' to '.join(dict.fromkeys((times(least), times(most))))}"
-    low, *high = dict.fromkeys((way(least), way(most)))
+        return f"ratios of roofs {' to '.join(dict.fromkeys((ratio_text(least), ratio_text(most))))}"
+    low, *high = dict.fromkeys((gain_text(least), gain_text(most)))
     return f"from {low} to {high[0]}" if high else f"all {low}"
 
 
@@ -455,4 +456,4 @@ def _median_ends(timed: Sequence[Change]) -> str:
     lows, highs = [change.low for change in gains if change.low], [change.high for change in gains if change.high]
     if not gains or len(lows) < len(timed) or len(highs) < len(timed):
         return ""
-    return ends(Interval(quantile([gain.value for gain in gains], 0.5), quantile(lows, 0.5), quantile(highs, 0.5)))
+    return interval_text(Interval(quantile([gain.value for gain in gains], 0.5), quantile(lows, 0.5), quantile(highs, 0.5)))

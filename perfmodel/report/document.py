@@ -232,7 +232,7 @@ def on_screen(report: Report, room: int | None = None) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def made_lines(provenance: Provenance | None) -> list[str]:
+def provenance_lines(provenance: Provenance | None) -> list[str]:
     """Lines on provenance: the command, each profile and each input.
 
     >>> made_lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))

@@ -13,7 +13,7 @@ from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table, of_fields, of_traffic
 from perfmodel.report.op_common import head, unknown_rates, with_steps
-from perfmodel.report.speedup import MEASURED, Side, against, way
+from perfmodel.report.speedup import MEASURED, Side, gain_text, verdict_sentence
 
 BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")
 """Keys of the rows of the short table."""
@@ -132,7 +132,7 @@ def _headline(device: Device, results: list[ChainResult]) -> list[str]:
 def _faster(results: list[ChainResult]) -> str:
     unfused, _, fused = results
     counted = "roofs" if unfused.total_s is None else "roofs and launches"
-    return f"By the ratio of {counted} fused is {way(_time(unfused) / _time(fused))}; not predicted."
+    return f"By the ratio of {counted} fused is {gain_text(_time(unfused) / _time(fused))}; not predicted."
 
 
 def _moved(results: list[ChainResult]) -> str:
@@ -146,7 +146,7 @@ def _published_summary(results: list[ChainResult], times: Published) -> str:
     """Sentences on the published times, and on how much of the difference launches explain."""
     seconds_of = {"eager": times.eager_s, "fusion alone": times.fused_s, "fusion with CUDA graphs": times.graph_s}
     eager, fusion, graphed = (Side(name, 0.0, Interval(seconds), MEASURED) for name, seconds in seconds_of.items())
-    taught = f"Published: {against(eager, fusion)}; {against(eager, graphed)}: CUDA graphs hurt this small function."
+    taught = f"Published: {verdict_sentence(eager, fusion)}; {verdict_sentence(eager, graphed)}: CUDA graphs hurt this small function."
     fused, in_graph = results[2].total_s, _fused_in_graph(results)
     if fused is None or in_graph is None:
         return taught

@@ -13,14 +13,14 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.answer import PARTLY, RESOURCES, ROOFS_EVEN, amounts_of, limits, meters, sentence, small, taken
+from perfmodel.report.answer import PARTLY, RESOURCES, ROOFS_EVEN, amounts_of, limit_sentence, lower_first, meters, sentence, time_text
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, of_cost, of_memory, seconds
-from perfmodel.report.op_common import guessed, note
+from perfmodel.report.op_common import guess_notes, note
 from perfmodel.report.power import of_power, power_note, with_power
-from perfmodel.report.speedup import EVEN, Side, way
+from perfmodel.report.speedup import EVEN, Side, gain_text
 from perfmodel.timing.predict import Prediction
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ class KernelTime:
         terms |= {"dram": needs.dram_bytes / needs.bandwidth} if needs.bandwidth else {}
         return replace(self.cost, terms=terms, work=Work(), sram=Traffic(), dram=Traffic(needs.dram_bytes), multicast=0)
 
-    def told(self, plain: Report, subject: str, measured_s: float | None = None) -> Report:
+    def added_to(self, plain: Report, subject: str, measured_s: float | None = None) -> Report:
         """``plain`` with meters, figures and notes of this time, called ``subject``; ``measured_s``: a measured time to judge."""
         notes, prediction = list(plain.notes), self.prediction
-        notes += [] if prediction is None else [note(subject, prediction), *guessed([prediction]), *power_note(prediction.power)]
+        notes += [] if prediction is None else [note(subject, prediction), *guess_notes([prediction]), *power_note(prediction.power)]
         notes += self.below_roof_note(subject)
         report = replace(plain, notes=notes, meters=self.meters, metered=self.metered, figures=self.figures)
         return with_measured(report, measured_s, self.cost, self.predicted)
@@ -128,15 +128,15 @@ class KernelTime:
     @property
     def limit(self) -> str:
         """Sentence without full stop on what limits."""
-        return limits(self._meters, self.causes, self.predicted is None, self.cost.unknown)
+        return limit_sentence(self._meters, self.causes, self.predicted is None, self.cost.unknown)
 
     @property
     def rate(self) -> str:
         """Sentence without full stop on the time with its interval, its rate and share of the peak; as if it fitted the memory."""
         if self.predicted is None and self.least:
             return f"Not predicted; at least {format_time(self.seconds, 3)}, with {self.causes[-1]}: at most {self.rate_and_share}"
-        start = f"Predicted {taken(self.predicted)}" if self.predicted else f"Not predicted; roof {format_time(self.seconds, 3)}"
-        start = f"If it fitted: {small(start)}" if self.device.fits(int(self.memory)) is False else start
+        start = f"Predicted {time_text(self.predicted)}" if self.predicted else f"Not predicted; roof {format_time(self.seconds, 3)}"
+        start = f"If it fitted: {lower_first(start)}" if self.device.fits(int(self.memory)) is False else start
         return ", ".join(filter(None, [start, self.rate_and_share]))
 
     @cached_property
@@ -162,7 +162,7 @@ class KernelTime:
     @property
     def figures(self) -> list[Figure]:
         """Figures: time, rate, roof, memory."""
-        time = [Figure("predicted time" if self.predicted else "least time", taken(self.time))] if self.time else []
+        time = [Figure("predicted time" if self.predicted else "least time", time_text(self.time))] if self.time else []
         rate = "rate" if self.predicted else "rate at most" if self.least else "rate at the roof"
         bound = f", {RESOURCES[self.cost.bound][0]}" if self.cost.bound else ""
         capacity = self.device.dram.capacity
@@ -214,7 +214,8 @@ def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predi
         said = f"{time} is less than any kernel takes here, {format_time(bound, 3)}: less was computed or read, or the clock was higher"
     elif predicted is not None:
         within = predicted.low is not None and predicted.high is not None and predicted.low <= measured_s <= predicted.high
-        said += f" and {way(predicted.value / measured_s, subject)}, predicted {taken(predicted)}{', within its interval' * within}"
+        said += f" and {gain_text(predicted.value / measured_s, subject)}, predicted {time_text(predicted)}"
+        said += ", within its interval" * within
     speedup = None if predicted is None else predicted.value / measured_s
     entry = {"time_s": measured_s, "of_roof": roof / measured_s, "of_bound": bound / measured_s, "speedup": speedup}
     return replace(plain, verdict=[sentence(said), *plain.verdict], data={**plain.data, "measured": entry})

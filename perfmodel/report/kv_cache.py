@@ -6,12 +6,12 @@ from typing import Any
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.units import format_binary, format_count, format_si, format_time
-from perfmodel.report.answer import headline, held
+from perfmodel.report.answer import fit_sentence, headline
 from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.model import TIMES, file_notes, least
+from perfmodel.report.model import TIMES, at_least, file_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
@@ -188,7 +188,7 @@ def _generated(cost: Generation, answer: ModelAnswer | None, fitted: str, label:
         Metric("roofline_s", answer and answer.cost.roofline_s, f"roofline, no launches{fitted}", "s"),
         Metric("lower_s", answer and answer.cost.lower_s),
         Metric("predicted_s", prediction and prediction[0]),
-        Metric("seconds", answer and answer.seconds, label, "s", before=least(answer.times_from) if answer else ""),
+        Metric("seconds", answer and answer.seconds, label, "s", before=at_least(answer.times_from) if answer else ""),
         Metric("times_from", answer and answer.times_from),
     ]
 
@@ -197,7 +197,8 @@ def _fitting(result: CacheResult) -> str:
     """Sentence on whether weights and cache fit, and on how many GPUs would hold them."""
     w = result.workload
     tp = smallest_tp(w, result.device) if result.fits is False else None
-    return held(sum(_parts(result).values()), result.device, " per GPU" * (w.tp > 1), f"; --gpus {tp} would fit" if tp else "", "")
+    needed, more = sum(_parts(result).values()), f"; --gpus {tp} would fit" if tp else ""
+    return fit_sentence(needed, result.device, " per GPU" * (w.tp > 1), more, "")
 
 
 def _room(result: CacheResult) -> str:
@@ -219,7 +220,7 @@ def _generation_gain(result: CacheResult, times: Generated) -> str:
     if isinstance(times, UnavailableError):
         return ""
     cached, uncached = times
-    took, longer = (f"{least(time.times_from)}{format_time(time.seconds, 3)}" for time in times)
+    took, longer = (f"{at_least(time.times_from)}{format_time(time.seconds, 3)}" for time in times)
     if cached.times_from == uncached.times_from == PREDICTED and cached.seconds:
         longer = f"{digits(uncached.seconds / cached.seconds, 3)}x that time"
     return f"One sequence is generated in {took}; without a cache in {longer}{', with more memory' * (result.fits is False)}."

@@ -25,14 +25,14 @@ from perfmodel.kernels.matmul import (
 )
 from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
-from perfmodel.report.answer import WASTEFUL, fit, headline, launching, starting, too_few
+from perfmodel.report.answer import WASTEFUL, few_blocks, fit_phrase, headline, slow_launches, slow_start
 from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost
-from perfmodel.report.op_common import head, unknown_rates, whose, with_steps
-from perfmodel.report.speedup import alone
+from perfmodel.report.op_common import head, prediction_keys, unknown_rates, with_steps
+from perfmodel.report.speedup import side_clause
 from perfmodel.timing.explain import explain_power, explain_time
 from perfmodel.timing.launched import product_tile
 from perfmodel.timing.predict import Prediction
@@ -70,9 +70,9 @@ def report(
         data(result, time),
         charts=_charts(result, time) if pictures else [],
         brief=[as_table("", {"total": [*rows, *_fill(result)]}, labels=BRIEF, without=time.crowded_out)],
-        reasons=[f"{alone(time.side('The matmul'))}. {_bound(result)}"],
+        reasons=[f"{side_clause(time.side('The matmul'))}. {_bound(result)}"],
     )
-    plain = time.told(plain, "The matmul", measured_s)
+    plain = time.added_to(plain, "The matmul", measured_s)
     if not explained:
         return plain
     steps = [*explain(result), *explain_time(prediction), *explain_power(prediction)]
@@ -88,7 +88,7 @@ def data(result: MatmulResult, time: KernelTime) -> dict[str, Any]:
     entry = {
         "algorithm": "tiled",
         "pass": "forward",
-        **whose(time.prediction),
+        **prediction_keys(time.prediction),
         **as_json([*_metrics(result, time), *_traffic(result)]),
         **filled,
         "kernels": [
@@ -180,7 +180,7 @@ def _elements(count: float) -> str:
 
 def _headline(result: MatmulResult, time: KernelTime) -> list[str]:
     """The headline: whether it fits, its side of the ridge point, time and rate, and what limits it."""
-    fits, rates = fit(time.memory, result.device).partition(":")[0], rates_of(result.device, result.workload.dtype)
+    fits, rates = fit_phrase(time.memory, result.device).partition(":")[0], rates_of(result.device, result.workload.dtype)
     best, ridge = float(minimum_intensity(result.workload)), float(rates.matmul / rates.dram)
     side = "memory bound" if best < ridge else "compute bound"
     first = f"{side} if operands move once: {digits(best, 4)} FLOP/B, ridge point {ridge:.4g}"
@@ -195,10 +195,10 @@ def _bound(result: MatmulResult) -> str:
 def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
     """The time of ``result`` with causes beyond work and traffic: the launch, too few blocks, a half-empty last wave."""
     if prediction:
-        causes = [*starting(prediction), *_few_blocks(result, prediction)]
+        causes = [*slow_start(prediction), *_few_blocks(result, prediction)]
     else:
-        launched = launching(len(result.kernels), float(result.total.roofline_s), result.device)
-        causes = [*launched, *too_few(result.blocks, result.device)] if launched else []
+        launched = slow_launches(len(result.kernels), float(result.total.roofline_s), result.device)
+        causes = [*launched, *few_blocks(result.blocks, result.device)] if launched else []
     memory = memory_bytes([kernel for kernel, _ in result.kernels])
     return KernelTime(result.total, result.device, result.workload.dtype, memory, prediction, causes=causes)
 
@@ -211,7 +211,7 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
     w, slots = result.workload, result.device.multiprocessors.number
     blocks = int(w.batch * ceil_div(w.m, tile.br) * ceil_div(w.n, tile.bc) * tile.splits)
     half = wave_quantization(blocks, slots) < WASTEFUL
-    causes = too_few(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
+    causes = few_blocks(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
     return [words if blocks == result.blocks else f"{words} ({tile.br} x {tile.bc} tiles)" for words in causes]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_count, format_si
-from perfmodel.report.answer import headline, held
+from perfmodel.report.answer import fit_sentence, headline
 from perfmodel.report.charts.bars import FAR
 from perfmodel.report.charts.draw import SERIES
 from perfmodel.report.charts.format_number import percent
@@ -189,7 +189,7 @@ def _fitting(result: MemoryResult) -> str:
     note = "; one sequence at a time does not fit either" * (training.sequences > 1)
     if result.largest:
         note = f"; up to --micro-batch {result.largest:,}" if result.fits else f"; --micro-batch {result.largest:,} would fit"
-    return held(result.peak.bytes, result.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else "", note)
+    return fit_sentence(result.peak.bytes, result.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else "", note)
 
 
 def _meters(result: MemoryResult, parts: Mapping[str, Number], largest: str) -> list[Meter]:

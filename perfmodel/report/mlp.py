@@ -11,7 +11,7 @@ from perfmodel.core.units import format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels import mlp
 from perfmodel.kernels.mlp import Mlp, MlpResult, backward_flops, cached, forward_flops, layer_flops
-from perfmodel.report.answer import fit, headline, launching, sentence
+from perfmodel.report.answer import fit_phrase, headline, sentence, slow_launches
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime
@@ -50,7 +50,7 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
         brief=[as_table("", rows, labels=BRIEF)],
         reasons=[f"Backward computes {gradients}. {_bounds(results)}"],
     )
-    plain, directions = total.told(plain, passes), [result.direction for result in results]
+    plain, directions = total.added_to(plain, passes), [result.direction for result in results]
     steps = ((direction, {"pass": direction}, mlp.explain(w, device, direction)) for direction in directions)
     return with_steps(plain, steps) if explained else plain
 
@@ -117,7 +117,7 @@ def _tables(w: Mlp, results: list[MlpResult]) -> list[Table]:
 def _headline(w: Mlp, total: KernelTime) -> list[str]:
     """The headline: whether it fits, what backward takes, time and rate at the roof, and what limits it."""
     ratio = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
-    return headline("; ".join(filter(None, [fit(total.memory, total.device).partition(":")[0], ratio])), total.rate, total.limit)
+    return headline("; ".join(filter(None, [fit_phrase(total.memory, total.device).partition(":")[0], ratio])), total.rate, total.limit)
 
 
 def _bounds(results: list[MlpResult]) -> str:
@@ -125,7 +125,7 @@ def _bounds(results: list[MlpResult]) -> str:
 
 
 def _time(result: MlpResult, w: Mlp, device: Device) -> KernelTime:
-    launched = launching(len(result.kernels), float(result.total.roofline_s), device)
+    launched = slow_launches(len(result.kernels), float(result.total.roofline_s), device)
     return KernelTime(result.total, device, w.dtype, result.memory_bytes, causes=launched)
 
 

@@ -6,22 +6,22 @@ from dataclasses import asdict
 from typing import Any
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.answer import headline, held
+from perfmodel.report.answer import fit_sentence, headline
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost, of_fields
-from perfmodel.report.op_common import guessed, head, unknown_rates, unread_notes, with_steps
+from perfmodel.report.op_common import guess_notes, head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.step import (
     StepPart,
+    as_time,
     by_share,
-    limited,
+    limit_text,
     longest,
     moved_bytes,
     op_roofline,
     step_meters,
-    taken,
     time_bars,
     timeline,
     tokens,
@@ -199,11 +199,11 @@ def _totals(answer: ModelAnswer) -> list[Metric]:
 def _rates(answer: ModelAnswer) -> list[Metric]:
     source = answer.times_from
     return [
-        Metric("ttft_s", answer.ttft_s, "time to the first token", "s", before=least(source)),
-        Metric("tpot_s", answer.tpot_s, "time per output token", "s", before=least(source)),
-        Metric("tokens_per_s", answer.tokens_per_s, "tokens/s", "", before=most(source)),
+        Metric("ttft_s", answer.ttft_s, "time to the first token", "s", before=at_least(source)),
+        Metric("tpot_s", answer.tpot_s, "time per output token", "s", before=at_least(source)),
+        Metric("tokens_per_s", answer.tokens_per_s, "tokens/s", "", before=at_most(source)),
         *_host(answer),
-        Metric("mfu", answer.mfu, "MFU", "share", before=most(source)),
+        Metric("mfu", answer.mfu, "MFU", "share", before=at_most(source)),
     ]
 
 
@@ -250,12 +250,12 @@ def _phase_before(line: Line, answer: ModelAnswer) -> str:
     return f"{line.phase}: " if len({step.step.phase for step, _ in answer.steps}) > 1 else ""
 
 
-def least(times_from: str) -> str:
+def at_least(times_from: str) -> str:
     """Prefix of a time in which roofs stand for predictions."""
     return "" if times_from == PREDICTED else "at least "
 
 
-def most(times_from: str) -> str:
+def at_most(times_from: str) -> str:
     """Prefix of a rate at such a time."""
     return "" if times_from == PREDICTED else "at most "
 
@@ -263,7 +263,7 @@ def most(times_from: str) -> str:
 def _headline(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
     """The headline: whether it fits, how long it takes, and what limits it; first a host that is slower than the GPU."""
     r, source, fits = answer.request, answer.times_from, _fits(answer)
-    took, rate = taken(answer.seconds, answer.prediction, least(source)), f"{most(source)}{tokens(answer.tokens_per_s)}"
+    took, rate = as_time(answer.seconds, answer.prediction, at_least(source)), f"{at_most(source)}{tokens(answer.tokens_per_s)}"
     takes = "takes" if answer.memory.fits is not False else "would take"
     sentence = f"{STEPS[r.phase].removeprefix('the ')} {takes} {took}: {rate}, MFU {answer.mfu:.1%}"
     if r.phase == GENERATE:
@@ -274,7 +274,7 @@ def _headline(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
             host, device = format_time(step.host_s[0], 3), format_time(step.on_device[0], 3)
             slow = f"limited by the host: {step.launches:,} launches take {host}, the kernels {device}"
             return headline(slow, sentence, fits) if answer.memory.fits is not False else headline(fits, slow, sentence)
-    return headline(fits, sentence, limited(rows, answer.seconds))
+    return headline(fits, sentence, limit_text(rows, answer.seconds))
 
 
 def _fits(answer: ModelAnswer) -> str:
@@ -289,7 +289,7 @@ def _fits(answer: ModelAnswer) -> str:
         other = f"; {split_of(split)} would fit"
     else:
         other = "; the weights alone are too large" if memory.weights >= (memory.capacity or 0) else "; one sequence does not fit either"
-    return held(memory.total, r.device, " per GPU" * (r.split.gpus > 1), other)
+    return fit_sentence(memory.total, r.device, " per GPU" * (r.split.gpus > 1), other)
 
 
 def split_of(split: Split) -> str:
@@ -305,10 +305,10 @@ def _figures(answer: ModelAnswer) -> list[Figure]:
     source, r, memory = answer.times_from, answer.request, answer.memory
     first = {"time to the first token": answer.ttft_s, "time per output token": answer.tpot_s} if r.phase == GENERATE else {}
     return [
-        Figure(f"time of {STEPS[r.phase]}", taken(answer.seconds, answer.prediction, least(source))),
-        *(Figure(label, f"{least(source)}{format_time(seconds, 3)}") for label, seconds in first.items() if seconds is not None),
-        Figure("throughput", f"{most(source)}{tokens(answer.tokens_per_s)}"),
-        *([] if r.phase == GENERATE else [Figure("MFU", f"{most(source)}{answer.mfu:.1%}")]),
+        Figure(f"time of {STEPS[r.phase]}", as_time(answer.seconds, answer.prediction, at_least(source))),
+        *(Figure(label, f"{at_least(source)}{format_time(seconds, 3)}") for label, seconds in first.items() if seconds is not None),
+        Figure("throughput", f"{at_most(source)}{tokens(answer.tokens_per_s)}"),
+        *([] if r.phase == GENERATE else [Figure("MFU", f"{at_most(source)}{answer.mfu:.1%}")]),
         Figure("memory per GPU", format_si(memory.total, "B") + (f" of {format_si(memory.capacity, 'B')}" if memory.capacity else "")),
     ]
 
@@ -320,7 +320,7 @@ def _reasons(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
     words += [f"Lower bound {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}."]
     names = list(answer.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
     if r.phase == GENERATE:
-        words.append(f"Throughput: {most(answer.times_from)}{tokens(answer.tokens_per_s)}, MFU {answer.mfu:.1%}.")
+        words.append(f"Throughput: {at_most(answer.times_from)}{tokens(answer.tokens_per_s)}, MFU {answer.mfu:.1%}.")
     if names != [r.dtype.name]:
         words.append(f"MFU is of the {' and '.join(names)} peak{'s' * (len(names) > 1)}.")
     if answer.memory.fits is False:
@@ -372,7 +372,7 @@ def _prediction_notes(answer: ModelAnswer) -> list[str]:
     if missing:
         reasons = f"{'; '.join(missing[:3])}{f'; and {len(missing) - 3} more' if len(missing) > 3 else ''}"
         words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
-    words += guessed(line.row.prediction for line in answer.lines if line.row.prediction is not None)
+    words += guess_notes(line.row.prediction for line in answer.lines if line.row.prediction is not None)
     graphs = [phase for phase in phases(r) if r.in_graph(phase)]
     if graphs and within.block is None and launch_saving_s(r.device) is None:
         words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")

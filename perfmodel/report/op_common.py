@@ -75,10 +75,10 @@ def unknown_rates(costs: Iterable[Estimate | Chained], device: Device, left_out:
 def note(name: str, prediction: Prediction) -> str:
     """Note on a predicted time: the kernel, the calibration and the assumptions."""
     whose = f"{name} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
-    return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
+    return f"{whose}; {prediction.provenance}. Assumed: {assumptions_of(prediction)}."
 
 
-def guessed(predictions: Iterable[Prediction]) -> list[str]:
+def guess_notes(predictions: Iterable[Prediction]) -> list[str]:
     """A note per reason why a predicted time is only a guess, such as estimated numbers."""
     reasons = dict.fromkeys(prediction.guess for prediction in predictions if prediction.guess)
     whys: dict[str, list[str]] = {}
@@ -88,13 +88,13 @@ def guessed(predictions: Iterable[Prediction]) -> list[str]:
     return [f"{sentence[:1].upper()}{sentence[1:]}: {GUESSED}" for sentence in words]
 
 
-def assumes(prediction: Prediction) -> str:
+def assumptions_of(prediction: Prediction) -> str:
     """Phrase on what the model of ``prediction`` assumes about operands, caches and launches."""
     clean = STATE_WORDS[CLEAN]
     return find_model(prediction.calibration.model).assumes.replace(clean, STATE_WORDS.get(prediction.cache, clean))
 
 
-def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[str, Any]:
+def prediction_keys(prediction: Prediction | None, otherwise: str | None = None) -> dict[str, Any]:
     """JSON keys on the implementation and calibration of a prediction; without one only the implementation ``otherwise``."""
     if prediction is None:
         return {"implementation": otherwise}
@@ -103,7 +103,7 @@ def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[s
         "kind": prediction.kind,
         "provenance": prediction.provenance,
         "model": block.model,
-        "assumes": assumes(prediction),
+        "assumes": assumptions_of(prediction),
         "cache": prediction.cache,
     }
     return {"implementation": block.implementation, "prediction": grounds}

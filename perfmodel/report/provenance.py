@@ -15,7 +15,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.report.document import ProfileUse, Provenance, Report
 
 
-def signed(report: Report, call: str, devices: Iterable[str]) -> Report:
+def with_provenance(report: Report, call: str, devices: Iterable[str]) -> Report:
     """``report`` with its provenance: ``call``, and the profiles of ``devices`` and of devices in the report."""
     if report.provenance is not None:
         return report

@@ -13,7 +13,7 @@ from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head, with_steps
-from perfmodel.report.speedup import Side, compared
+from perfmodel.report.speedup import Side, faster_sentence
 
 COLUMNS = {"choice": "", "recompute_s": "time", "store_s": "time", "break_even_flop_per_byte": "recompute below", "fits": "fits"}
 LEVELS = {"dram": "DRAM", "l2": "L2"}
@@ -103,7 +103,7 @@ def _headline(result: RecomputeResult) -> list[str]:
     )
     sides = [Side("storing", best.store_s or 0.0), Side("recomputing", result.recompute_s)]
     limit = f"limited by the {result.workload.dtype.matmul_unit} unit if recomputed, by {where} bandwidth if stored"
-    return headline(f"{choice} it{even} ({where})", compared(*(sides if result.recomputes else reversed(sides))), limit)
+    return headline(f"{choice} it{even} ({where})", faster_sentence(*(sides if result.recomputes else reversed(sides))), limit)
 
 
 def _figures(result: RecomputeResult) -> list[Figure]:

@@ -15,7 +15,7 @@ from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run
 from perfmodel.remat.strategies.checkpoints import sqrt_length
 from perfmodel.remat.strategies.revolve import slots_of
-from perfmodel.report.answer import capital
+from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.format_number import percent, text
 from perfmodel.report.charts.schema import Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter, Report, Table
@@ -258,7 +258,7 @@ def _headline(answer: ScheduleAnswer, units: Units) -> list[str]:
         if key in done and key != name
     )
     first = f"With {name}: {units.spent(run.cost)}{rebuilt}, {units.held(run.peak)} at the peak."
-    return [first, *([f"{capital(ends)}."] if ends else []), _peak(run)]
+    return [first, *([f"{upper_first(ends)}."] if ends else []), _peak(run)]
 
 
 def _peak(run: Run) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.answer import RESOURCES, meters, taken
+from perfmodel.report.answer import RESOURCES, meters, time_text
 from perfmodel.report.charts.format_number import ABSENT, percent
 from perfmodel.report.charts.roofline_metrics import SHORT, above_roof, bound, flag, launch_bound, share_of_roof, time_s
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
@@ -58,7 +58,7 @@ def answer_of(point: RooflinePoint, device: str = "") -> str:
     name, time = f"{point.name}, {device}" if device else point.name, point.measured or point.predicted
     if time_s(point) is None:
         return f"{name}: not predicted, {format_time(point.roofline_s, 3)} at its roof" if point.roofline_s else f"{name}: no roof is known"
-    spent = f"{'measured' if point.measured else 'predicted'} {taken(time)}" if time else ""
+    spent = f"{'measured' if point.measured else 'predicted'} {time_text(time)}" if time else ""
     return f"{name}: {', '.join(filter(None, [spent, _rate(point), _near(point)]))}"
 
 
@@ -130,7 +130,7 @@ def _of_one(point: RooflinePoint) -> list[Figure]:
     share, limit, time = share_of_roof(point), bound(point) or "", point.measured or point.predicted
     roof = RESOURCES[limit][0] if limit in RESOURCES else SHORT.get(limit, limit)
     values = {
-        "measured time" if point.measured else "predicted time": taken(time) if time else "",
+        "measured time" if point.measured else "predicted time": time_text(time) if time else "",
         "rate": _rate(point),
         "of its roof": "" if share is None else percent(share),
         "roof": f"{format_time(point.roofline_s, 3)}, {'the ' * roof.endswith('unit')}{roof}" if point.roofline_s else "",

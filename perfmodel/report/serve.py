@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.answer import headline, taken
+from perfmodel.report.answer import headline, time_text
 from perfmodel.report.charts.format_number import digits, percent, text
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table
-from perfmodel.report.op_common import guessed, head
+from perfmodel.report.op_common import guess_notes, head
 from perfmodel.report.power import with_power
 from perfmodel.report.step import StepPart, by_share, moved_bytes, step_meters, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
@@ -125,7 +125,7 @@ def _mean(key: str, label: str, times: Times | None, at_least: bool) -> Metric:
 
 
 def _took(answer: ServingAnswer, times: Times) -> str:
-    return f"at least {format_time(times[0], 3)}" if answer.at_least else taken(Interval(*times))
+    return f"at least {format_time(times[0], 3)}" if answer.at_least else time_text(Interval(*times))
 
 
 def _held(answer: ServingAnswer) -> int:
@@ -251,7 +251,7 @@ def _notes(answer: ServingAnswer) -> list[str]:
         _simulated(answer.metrics),
         _overhead(engine),
     ]
-    words += guessed(row.prediction for row in answer.decode_pass.rows if row.prediction is not None)
+    words += guess_notes(row.prediction for row in answer.decode_pass.rows if row.prediction is not None)
     missing = [row.missing for row in answer.decode_pass.rows if row.prediction is None]
     if missing:
         words.append(f"At least: the roof stands for {len(missing)} kernels of which no time is predicted: {missing[0]}.")

@@ -10,7 +10,7 @@ from typing import Any
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
-from perfmodel.report.answer import capital
+from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.schema import Chart, LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, TO_PASTE, Figure, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -91,7 +91,7 @@ class Searched:
             return comments + [launch(model, engine, split, point.sequences, self.load, role, **formats) for split, role in workers]
         if has_lines:
             line = launch(model, engine, point.split, point.users, self.load, **formats)
-            comments.append(repeated(line, self.copies(point), point.gpus))
+            comments.append(in_shell_loop(line, self.copies(point), point.gpus))
         return [*comments, options.typed(self.device.id, point.engine, point.split, point.users)]
 
 
@@ -142,7 +142,7 @@ def report(result: Searched, pictures: bool = False) -> Report:
         _notes(result),
         data(result, point, pasted),
         charts=[picture(result.result, point)] if pictures else [],
-        figures=figures(result, point),
+        figures=point_figures(result, point),
         brief=[as_rows("", [_metrics(candidate, result) for candidate in points], labels=COLUMNS), *_pasted(pasted, SCREEN_ROWS)],
     )
 
@@ -172,7 +172,7 @@ def _pasted(lines: Sequence[str], limit: int | None = None) -> list[Table]:
     return [Table("", [TO_PASTE], rows)] if rows else []
 
 
-def repeated(line: str, copies: int, gpus: int) -> str:
+def in_shell_loop(line: str, copies: int, gpus: int) -> str:
     """``line`` in a shell loop that starts ``copies`` servers of ``gpus`` GPUs each on ports from 8000."""
     if copies == 1:
         return line
@@ -216,7 +216,7 @@ def verdict(result: Searched, point: Candidate) -> list[str]:
     outcome, limits, price = result.result, result.result.limits, result.price(point)
     bounds = [f"{name} {format_time(value, 3)}" for name, value in limits.given.items()]
     start = f"Best within {' and '.join(bounds)}:" if bounds else "Most per GPU:"
-    start = start if outcome.best is not None else f"{capital(outcome.why)}. It is"
+    start = start if outcome.best is not None else f"{upper_first(outcome.why)}. It is"
     copies = f"{result.copies(point)} copies of " if result.copies(point) > 1 else ""
     at_least, at_most = ("at least ", "at most ") if outcome.at_least else ("", "")
     per_token = f", then one every {format_time(point.tpot_s, 3)}{' or more' * outcome.at_least}" if point.tpot_s else ""
@@ -243,7 +243,7 @@ def _pools_words(outcome: Search) -> str:
     return f"Separate prefill and decode workers {pays}: {best}, without them {tokens(together.tokens_per_s_gpu)}."
 
 
-def figures(result: Searched, point: Candidate) -> list[Figure]:
+def point_figures(result: Searched, point: Candidate) -> list[Figure]:
     """Figures of one point of the front."""
     name, price = "best" if result.result.best is not None else "nearest", result.price(point)
     return [

@@ -8,13 +8,13 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
-from perfmodel.report.answer import ROOFS_EVEN, headline, launching, sentence, starting, too_few, traffic_chart
+from perfmodel.report.answer import ROOFS_EVEN, few_blocks, headline, sentence, slow_launches, slow_start, traffic_chart
 from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report
 from perfmodel.report.kernel_time import KernelTime
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by
-from perfmodel.report.op_common import head, unknown_rates, whose, with_steps
-from perfmodel.report.speedup import Side, against, alone, compared
+from perfmodel.report.op_common import head, prediction_keys, unknown_rates, with_steps
+from perfmodel.report.speedup import Side, faster_sentence, side_clause, verdict_sentence
 from perfmodel.timing.explain import explain_time
 from perfmodel.timing.predict import Prediction
 
@@ -42,7 +42,7 @@ def report(
     """
     ways, runs = [_time(result, w, device) for result in results], [result for result in results if result.row_fits is not False]
     best = runs[-1]
-    time, faster = _time(best, w, device, prediction), compared(ways[0].side(), ways[len(runs) - 1].side())
+    time, faster = _time(best, w, device, prediction), faster_sentence(ways[0].side(), ways[len(runs) - 1].side())
     columns = {variant.name: _metrics(result, w, variant) for variant, result in zip(ways, results, strict=True)}
     inputs = {"pass": "forward", "implementation": None}
     data = {
@@ -52,9 +52,9 @@ def report(
     reasons = [_reasons(w, results, *ways)]
     if prediction is not None:
         roof = min(float(result.cost.roofline_s) for result in runs)
-        reasons.insert(0, f"{alone(Side('The softmax', roof, time.predicted, by=time.name))}.")
+        reasons.insert(0, f"{side_clause(Side('The softmax', roof, time.predicted, by=time.name))}.")
         data["predicted"] = {
-            **whose(prediction),
+            **prediction_keys(prediction),
             "time_s": {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high},
         }
         columns |= {time.name: _metrics(best, w, time)}
@@ -68,7 +68,7 @@ def report(
         brief=[as_table("", columns, labels=BRIEF)],
         reasons=reasons,
     )
-    plain = time.told(plain, "The softmax", measured_s)
+    plain = time.added_to(plain, "The softmax", measured_s)
     if not explained:
         return plain
     steps = {result.variant.name: softmax.explain(result, w, device) for result in results}
@@ -101,16 +101,16 @@ def _reasons(w: Softmax, results: list[SoftmaxResult], safe: KernelTime, online:
     """Sentences on the fused or next best variant against the safe one."""
     if results[-1].row_fits is False:
         row = f"a row takes {format_si(row_bytes(w), 'B')}, more than the SRAM of a block on {safe.device.id}"
-        return f"fused does not fit: {row}. online is the next best: {against(safe.side(), online.side())}."
+        return f"fused does not fit: {row}. online is the next best: {verdict_sentence(safe.side(), online.side())}."
     fewer = f"{safe.cost.sram.total / fused.cost.sram.total:.3g}x fewer bytes through the L2"
     even = ", but as many over DRAM" if safe.cost.dram.total <= (1 + ROOFS_EVEN) * fused.cost.dram.total else ""
-    return f"{against(safe.side(), fused.side())}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{even}."
+    return f"{verdict_sentence(safe.side(), fused.side())}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{even}."
 
 
 def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Prediction | None = None) -> KernelTime:
     """The time of one variant, with causes beyond work and traffic."""
-    launched = [] if prediction else launching(1, float(result.cost.roofline_s), device)
-    causes = [*starting(prediction), *launched, *(too_few(int(w.rows), device) if prediction or launched else [])]
+    launched = [] if prediction else slow_launches(1, float(result.cost.roofline_s), device)
+    causes = [*slow_start(prediction), *launched, *(few_blocks(int(w.rows), device) if prediction or launched else [])]
     name = prediction.calibration.implementation if prediction else result.variant.name
     return KernelTime(result.cost, device, w.dtype, result.memory_bytes, prediction, name, causes)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfmodel.core.units import format_time
-from perfmodel.report.answer import ROOFS_EVEN, taken
+from perfmodel.report.answer import ROOFS_EVEN, time_text
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Interval
 
@@ -59,7 +59,7 @@ def ratio(over: Interval, under: Interval) -> Interval:
     return Interval(value, value * math.exp(-down), value * math.exp(up))
 
 
-def times(gain: float) -> str:
+def ratio_text(gain: float) -> str:
     """A ratio to three digits.
 
     >>> times(2.0), times(5463.2)
@@ -69,7 +69,7 @@ def times(gain: float) -> str:
     return f"{rounded:,.0f}x" if rounded >= 1000 else f"{gain:.3g}x"
 
 
-def way(gain: float, than: str = "", most: str = "") -> str:
+def gain_text(gain: float, than: str = "", most: str = "") -> str:
     """Phrase for a gain: how much faster or slower. ``most``: "at most " or "at least " before a gain, of which a loss gets the opposite.
 
     >>> way(2.0), way(0.5, "standard"), way(1.001, "standard"), way(0.5, most="at most ")
@@ -77,11 +77,11 @@ def way(gain: float, than: str = "", most: str = "") -> str:
     """
     if abs(gain - 1) <= EVEN:
         return "as fast" + (f" as {than}" if than else "")
-    words = f"{most}{times(gain)} faster" if gain > 1 else f"{OPPOSITE[most]}{times(1 / gain)} slower"
+    words = f"{most}{ratio_text(gain)} faster" if gain > 1 else f"{OPPOSITE[most]}{ratio_text(1 / gain)} slower"
     return words + (f" than {than}" if than else "")
 
 
-def ways(low: float, high: float, than: str) -> str:
+def gain_range_text(low: float, high: float, than: str) -> str:
     """Phrase for a range of gains to two digits.
 
     >>> ways(5.89, 11.44, "standard"), ways(0.25, 0.5, "standard")
@@ -90,9 +90,9 @@ def ways(low: float, high: float, than: str) -> str:
     ('2 times faster than standard', 'from 2x slower to 2x faster than standard')
     """
     if max(abs(low - 1), abs(high - 1)) <= EVEN:
-        return way(low, than)
+        return gain_text(low, than)
     if low <= 1 + EVEN and high >= 1 - EVEN:
-        return f"from {way(low)} to {way(high)} than {than}"
+        return f"from {gain_text(low)} to {gain_text(high)} than {than}"
     near, far, word = (low, high, "faster") if low > 1 else (1 / high, 1 / low, "slower")
     return f"{' to '.join(dict.fromkeys(map(_rough, (near, far))))} times {word} than {than}"
 
@@ -101,26 +101,26 @@ def _rough(gain: float) -> str:
     return f"{float(f'{gain:.2g}'):,.12g}"
 
 
-def ends(interval: Interval) -> str:
+def interval_text(interval: Interval) -> str:
     """Phrase for the interval of a ratio, in the direction of ``way``; it says that either may be faster if 1 is inside."""
     if interval.low is None or interval.high is None:
         return ""
     low, high = (interval.low, interval.high) if interval.value >= 1 else (1 / interval.high, 1 / interval.low)
-    return f" ({times(low)} to {times(high)}{EITHER if low < 1 else ''})"
+    return f" ({ratio_text(low)} to {ratio_text(high)}{EITHER if low < 1 else ''})"
 
 
-def against(reference: Side, other: Side, at: str = "") -> str:
+def verdict_sentence(reference: Side, other: Side, at: str = "") -> str:
     """Sentence without full stop on ``other`` against ``reference``. ``at``: the workload, such as `` at n 4,096``."""
     if reference.time is None or other.time is None:
         return _at_most(reference, other, at)
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
     texts = " against ".join(f"{format_time(time.value)}{side.whose}" for side, time in ((other, other.time), (reference, reference.time)))
-    roofs = f"; ratio of roofs {times(reference.roof_s / other.roof_s)}" if reference.roof_s and other.roof_s else ""
-    return f"{other.name} is {kind} {way(gain.value, reference.name)}{at}{ends(gain)}: {texts}{roofs}"
+    roofs = f"; ratio of roofs {ratio_text(reference.roof_s / other.roof_s)}" if reference.roof_s and other.roof_s else ""
+    return f"{other.name} is {kind} {gain_text(gain.value, reference.name)}{at}{interval_text(gain)}: {texts}{roofs}"
 
 
-def compared(reference: Side, other: Side) -> str:
+def faster_sentence(reference: Side, other: Side) -> str:
     """Sentence without full stop on which side is faster, without the times.
 
     >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
@@ -134,23 +134,24 @@ def compared(reference: Side, other: Side) -> str:
     """
     if reference.time is None or other.time is None:
         gain_at, reach = roof_gain(reference, other)
-        words = f"{other.name} is {way(gain_at, reference.name, reach)}"
+        words = f"{other.name} is {gain_text(gain_at, reference.name, reach)}"
         unpredicted = next(side.name for side in (reference, other) if side.time is None)
         return f"{words}; {unpredicted} is not predicted: its roof stands in" if reach else f"by the ratio of roofs {words}; not predicted"
     gain = ratio(reference.time, other.time)
     kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
-    within = ends(gain)
+    within = interval_text(gain)
     if EITHER in within:  # first, and short: a sentence is a line
-        return f"either may be faster: {other.name} is {kind} {way(gain.value)}{within.replace(EITHER, '')}"
-    return f"{other.name} is {kind} {way(gain.value, reference.name)}{within}"
+        return f"either may be faster: {other.name} is {kind} {gain_text(gain.value)}{within.replace(EITHER, '')}"
+    return f"{other.name} is {kind} {gain_text(gain.value, reference.name)}{within}"
 
 
 def _at_most(reference: Side, other: Side, at: str) -> str:
     """Sentence by roofs, with the time of the side that has one."""
     gain, reach = roof_gain(reference, other)
-    words = f"{other.name} is {way(gain, reference.name, reach)}{at}{' by roofs' * (not reach)}"
+    words = f"{other.name} is {gain_text(gain, reference.name, reach)}{at}{' by roofs' * (not reach)}"
     roofs = f"({'roofs' if reach else 'ratio of roofs'}: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
-    one_time = next((f"only {side.name} is {side.kind}, {taken(side.time)}{side.whose}" for side in (other, reference) if side.time), "")
+    timed = next((side for side in (other, reference) if side.time), None)
+    one_time = f"only {timed.name} is {timed.kind}, {time_text(timed.time)}{timed.whose}" if timed and timed.time else ""
     left_out = "; ".join(words for side in (reference, other) if side.time is None for words in side.left_out)
     return f"{words} {roofs}; {one_time or 'neither is predicted'}" + (f". Left out: {left_out}" if left_out else "")
 
@@ -165,14 +166,14 @@ def roof_gain(reference: Side, other: Side) -> tuple[float, str]:
     return 1.0 if abs(gain - 1) <= ROOFS_EVEN else gain, ""
 
 
-def alone(side: Side) -> str:
+def side_clause(side: Side) -> str:
     """Clause on the time and roof of one side."""
     if side.time is None:
         return f"{side.name} has a roof of {format_time(side.roof_s)} and is not predicted"
     share = side.roof_s / side.time.value
     roof = f"{'below' if share > 1 + EVEN else f'{percent(share)} of'} its roof of {format_time(side.roof_s)}"
     roof = f", {roof}" if side.roof_s else ""
-    return f"{side.name} is {side.kind} at {taken(side.time)}{side.whose}{roof}"
+    return f"{side.name} is {side.kind} at {time_text(side.time)}{side.whose}{roof}"
 
 
 def ratio_notes(verdict: Iterable[str]) -> list[str]:

@@ -97,13 +97,13 @@ def _details(part: StepPart, runs: int) -> dict[str, str]:
     return {"limited by": part.limit} | ({"80 % interval": ends} if ends else {"time": "its roof"})
 
 
-def taken(seconds: float, interval: Times | None, prefix: str = "") -> str:
+def as_time(seconds: float, interval: Times | None, prefix: str = "") -> str:
     """A time to three digits with its interval; ``prefix`` goes before it if there is none.
 
     >>> taken(0.0137, (0.0137, 0.012, 0.0157)), taken(0.003, None, "at least ")
     ('13.7 ms (12 to 15.7 ms)', 'at least 3 ms')
     """
-    return f"{prefix}{answer.taken(Interval(seconds) if interval is None else Interval(*interval))}"
+    return f"{prefix}{answer.time_text(Interval(seconds) if interval is None else Interval(*interval))}"
 
 
 def tokens(per_s: float) -> str:
@@ -123,7 +123,7 @@ def limit_shares(parts: Sequence[StepPart], seconds: float, others: Shares = NON
     return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
-def limited(parts: Sequence[StepPart], seconds: float, others: Shares = NONE) -> str:
+def limit_text(parts: Sequence[StepPart], seconds: float, others: Shares = NONE) -> str:
     """Sentence on what limits a step: the resource, wait or exchange with the largest share of its time.
 
     It states the share of their roofs that kernels reach if the step takes longer than kernels without any overlap would.

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from perfmodel.core.units import format_count, format_si, format_time
-from perfmodel.report.answer import capital
+from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.format_number import UNITS, digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, LineChart, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
@@ -165,7 +165,7 @@ def _headline(result: SweepResult) -> list[str]:
     values = [(name, rows[0][name]) for name in _swept(result) if name in rows[0]]
     named = [_word(name, at) if isinstance(at, (str, bool)) else f"{words(name)} {cell(name, at, result)}" for name, at in values]
     at = f" at {', '.join(named)}" if named else ""
-    first = f"{capital(best.word)} {words(column)}: {cell(column, rows[0][column], result)}{at}{room}."
+    first = f"{upper_first(best.word)} {words(column)}: {cell(column, rows[0][column], result)}{at}{room}."
     if result.pareto is not None:
         front = result.pareto
         return [first, f"Pareto front: {len(front.rows):,} rows that none beats in {words(front.first)} and {words(front.second)}."]
@@ -372,7 +372,7 @@ def _lines(result: SweepResult) -> LineChart | None:
     other_axes = [name for name, count in counts.items() if count > 1 and name != axis]
     notes = [f"At each {axis} the best over {' and '.join(other_axes)}."] * bool(other_axes)
     notes += [f"{len(named)} of {len(best)} lines: the best at the largest {axis}."] * (len(best) > len(named))
-    title = capital(f"{words(column)} over {words(axis)}")
+    title = upper_first(f"{words(column)} over {words(axis)}")
     chart = LineChart(title, words(axis), words(column), series, "count", _unit(result, column), caption=" ".join(notes))
     return chart if any(line.points for line in series) else None
 
@@ -418,7 +418,7 @@ def _bars(result: SweepResult) -> list[Chart]:
     rows: Sequence[Row] = result.best.rows if result.best else list(result.summary.best.values()) or result.rows or []
     ranked = sorted((row for row in rows if row.get(column)), key=lambda row: -_better(result, column) * row[column])[:BARS]
     bars = [Bar(f"{_name(row, result)}{f', {NO_ROOM}' * (row.get(FITS) == 0)}", [(column, row[column])]) for row in ranked]
-    return [BarChart(f"{capital(words(column))}, the best rows", _unit(result, column), bars)] if bars else []
+    return [BarChart(f"{upper_first(words(column))}, the best rows", _unit(result, column), bars)] if bars else []
 
 
 def _notes(result: SweepResult) -> list[str]:

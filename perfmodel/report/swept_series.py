@@ -18,7 +18,7 @@ from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.device_names import short_names
 from perfmodel.report.document import SCREEN_ROWS, Table
-from perfmodel.report.speedup import EITHER, PREDICTED, Side, against, ends, ratio, way, ways
+from perfmodel.report.speedup import EITHER, PREDICTED, Side, gain_range_text, gain_text, interval_text, ratio, verdict_sentence
 
 ROOF = "at the roof"
 NO_ROOM = "does not fit"
@@ -151,7 +151,7 @@ class Pairwise:
         sides = ((swept.name, swept.answers[value]) for swept in (self.first, self.other))
         points = ((name, answer.point, answer.left_out) for name, answer in sides)
         first, other = (Side(name, float(at.roofline_s or 0.0), at.predicted, left_out=left_out) for name, at, left_out in points)
-        return against(first, other, f" at {self.over} {where}")
+        return verdict_sentence(first, other, f" at {self.over} {where}")
 
     def sentence(self) -> str:
         """Sentence on which series is faster where, on what basis, and by how much at the ends."""
@@ -169,12 +169,12 @@ class Pairwise:
         basis, name, first, gains = self._based, self.other.spoken, self.first.spoken, self.gains()
         if self.turns:
             word = "faster" if self.turns[0].rises else "slower"
-            sides = ", ".join(f"{way(gains[value])} at {size(self.over, value)}" for value in dict.fromkeys((min(gains), max(gains))))
+            sides = ", ".join(f"{gain_text(gains[value])} at {size(self.over, value)}" for value in dict.fromkeys((min(gains), max(gains))))
             return f"{name} is {basis}{word} than {first} from {size(self.over, self.turns[0].at)} on: {sides}{self._unfit()}"
         tail = self.settled()
         since = f" from {size(self.over, min(tail))} on" * (len(tail) > 1) or f" at {size(self.over, min(tail))}"
         either = "either may be faster: " * all(map(self._doubtful, tail))
-        return f"{either}{name} is {basis}{ways(min(tail.values()), max(tail.values()), first)}{since}{self._unfit()}"
+        return f"{either}{name} is {basis}{gain_range_text(min(tail.values()), max(tail.values()), first)}{since}{self._unfit()}"
 
     @property
     def _based(self) -> str:
@@ -183,7 +183,7 @@ class Pairwise:
     def _doubtful(self, value: int) -> bool:
         """Whether the interval of the gain at ``value`` contains 1."""
         gain = self.gain(value)
-        return gain is not None and EITHER in ends(gain)
+        return gain is not None and EITHER in interval_text(gain)
 
     def gains(self) -> dict[int, float]:
         """Gain of the other series by value."""
@@ -206,7 +206,7 @@ class Pairwise:
         gains, sentences, name = self.gains(), list[str](), self.other.spoken
         small, doubtful = min(gains), list(filter(self._doubtful, gains))
         if small not in self.settled() and not self.turns:
-            sentences.append(f"Small sizes: at {size(self.over, small)} {name} is {self._based}{way(gains[small])}.")
+            sentences.append(f"Small sizes: at {size(self.over, small)} {name} is {self._based}{gain_text(gains[small])}.")
         if doubtful:
             sentences.append(f"The error of the prediction: at {size(self.over, doubtful[-1])} either may be faster.")
         sentences += [f"A prediction: {series.spoken} has a roof alone." for series in (self.first, self.other) if not series.predicted]
@@ -245,7 +245,7 @@ def size(over: str, value: int) -> str:
     return SIZES.get(over, f"{over} {{}}").format(number)
 
 
-def alone(swept: SweptSeries, over: str) -> str:
+def single_sentence(swept: SweptSeries, over: str) -> str:
     """Sentence on a single series from the first value to the last."""
     first, last = min(swept.runs), max(swept.runs)
     a, b = seconds(swept.answers[first]), seconds(swept.answers[last])

@@ -13,7 +13,7 @@ from perfmodel.program.calls import Operand, shown
 from perfmodel.program.capture import Captured
 from perfmodel.program.gains import Gain, gains
 from perfmodel.program.price import OperatorGroup, Priced
-from perfmodel.report.answer import capital, headline, taken
+from perfmodel.report.answer import headline, time_text, upper_first
 from perfmodel.report.charts.format_number import between, percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
 from perfmodel.report.document import Figure, KernelSpan, Report, Table
@@ -90,7 +90,7 @@ def report(
         charts=_charts(answer) if pictures else [],
         figures=_figures(answer, moved),
         brief=brief,
-        reasons=[f"{capital(_best_of(elsewhere, answer))}; the host launches each kernel when it did." for elsewhere in moved],
+        reasons=[f"{upper_first(_best_of(elsewhere, answer))}; the host launches each kernel when it did." for elsewhere in moved],
         timeline=_timeline(answer),
     )
 
@@ -213,9 +213,9 @@ def _headline(
         second = _measured(answer, predicted)
     else:
         step, before = Interval(answer.step_s, *answer.step_ends_s), format_binary(answer.captured.before_bytes, 3)
-        first = f"predicted, as no GPU ran it: {first.replace(format_time(answer.step_s, 3), taken(step), 1)}"
+        first = f"predicted, as no GPU ran it: {first.replace(format_time(answer.step_s, 3), time_text(step), 1)}"
         memory = f"memory: {format_binary(answer.captured.peak_bytes, 3)} at most, {before} before the step"
-        second = f"its {answer.captured.launches:,} kernels take {taken(predicted)}; {memory}"
+        second = f"its {answer.captured.launches:,} kernels take {time_text(predicted)}; {memory}"
     if moved:
         return headline(first, second, "; ".join(_best_of(device, answer) for device in moved[:2]))
     if other is not None:
@@ -234,7 +234,7 @@ def _measured(answer: ProgramAnswer, predicted: Interval) -> str:
         return f"its kernels take {format_time(answer.measured_s, 3)}; none of them is predicted"
     part = "" if answer.predicted_share > 0.99 else f"the {percent(answer.predicted_share)} of kernel time that has a prediction: "
     measured = f"{part or 'its kernels take '}{format_time(answer.compared_s, 3)} measured"
-    return f"{measured}, {taken(predicted)} predicted for the best known ones"
+    return f"{measured}, {time_text(predicted)} predicted for the best known ones"
 
 
 WAITS = {"host": "for the host", "launch": "between queued kernels"}
@@ -259,7 +259,7 @@ def _best_of(moved: OnDevice, answer: ProgramAnswer) -> str:
     ratio = max(moved.speedup, 1 / moved.speedup)
     phrase = f"as long as {here}" if ratio <= 1 + SAME else f"{ratio:.3g}x {'faster' if moved.speedup > 1 else 'slower'} than {here}"
     part = "" if moved.predicted > 0.99 else f" ({percent(moved.predicted)} of its kernels' time has a prediction there)"
-    return f"on {moved.device.name} a step is predicted at {taken(predicted)}, {phrase}{part}"
+    return f"on {moved.device.name} a step is predicted at {time_text(predicted)}, {phrase}{part}"
 
 
 def _figures(answer: ProgramAnswer, moved: Sequence[OnDevice]) -> list[Figure]:

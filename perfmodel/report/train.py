@@ -7,7 +7,7 @@ from typing import Any
 
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.answer import headline, held
+from perfmodel.report.answer import fit_sentence, headline
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, BarChart, Interval
 from perfmodel.report.document import Figure, Report, Table
@@ -16,7 +16,7 @@ from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_t
 from perfmodel.report.model import DRAWN, STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
-from perfmodel.report.step import StepPart, by_share, limited, longest, op_roofline, step_meters, taken, time_bars, timeline, tokens
+from perfmodel.report.step import StepPart, as_time, by_share, limit_text, longest, op_roofline, step_meters, time_bars, timeline, tokens
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.step_power import StepPower
@@ -56,7 +56,7 @@ def report(step: TrainingEstimate, *, explained: bool = False, pictures: bool = 
     bars = [BarChart("Where a step goes", "s", [bar]), time_bars(kernels, "Time by kernel")] if pictures else []
     plain = Report(
         f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {dtype.name}{' mixed' * (t.precision == MIXED)} on {where}",
-        headline(_fitting(step), _time(step, power), limited(kernels, step.seconds, others)),
+        headline(_fitting(step), _time(step, power), limit_text(kernels, step.seconds, others)),
         _tables(step, power),
         [*_notes(step), *power_note(power)],
         data(step, power),
@@ -204,12 +204,12 @@ def _fitting(step: TrainingEstimate) -> str:
         return "Whether it fits is unknown: the memory of this layout is not."
     gpus, hint = step.training.parallel.gpus, "; try --search" * (step.fits is False)
     if step.capacity is None:
-        return held(step.memory.bytes, step.device, " at the peak")
-    return held(step.memory.bytes, step.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else " at the peak", hint)
+        return fit_sentence(step.memory.bytes, step.device, " at the peak")
+    return fit_sentence(step.memory.bytes, step.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else " at the peak", hint)
 
 
 def _took(step: TrainingEstimate) -> str:
-    return taken(step.seconds, step.prediction, "" if step.prediction else "at least ")
+    return as_time(step.seconds, step.prediction, "" if step.prediction else "at least ")
 
 
 def _time(step: TrainingEstimate, power: TrainingPower | None) -> str:

@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.report import roofline as roofline_answer
-from perfmodel.report.answer import capital
+from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.format_number import as_text, between, percent, text
 from perfmodel.report.charts.roofline_metrics import share_of_roof
 from perfmodel.report.charts.schema import BarChart, Chart, LineChart, Roofline
@@ -96,7 +96,7 @@ def _titled(part: Report, sentences: list[str], titled: bool) -> list[str]:
     """Sentences of a section; ``titled``: each begins with the section's title."""
     if not titled or not part.title:
         return sentences
-    return [f"{capital(part.title)}: {text[0].lower() if text.startswith(LEADING) else text[0]}{text[1:]}" for text in sentences]
+    return [f"{upper_first(part.title)}: {text[0].lower() if text.startswith(LEADING) else text[0]}{text[1:]}" for text in sentences]
 
 
 def caption(chart: Chart) -> str:
@@ -108,11 +108,11 @@ def caption(chart: Chart) -> str:
     if isinstance(chart, LineChart):
         drawn = [", shaded with the 80 % interval"] * any(line.band for line in chart.series)
         drawn += ["; dashed: at the roof"] * any(line.style == "dashed" and line.name.endswith("roof") for line in chart.series)
-        return f"{capital(chart.y_label)} against {chart.x_label}{''.join(drawn)}.{_at_the_end(chart)}"
+        return f"{upper_first(chart.y_label)} against {chart.x_label}{''.join(drawn)}.{_at_the_end(chart)}"
     if isinstance(chart, BarChart):
         lines = [limit.label for limit in chart.limits]
         marked = f"; the line{'s are' if len(lines) > 1 else ' is'} {' and '.join(lines)}" * bool(lines)
-        return f"{BARS.get(chart.unit, capital(chart.unit))}{marked}."
+        return f"{BARS.get(chart.unit, upper_first(chart.unit))}{marked}."
     return "Predicted against measured time; the band holds 80 % of the measurements."
 
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from perfmodel.report.answer import capital
+from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.draw import SERIES, clean, inline
 from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, percent, shown_columns, text
@@ -69,7 +69,7 @@ def figure(chart: Chart, place: int) -> str:
 
 def numbered_figure(chart: Chart, place: int) -> str:
     """The ``place``-th chart as a numbered figure: picture, caption, and folded details."""
-    name, title = f"chart-{place}", clean(capital(chart.title))
+    name, title = f"chart-{place}", clean(upper_first(chart.title))
     head = f'<p class="caption"><b id="{name}">Figure {place}. {title}.</b> {clean(chart.caption)}</p>'
     listed = f"{_selectors(chart, name)}{_key(chart)}" if isinstance(chart, Roofline) else _values(chart, name)
     words = "Points and roofs" if isinstance(chart, Roofline) else "Numbers"

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from perfmodel import __version__
-from perfmodel.report.answer import capital
+from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.chart_tables import points_table, roofs_table
 from perfmodel.report.charts.draw import DARK, LIGHT, SERIES, clean, style_sheet
 from perfmodel.report.charts.format_number import formula_text
@@ -71,7 +71,7 @@ def _review(report: Report) -> list[str]:
     folded = [("Points", data_table(points, "points", caption=False))] if points else []
     folded += [(table.title, data_table(table, f"table-{place}", caption=False)) for place, table in enumerate(report.data_tables, 1)]
     folded += [(table.title or "Numbers", text_table(table)) for table in report.tables if not (table.drawn and report.charts)]
-    listed = "".join(f"<details><summary>{clean(capital(title))}</summary>{table}</details>" for title, table in folded)
+    listed = "".join(f"<details><summary>{clean(upper_first(title))}</summary>{table}</details>" for title, table in folded)
     return [
         f'<section class="figures2" aria-label="The figures that decide">{"".join([*drawn[:2], *side])}</section>' if drawn else "",
         spoken if len(drawn) != 1 else "",
@@ -135,7 +135,7 @@ def _header(report: Report) -> str:
     subtitle = clean(report.title) if heading != report.title else named
     bar = f'<div class="bar"><span>{subtitle}</span>{controls}</div>'
     look = ' class="review"' * bool(report.question)
-    return f'<header{look}>\n{bar}\n<h1 id="main" tabindex="-1">{clean(capital(heading))}</h1>\n{_verdict(report)}\n</header>'
+    return f'<header{look}>\n{bar}\n<h1 id="main" tabindex="-1">{clean(upper_first(heading))}</h1>\n{_verdict(report)}\n</header>'
 
 
 def _verdict(report: Report) -> str:

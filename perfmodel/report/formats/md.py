@@ -6,9 +6,9 @@ import html
 import re
 from dataclasses import replace
 
-from perfmodel.report.answer import capital
+from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.format_number import as_text, formula_text, percent
-from perfmodel.report.document import Formula, Report, Table, made_lines, review_lists
+from perfmodel.report.document import Formula, Report, Table, provenance_lines, review_lists
 from perfmodel.report.formats.txt import aligned
 
 FOLDED_ROWS = 12
@@ -74,7 +74,7 @@ def _pictures(report: Report) -> list[str]:
 
     blocks = []
     for place, chart in enumerate(report.charts, 1):
-        title = f"Figure {place}. {capital(chart.title)}" if report.question else chart.title
+        title = f"Figure {place}. {upper_first(chart.title)}" if report.question else chart.title
         blocks += [f"### {_escape(title)}", *([_line(chart.caption)] if chart.caption else [])]
         if chart.kind == "roofline":
             blocks += [_data_table(as_text(brief_table([chart])))] if chart.points else []
@@ -109,7 +109,7 @@ def _foundations(report: Report) -> list[str]:
         blocks.append(_folded("formulas", "\n".join(map(_formula, report.formulas))))
     provenance = report.provenance
     if provenance is not None:
-        used = _escape("; ".join(made_lines(replace(provenance, command=""))))
+        used = _escape("; ".join(provenance_lines(replace(provenance, command=""))))
         blocks.append(used + (f": `{provenance.command.replace('`', chr(39))}`" if provenance.command else ""))
     return blocks
 

@@ -15,7 +15,7 @@ from perfmodel.report.charts.labels import shortened, text_width
 from perfmodel.report.charts.roofline_metrics import reached
 from perfmodel.report.charts.scene import SHAPES, Marker, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Chart, Roofline
-from perfmodel.report.document import Report, captioned, made_lines
+from perfmodel.report.document import Report, captioned, provenance_lines
 
 NEEDS = "charts"
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
@@ -58,7 +58,7 @@ def scene(chart: Chart, size: Size) -> Scene:
 def sheet(report: Report) -> Scene:
     """All charts of ``report`` in two columns, with the answer above and the provenance below."""
     ends = [0.0] * min(len(report.charts), 2)
-    width, lines = WIDTH * len(ends), made_lines(report.provenance)
+    width, lines = WIDTH * len(ends), provenance_lines(report.provenance)
     shapes, top = _head(report, width)
     _, below = _written(lines, "note", FONT * 0.4, width)
     height = max(HEIGHT - top - below, LEAST) if len(ends) == 1 else HEIGHT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.document import DOUBT, GUESSED, Meter, Report, Table, made_lines, on_screen, review_lists
+from perfmodel.report.document import DOUBT, GUESSED, Meter, Report, Table, on_screen, provenance_lines, review_lists
 from perfmodel.report.formats import tables
 from perfmodel.report.layout import lines, wrap
 
@@ -20,7 +20,7 @@ SAID = "said"
 
 def render(report: Report, full: bool = True) -> str:
     """``report`` as text: title, verdict, meters, tables, notes. Without ``full``: the short report of a screen."""
-    lines = made_lines(report.provenance) if full else []
+    lines = provenance_lines(report.provenance) if full else []
     return "".join(f"{line}\n" for line, _ in styled(replace(report, notes=[*report.notes, *lines]), WIDE, full))
 
 

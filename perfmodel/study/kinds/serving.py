@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from perfmodel.core.errors import UsageError
 from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
-from perfmodel.report.serve_search import Searched, figures, layout_words, picture, searched, verdict
+from perfmodel.report.serve_search import Searched, layout_words, picture, point_figures, searched, verdict
 from perfmodel.report.step import tokens
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate
@@ -41,7 +41,7 @@ class ServingSection(Options):
         searches = [searched(question, device, self.engines, scope.fallbacks) for device in scope.some_devices(self.devices)]
         chosen_of = [(search, search.result.chosen) for search in searches if search.result.chosen is not None]
         best = [(search.device.name, verdict(search, chosen)[0]) for search, chosen in chosen_of]
-        top_figures = [figure for search, chosen in chosen_of[:1] for figure in figures(search, chosen)[1:]]
+        top_figures = [figure for search, chosen in chosen_of[:1] for figure in point_figures(search, chosen)[1:]]
         drawn, leader = [picture(search.result, search.result.chosen) for search in searches], searches[0]
         front = (f"{tokens(point.tokens_per_s_gpu)} per GPU at {tokens(point.tokens_per_s_user)} per user" for point in _ends(leader))
         asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"

@@ -10,14 +10,14 @@ from typing import Literal
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find
-from perfmodel.report.answer import taken
+from perfmodel.report.answer import time_text
 from perfmodel.report.charts.format_number import between, text
 from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.device_names import one_of, short_names
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
-from perfmodel.report.speedup import PREDICTED, ends, way
-from perfmodel.report.swept_series import ROOF, Pairwise, SweptSeries, WorkloadAnswer, alone, seconds, size, table, too_large
+from perfmodel.report.speedup import PREDICTED, gain_text, interval_text
+from perfmodel.report.swept_series import ROOF, Pairwise, SweptSeries, WorkloadAnswer, seconds, single_sentence, size, table, too_large
 from perfmodel.study.points import answers, different_kernels
 from perfmodel.study.schema import XY, Options, Scope, merged, on
 from perfmodel.study.workloads import Workload
@@ -130,7 +130,7 @@ class SweepSection(Options):
         name = names[first.device.name]
         lead, where = f"On {one_of(name)} ", f" ({name})" if several else ""
         if len(series) == 1:
-            answers, sentences = [alone(first, self.over)], [alone(first, self.over)]
+            answers, sentences = [single_sentence(first, self.over)], [single_sentence(first, self.over)]
             figures, sensitivity = _ends(first, self.over, where), list[str]()
         else:
             answers, sentences = [f"{pair.answer()}." for pair in pairs], [pair.sentence() for pair in pairs]
@@ -200,8 +200,8 @@ def _figures(pair: Pairwise, where: str) -> list[Figure]:
     last, name, gain = pair.values[-1], pair.other.spoken, pair.gain(pair.values[-1])
     at = f"{size(pair.over, last)}{where}"
     prediction, unfit = pair.other.answers[last].point.predicted, pair.unfit()
-    figures = [Figure(f"{name} against {pair.first.spoken}, {at}", f"{way(gain.value)}{ends(gain)}")] if gain else []
-    figures += [Figure(f"{name}, {at}", taken(prediction))] if prediction else []
+    figures = [Figure(f"{name} against {pair.first.spoken}, {at}", f"{gain_text(gain.value)}{interval_text(gain)}")] if gain else []
+    figures += [Figure(f"{name}, {at}", time_text(prediction))] if prediction else []
     if unfit is not None:
         series, value = unfit
         capacity = series.device.dram.capacity
@@ -214,7 +214,7 @@ def _figures(pair: Pairwise, where: str) -> list[Figure]:
 def _ends(swept: SweptSeries, over: str, where: str) -> list[Figure]:
     """Figures of the times at the first value and the last."""
     timed = [(value, swept.answers[value].point.predicted) for value in (min(swept.runs), max(swept.runs))]
-    return [Figure(f"{swept.name}, {over} {value:,}{where}", taken(time)) for value, time in timed if time]
+    return [Figure(f"{swept.name}, {over} {value:,}{where}", time_text(time)) for value, time in timed if time]
 
 
 def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Series]:
