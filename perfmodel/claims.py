@@ -29,7 +29,6 @@ from perfmodel.core.units import parse
 HOLDS, RELABELLED, INCOMPLETE, WRONG = "holds", "holds with relabelling", "incomplete", "wrong"
 PENDING, NOT_CHECKABLE = "pending", "not checkable"
 VERDICTS = (HOLDS, RELABELLED, INCOMPLETE, WRONG, PENDING, NOT_CHECKABLE)
-
 STATED, RELABEL, BEYOND = "", "relabelled", "beyond"
 """Kinds of checks: the claim as stated; with a corrected label; for a case that the claim leaves open."""
 
@@ -131,8 +130,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a claim. ``of``: the expression to compute. ``printed``: the source's number with its unit; ``formula``: the source's
-    formula; with neither, the number is only shown.
+    """A check of a claim. ``of``: what is computed. ``printed``: the source's number; ``formula``: its formula; or neither to compare.
 
     A printed number agrees if the computed one lies within half a unit of its last digit, a formula to 1e-9, or either ``within`` that
     share of it. ``at``: inputs that differ from the claim's. ``unit``: base unit, if the printed one has a prefix or there is none.
@@ -244,8 +242,7 @@ class Claim:
         """The number of ``check`` explained: its inputs, then its formula in symbols and in values."""
         trace, source = Trace(), "; ".join(map(source_of, self.functions_of(check))) or self.source
         named = {name: claim_input for name, claim_input in self.inputs(check).items() if name in names_in(check.of)}
-        symbols = {name: trace.symbol(item.symbol, item.value, item.meaning, item.source) for name, item in named.items()}
-        result = evaluate(check.of, symbols)
+        result = evaluate(check.of, {name: trace.symbol(i.symbol, i.value, i.meaning, i.source) for name, i in named.items()})
         trace.define(check.what, check.base_unit, result, source)
         steps = [replace(step, source=step.source or source) for step in trace.steps.values()]
         if isinstance(result, Traced):
@@ -254,9 +251,7 @@ class Claim:
 
 
 def verdict_of(numbers: Sequence[Computed]) -> str:
-    """The verdict: wrong if a number disagrees as stated, unless all agree once relabelled; incomplete if one disagrees beyond what is
-    stated.
-    """
+    """The verdict: wrong if a number disagrees as stated, unless all agree once relabelled; incomplete if one disagrees beyond that."""
     judged = [number for number in numbers if number.agrees is not None]
     agree = {role: [number.agrees for number in judged if number.role == role] for role in (STATED, RELABEL, BEYOND)}
     if not judged:

@@ -15,12 +15,9 @@ if TYPE_CHECKING:
     from perfmodel.timing.predict import Prediction
 
 STORED = Condition("is of a softmax that stores its output", "leave out --no-store", lambda options: options.store)
-
 _PREDICTED = Condition(
     "is of a kernel that is predicted", "name one with --implementation", lambda options: options.implementation is not None
 )
-
-
 LIBRARY = "torch-softmax"
 """Kernel with which a measured time is compared by default."""
 

@@ -44,7 +44,6 @@ _ALL = (
 DTYPES = {dtype.name: dtype for dtype in _ALL}
 WIDER = {**DTYPES, "fp64": Dtype("fp64", 8, TENSOR)}
 """Formats for chains of linear layers: ``DTYPES`` and fp64, NumPy's default."""
-
 SCALED_BLOCKS = {"mxfp4": 32, "nvfp4": 16}
 """Elements of a row or column that share one scale of 8 bits. Source: OCP Microscaling Formats 1.0; NVIDIA, Introducing NVFP4, 2025, whose
 second scale, 32 bits for a whole tensor, is left out."""
@@ -96,10 +95,8 @@ def canonical(name: str) -> str:
 
 ACTIVATION_SIZE = 2
 """Bytes of an activation between kernels where products run in 8 bits: it is quantized just before the product."""
-
 STATISTIC_SIZE = 4
 """Bytes of a softmax statistic (l, m, logsumexp, D): fp32 in every published kernel."""
-
 BOOLEAN_SIZE = DROPOUT_MASK_SIZE = 1
 """Bytes of a PyTorch bool: an entry of masked_fill's matrix, a stored dropout decision."""
 

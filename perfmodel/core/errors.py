@@ -41,7 +41,6 @@ class UnavailableError(PerfmodelError):
 
 LONGEST_ECHO = 60
 """Characters of a user's text that a message repeats."""
-
 LONGEST_LIST = 700
 """Characters of names that a message lists."""
 

@@ -16,14 +16,12 @@ from perfmodel.core.trace import Trace, label
 from perfmodel.core.units import Quantity
 
 SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub-partitions, reserve)"
-
 REGISTER_UNIT = 256
 """Registers are given to a warp in multiples of this many (compute capability 5.0 and later)."""
 SUB_PARTITIONS = 4
 """Parts of a multiprocessor, each with its share of the registers (5.0 and later, but for 6.0)."""
 RESERVED_BYTES = 1024
 """Shared memory that CUDA keeps for itself in each block (8.0 and later)."""
-
 LIMIT_WORDS = {
     "registers": "registers",
     "sram": "shared memory",

@@ -36,10 +36,8 @@ MOST_TIMES_FP16 = {"tf32": 0.5, "fp8": 2, "int8": 2, "fp4": 4, "int4": 4}
 GEFORCE_TIMES_FP16 = MOST_TIMES_FP16 | {"int8": 4, "fp4": 8, "int4": 8}
 # Blackwell Ultra has 1.5 times the FP4 units: Inside NVIDIA Blackwell Ultra, NVIDIA developer blog.
 ULTRA_TIMES_FP16 = MOST_TIMES_FP16 | {"fp4": 6}
-
 INTERVAL_ENDS = ("low", "high", "borrowed_low", "borrowed_high", "probed_low", "probed_high", "warm_low", "warm_high")
 LEVELS = ["sram", "l2", "llc", "dram"]
-
 RULES: list[Callable[[Device], list[str]]] = []
 
 

@@ -12,7 +12,6 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.trace import label
 
 FORWARD, BACKWARD = "forward", "backward"
-
 LARGEST_SIZE = 10**15
 """Largest length, head count or batch taken: counts stay exact far beyond it, times stay finite."""
 

@@ -38,7 +38,6 @@ BOUND_SOURCE = (
     "Kwasniewski et al. 2019 (COSMA), arXiv 1908.09606: 2mnk/sqrt(M) + mn; "
     "quoted from memory, not checked against the paper; no schedule was found below it"
 )
-
 SCALE_SIZE = 4
 """Bytes of a scale of a block: fp32."""
 SCALE_BLOCKS = {"aiter-blockscale": 128}

@@ -26,7 +26,6 @@ from perfmodel.core.trace import FormulaStep, Trace, label
 SECTOR_SOURCE = "CUDA C++ Best Practices Guide, coalesced access to global memory: 32-byte transactions"
 SECTOR_BYTES = 32
 """Bytes of the smallest transfer between an SM and the L2 on NVIDIA devices."""
-
 ELEMENT_SIZES = (1, 2, 4, 8, 16)
 """Bytes that one thread loads at once."""
 

@@ -1,4 +1,8 @@
-"""Reports: one ``Report`` for all formats, which the modules in ``formats`` render and which ``write`` saves."""
+"""Reports: one ``Report`` for all formats, which the modules in ``formats`` render and which ``write`` saves.
+
+A module here makes the report of one command. In all of them ``explained`` adds the formula of every number, ``pictures`` adds charts,
+and ``measured_s`` is a measured time of the main result to judge. ``BRIEF`` names the rows of the short table, which a screen shows.
+"""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ from perfmodel.timing.predict import Prediction
 _UNITS = {"tensor": "FLOP/s", "vector": "FLOP/s", "sfu": "exp/s"} | dict.fromkeys(("sram", "l2", "llc", "dram", "interconnect"), "B/s")
 RESOURCES = {name: (BOUND_WORDS[name].removeprefix("the "), unit) for name, unit in _UNITS.items()}
 """Name and unit of each resource of a roof, from the compute units outwards."""
-
-
 ROOFS_EVEN = 0.02
 """Relative difference up to which two roofs are called even."""
 FULL, PARTLY = 0.6, 0.25

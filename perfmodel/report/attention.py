@@ -65,10 +65,9 @@ def report(
     pictures: bool = False,
     measured_s: float | None = None,
 ) -> Report:
-    """``comparison`` as a Report; its data follows the schema perfmodel.attention/1.
+    """``comparison`` as a Report with data of schema perfmodel.attention/1. ``unpredicted``: why ``predictions`` are missing.
 
-    ``predictions``: times to show beside bound and roof; ``unpredicted``: why others are missing. Extras: ``explained`` adds every formula,
-    ``crossover`` the sizes at which tiling pays, ``pictures`` charts. ``measured_s``: a time of the main algorithm to judge.
+    ``crossover`` adds the sizes at which tiling pays.
     """
     answer = _Answer(comparison, predictions or {})
     reasons, main = _reasons(answer), answer.time(answer.main)

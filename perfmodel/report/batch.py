@@ -26,10 +26,7 @@ COLUMNS = (
 
 
 def report(curve: Curve, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``curve`` as a Report with data of schema perfmodel.batch/1. ``pictures`` adds throughput against latency.
-
-    ``explained`` adds the formulas of the step at the knee, or of the step with the highest rate.
-    """
+    """``curve`` as a Report with data of schema perfmodel.batch/1. Formulas are of the step at the knee, else the fastest."""
     r = curve.request
     title = f"{r.model.name}: decode at {r.kv_len:,} tokens by batch, {formats_of(r)} on {gpus_of(r)}"
     points = [_metrics(point, curve) for point in curve.points]

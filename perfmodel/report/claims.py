@@ -27,7 +27,7 @@ _NOTE = (
 
 
 def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
-    """``claims`` as a Report of schema perfmodel.claims/1; ``explained``: with the formula of every computed number."""
+    """``claims`` as a Report with data of schema perfmodel.claims/1."""
     sources, counts = Sources(), Counter(claim.verdict for claim in claims)
     cards = [_metrics(claim, sources) for claim in claims]
     ranks = [FIRST.index(claim.verdict) if claim.verdict in FIRST else len(FIRST) for claim in claims]

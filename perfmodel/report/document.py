@@ -197,12 +197,8 @@ def review_lists(report: Report) -> list[tuple[str, list[str]]]:
 
 SCREEN_ROWS = 12
 """Most rows of tables on a screen."""
-
-
 DOUBT, GUESSED = "the counts here are wrong.", "go by the interval."
 """Ends of the notes that a screen shows too: doubts about all numbers, and about the predicted time."""
-
-
 TO_PASTE = "to paste"
 """Title of a column of commands: a screen shows all of them or none."""
 FEW_ROWS = 2

@@ -16,7 +16,6 @@ from perfmodel.report.op_common import head, unknown_rates, with_steps
 from perfmodel.report.speedup import MEASURED, Side, gain_text, verdict_sentence
 
 BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")
-"""Keys of the rows of the short table."""
 
 
 def report(
@@ -28,10 +27,7 @@ def report(
     explained: bool = False,
     pictures: bool = False,
 ) -> Report:
-    """``results`` as a Report with data of schema perfmodel.fuse/1.
-
-    ``explained`` adds every formula, ``pictures`` charts of times and bytes.
-    """
+    """``results`` as a Report with data of schema perfmodel.fuse/1."""
     things = f"{w.ops} operation{'s' * (w.ops > 1)} on {format_count(w.elements)} element{'s' * (w.elements > 1)}"
     title = f"Elementwise chain: {things}, {w.dtype.name} on {device.name}"
     sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}

@@ -22,7 +22,6 @@ BRIEF = (
     *("peaks.tensor.fp16", "peaks.tensor.bf16", "peaks.tensor.fp8", "peaks.vector.fp32", "peaks.exp"),
     *("multiprocessors", "clocks.max", "launch_overhead.stream"),
 )
-"""Fields of the short table."""
 PROBES = ["what", "bytes", "value", "noise", "runs", "date", "source"]
 CALIBRATIONS = ["time model of", "model", "points", "80 % interval", "held out", "median error", "p90", "date", "source"]
 

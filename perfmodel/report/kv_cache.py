@@ -29,16 +29,12 @@ BRIEF = (
     *("bytes_per_token", "bytes_per_sequence", "this cache", "memory.weights_bytes", "memory.reserve_bytes"),
     *("left for the cache", "memory.capacity_bytes", "max_batch", "longest context at this batch"),
 )
-"""Rows of the short table."""
 Generated = tuple[ModelAnswer, ModelAnswer] | UnavailableError
 """A generation with a cache and without, or the reason why there is no time for it."""
 
 
 def report(result: CacheResult, times: Generated, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``result`` as a Report with data of schema perfmodel.kv_cache/1. ``explained`` adds every formula.
-
-    ``pictures`` adds charts of the parts of the memory and of bytes over the length.
-    """
+    """``result`` as a Report with data of schema perfmodel.kv_cache/1."""
     w, gain, weights = result.workload, _generation_gain(result, times), weights_format(result)
     formats = w.form.dtype if weights == w.form.dtype else f"{w.form.dtype}, {weights} weights"
     brief = as_table(

@@ -15,7 +15,6 @@ GAP = 2
 """Spaces between columns."""
 LEAST_TEXT = 16
 """Fewest characters of a text; with less room its column is left out."""
-
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[pnumkMGTPE]?(?:B|s|W|J|Hz|FLOP)|[KMGT]iB|[kMGTPE]|tokens)(?:/\w+)?\b|%|x )")
 _JOINED = "\u00a0"
 """A space at which no line is broken."""

@@ -25,7 +25,7 @@ BRIEF = ("step_s", "mfu", "memory.peak")
 
 
 def search_report(search: SearchResult, pictures: bool = False) -> Report:
-    """``search`` as a Report with data of schema perfmodel.model/1 and ``layouts``. ``pictures`` adds a chart of time and memory."""
+    """``search`` as a Report with data of schema perfmodel.model/1 and ``layouts``."""
     t, system = search.training, None if search.system is None else search.system.name
     where = "" if system is None else f", {system}"
     title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {search.gpus:,} x {search.on.device.name}{where}"

@@ -41,7 +41,6 @@ BRIEF = (
     *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "sustained.energy_j", "time_s.roofline", "bound"),
     *("traffic.dram.bytes", "arithmetic_intensity.dram", "tile", "waves.waves", "memory_bytes"),
 )
-"""Keys of the rows of the short table."""
 
 
 def report(
@@ -53,11 +52,7 @@ def report(
     pictures: bool = False,
     measured_s: float | None = None,
 ) -> Report:
-    """``result`` as a Report with data of schema perfmodel.matmul/1.
-
-    ``prediction``: a time to show beside bound and roof; ``unpredicted``: why there is none. ``explained`` adds every formula, ``pictures``
-    charts of time, roofline and bytes. ``measured_s``: a time to judge.
-    """
+    """``result`` as a Report with data of schema perfmodel.matmul/1. ``unpredicted``: why there is no ``prediction``."""
     w, time = result.workload, _time(result, prediction)
     options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
     title = f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"

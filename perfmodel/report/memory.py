@@ -36,10 +36,7 @@ PARALLEL |= {"context_parallel": "cp", "expert_parallel": "ep", "data_parallel":
 
 
 def report(result: MemoryResult, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``result`` as a Report with data of schema perfmodel.memory/1. ``explained`` adds every formula.
-
-    ``pictures`` adds charts of bytes over the step and by part.
-    """
+    """``result`` as a Report with data of schema perfmodel.memory/1."""
     training, moment = result.training, result.peak.moment
     parts = parts_of(result, moment)
     largest = max(parts, key=lambda name: parts[name])

@@ -21,15 +21,11 @@ from perfmodel.report.roofline_chart import point, roofline
 
 BOTH = "both"
 BRIEF = (*("flops", "time_s.roofline", "bound", "traffic.sram.bytes", "traffic.dram.bytes", "arithmetic_intensity.dram"), "memory_bytes")
-"""Keys of the rows of the short table."""
 KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "L2 traffic", "time_s.roofline": "roofline", "bound": "bound by"}
 
 
 def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool = False, pictures: bool = False) -> Report:
-    """``results`` as a Report with data of schema perfmodel.mlp/1.
-
-    ``explained`` adds every formula, ``pictures`` the roofline and a chart of the time of each kernel.
-    """
+    """``results`` as a Report with data of schema perfmodel.mlp/1."""
     columns = {result.direction: _time(result, w, device) for result in _shown(results)}
     passes, total = " + ".join(result.direction for result in results), list(columns.values())[-1]
     total = replace(total, name=passes)

@@ -44,7 +44,6 @@ from perfmodel.transformer.weight_formats._base import MatrixFormat
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
 """Labels for the source of a time."""
 STEPS = {PREFILL: "the prefill", DECODE: "a decode step", GENERATE: "the generation"}
-
 BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
 TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
@@ -54,10 +53,7 @@ STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches war
 
 
 def report(answer: ModelAnswer, *, explained: bool = False, pictures: bool = False, measured_s: float | None = None) -> Report:
-    """``answer`` as a Report with data of schema perfmodel.model/1. ``explained`` adds the formulas of its passes.
-
-    ``pictures`` adds the time of its operations and their roofline. ``measured_s``: a time to judge.
-    """
+    """``answer`` as a Report with data of schema perfmodel.model/1."""
     r, ops = answer.request, [_op(line, answer) for line in answer.lines]
     rows = [
         StepPart(f"{_phase_before(line, answer)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds)

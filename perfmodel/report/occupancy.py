@@ -27,10 +27,7 @@ LONGER = ("warps", "bytes")
 
 
 def report(result: Filling, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``result`` as a Report with data of schema perfmodel.occupancy/1.
-
-    ``explained`` adds every formula, ``pictures`` a chart of the blocks that each resource allows.
-    """
+    """``result`` as a Report with data of schema perfmodel.occupancy/1."""
     block, access, filled = result.block, result.access, result.occupancy
     inputs = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
     inputs |= {"stride": access and access.stride, "element_bytes": access and access.element_bytes}

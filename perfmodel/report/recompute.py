@@ -20,10 +20,7 @@ LEVELS = {"dram": "DRAM", "l2": "L2"}
 
 
 def report(result: RecomputeResult, *, explained: bool = False, pictures: bool = False) -> Report:
-    """``result`` as a Report with data of schema perfmodel.recompute/1.
-
-    ``explained`` adds every formula, ``pictures`` a chart of the time of each choice.
-    """
+    """``result`` as a Report with data of schema perfmodel.recompute/1."""
     w, device, words = result.workload, result.device, _headline(result)
     times = _times(result)
     names, (slowest, longest) = {"recompute": f"{w.dtype.matmul_unit} unit: recompute"}, times[-1]

@@ -96,10 +96,7 @@ def report(
     explained: bool = False,
     pictures: bool = False,
 ) -> Report:
-    """``answer`` as a Report with data of schema perfmodel.remat/1. ``explained`` adds every closed form.
-
-    ``points``: costs by memory; ``ranked``: tensors to keep or compute again. ``pictures`` adds memory over time and against cost.
-    """
+    """``answer`` as a Report with data of schema perfmodel.remat/1. ``points``: costs by memory; ``ranked``: tensors to keep or rebuild."""
     source, memory, units = answer.source, answer.plan.memory, Units(answer.source.timed, answer.source.sized)
     curve, tensors = [_point(point, units) for point in points], list(map(_tensor, ranked))
     tables = _tables(answer, units)

@@ -20,7 +20,7 @@ SHOWN = 12
 
 
 def autograd_report(picture: Picture, source: Source, pictures: bool = False) -> Report:
-    """``picture`` as a Report with data of schema perfmodel.autograd/1. ``pictures`` adds memory over time."""
+    """``picture`` as a Report with data of schema perfmodel.autograd/1."""
     units, content = Units(source.timed, source.sized), autograd_data(picture, source)
     early, late = content["forward"].values()
     ways = [("gradients in backward", picture.lazy, picture.lazy_peak), ("gradients with values", picture.eager, picture.eager_peak)]

@@ -31,7 +31,7 @@ BRIEF = (
 
 
 def report(answer: ServingAnswer, pictures: bool = False) -> Report:
-    """``answer`` as a Report with data of schema perfmodel.serve/1. ``pictures`` adds charts of the time of a step."""
+    """``answer`` as a Report with data of schema perfmodel.serve/1."""
     step_pass, metrics, step = answer.decode_pass, _metrics(answer), answer.decode_step
     parts = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in step_pass.rows]
     rows = [_row(part, step_pass.seconds) for part in parts]

@@ -77,7 +77,7 @@ class Searched:
 
     def price(self, point: Candidate) -> float | None:
         """Price of a million tokens; None without a price of an hour."""
-        return None if self.options.gpu_hour is None else point.dollars(self.options.gpu_hour)
+        return None if self.options.gpu_hour is None else self.options.gpu_hour / 3600 / point.tokens_per_s_gpu * 1e6
 
     def lines(self, point: Candidate) -> list[str]:
         """Commands that start the engine as in ``point``, if its options are known, and one that asks about it again."""

@@ -22,7 +22,6 @@ BRIEF = (
     *("time_s.predicted", "time_s.roofline", "bound", "reads_per_element", "traffic.sram.bytes", "traffic.dram.bytes", "work.sfu"),
     *("row_fits", "memory_bytes"),
 )
-"""Keys of the rows of the short table."""
 
 
 def report(
@@ -35,11 +34,7 @@ def report(
     pictures: bool = False,
     measured_s: float | None = None,
 ) -> Report:
-    """``results`` as a Report with data of schema perfmodel.softmax/1.
-
-    ``prediction``: the time of a kernel asked for. ``explained`` adds every formula, ``pictures`` charts of times and bytes.
-    ``measured_s``: a time to judge.
-    """
+    """``results`` as a Report with data of schema perfmodel.softmax/1. ``prediction``: the time of a kernel asked for."""
     ways, runs = [_time(result, w, device) for result in results], [result for result in results if result.row_fits is not False]
     best = runs[-1]
     time, faster = _time(best, w, device, prediction), faster_sentence(ways[0].side(), ways[len(runs) - 1].side())

@@ -84,9 +84,7 @@ class SweptSeries:
 
 @dataclass(frozen=True, slots=True)
 class SpeedCrossover:
-    """A turn of the order. ``at``: first value after it; ``seconds``: of the faster series there. ``rises``: the other series leads
-    then.
-    """
+    """A turn of the order. ``at``: first value after it; ``seconds``: of the faster series there. ``rises``: the other series leads."""
 
     at: int
     seconds: float
@@ -149,8 +147,7 @@ class Pairwise:
 
     def _against(self, value: int, where: str) -> str:
         sides = ((swept.name, swept.answers[value]) for swept in (self.first, self.other))
-        points = ((name, answer.point, answer.left_out) for name, answer in sides)
-        first, other = (Side(name, float(at.roofline_s or 0.0), at.predicted, left_out=left_out) for name, at, left_out in points)
+        first, other = (Side(name, float(at.point.roofline_s or 0.0), at.point.predicted, left_out=at.left_out) for name, at in sides)
         return verdict_sentence(first, other, f" at {self.over} {where}")
 
     def sentence(self) -> str:

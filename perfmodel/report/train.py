@@ -43,10 +43,7 @@ RUN = "MFU and HFU: visible, executed"
 
 
 def report(step: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: TrainingPower | None = None) -> Report:
-    """``step`` as a Report with data of schema perfmodel.model/1.
-
-    ``pictures`` adds the parts of the step, the time of its kernels and their roofline. ``power``: power of steps in succession.
-    """
+    """``step`` as a Report with data of schema perfmodel.model/1. ``power``: power of steps in succession."""
     t, job, gpus = step.training, step.job, step.training.parallel.gpus
     dtype = job.micro_batch.forward.dtype
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{step.device.name}{'' if job.system is None else f', {job.system.name}'}"

@@ -311,13 +311,8 @@ def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | N
     group_times = times if groups == 1 else replace(times, base_pass=replace(base_pass, split=group_split), nodes={})
     group_load = load.among(groups)
     pool = Pool(group_times, engine.batching.over(group_split), slots // groups)
-    metrics = simulate(
-        pool,
-        group_load,
-        engine.overhead.before_s(load.isl * (1 + spread) / 2),
-        spread=spread,
-        requests=requests and ceil(requests / groups),
-    )
+    request_s, requests = engine.overhead.before_s(load.isl * (1 + spread) / 2), requests and ceil(requests / groups)
+    metrics = simulate(pool, group_load, request_s, spread=spread, requests=requests)
     copies = groups if load.concurrency is None or group_load.concurrency is None else load.concurrency / group_load.concurrency
     return ServingAnswer(times, load, memory, most_running, metrics.times(copies), gpu_hour, spread)
 
@@ -352,10 +347,9 @@ def _too_large(memory: Memory, base_pass: ModelPass, length: int) -> tuple[str, 
     )
     if memory.usable <= memory.engine.reserve + memory.activations:
         return words, "give a smaller --reserve or --token-budget"
-    fewest, numbers = base_pass.split.gpus, [1 << power for power in range(MOST_GPUS.bit_length())]
-    for split in (
-        split for gpus in numbers if gpus > fewest for split in layouts(memory.model, gpus, memory.device, base_pass.weights_from_file)
-    ):
+    published, larger = base_pass.weights_from_file, [1 << power for power in range(MOST_GPUS.bit_length())]
+    larger = [gpus for gpus in larger if gpus > base_pass.split.gpus]
+    for split in (split for gpus in larger for split in layouts(memory.model, gpus, memory.device, published)):
         alike = split.dp == base_pass.split.dp and (split.ep > 1) == (base_pass.split.ep > 1)
         if alike and replace(memory, base_pass=replace(base_pass, split=split)).most_running(length):
             return words, f"give {sizes_of(split)}{' or --gpu-layers' * memory.engine.in_stages}"

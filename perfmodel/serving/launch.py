@@ -97,8 +97,6 @@ def llama_cpp(model: str, split: Split, sequences: int, engine: Engine, longest:
 
 
 LINES = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm, "llama.cpp": llama_cpp}
-
-
 PREFILL_ROLE, DECODE_ROLE = "prefill", "decode"
 CONNECTOR = """ --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
 """Option of vLLM for prefill and decode workers. Source: vLLM docs, "NixlConnector Usage Guide"."""

@@ -1,8 +1,7 @@
 """Layouts of a model on a number of GPUs: those that serving engines accept, reasons for refusing others, and replicas that fit.
 
-An engine is given the degrees of tensor, data and pipeline parallelism. All GPUs of a stage either cut each expert or distribute the
-experts among them (vLLM, ``--enable-expert-parallel``; SGLang, ``--ep-size``; TensorRT-LLM, ``moe_expert_parallel_size``). Stages may span
-nodes.
+An engine is given degrees of tensor, data and pipeline parallelism. GPUs of a stage cut each expert, or distribute the experts among
+them (vLLM, ``--enable-expert-parallel``; SGLang, ``--ep-size``; TensorRT-LLM, ``moe_expert_parallel_size``). Stages may span nodes.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | No
     stay, osl = sum(tally.stays for tally in tallies) / count, sum(tally.osl for tally in tallies) / count
     per_s = count / seconds if benchmark else rate or (users or 0) / stay
     gaps, decodes = sum(tally.gaps for tally in tallies), sum(tally.decodes for tally in tallies)
-    steps_s = sum(map(_decoding_s, tallies)) / count
+    decode_s = sum(tally.stays - sum(tally.ttft) for tally in tallies) / count  # from the first token to the last
     running = min(max(per_s * stay - sum(tally.waiting for tally in tallies) / seconds, 0.0), slots)
     return ServingMetrics(
         mean_ttft_s=fmean(ttft),
@@ -90,7 +90,7 @@ def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | No
         mean_itl_s=gaps / decodes if decodes else 0.0,
         requests_per_s=per_s,
         output_tokens_per_s=per_s * osl,
-        decoding=per_s * steps_s,
+        decoding=per_s * decode_s,
         running=running,
         waiting=max(per_s * stay - running, 0.0),
         with_prompts=sum(tally.mixed for tally in tallies) / decodes if decodes else 1.0,
@@ -99,11 +99,6 @@ def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | No
         ttft_error=_error([fmean(tally.ttft) for tally in tallies if tally.ttft]),
         tpot_error=_error([fmean(tally.tpot) for tally in tallies if tally.tpot]),
     )
-
-
-def _decoding_s(tally: SimulatedRun) -> float:
-    """Seconds between the first token and the last one, summed over all requests."""
-    return tally.stays - sum(tally.ttft)
 
 
 def _error(means: Sequence[float]) -> float:

@@ -109,10 +109,6 @@ class Candidate:
         share, used = (1.0, copies * self.gpus / gpus) if users is None else (users / (copies * self.users), 1.0)
         return replace(self, tokens_per_s_gpu=self.tokens_per_s_gpu * share * used, requests_per_s=self.requests_per_s * share)
 
-    def dollars(self, gpu_hour: float) -> float:
-        """Dollars per million output tokens, at ``gpu_hour`` dollars an hour of a GPU."""
-        return gpu_hour / 3600 / self.tokens_per_s_gpu * 1e6
-
     def rated(self, load: Load, first_s: float, last_s: float, tpot_s: float, requests_per_s: float) -> Candidate:
         """The candidate with its figures: mean and p99 seconds to the first token, seconds per token, requests/s."""
         tokens, whole_s = requests_per_s * load.osl, first_s + tpot_s * (load.osl - 1)

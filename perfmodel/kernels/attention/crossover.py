@@ -21,7 +21,6 @@ from perfmodel.kernels.attention.walk import row_tiles
 
 LARGEST = {"n": 1 << 40, "d": 1 << 20, "sram_bytes": 1 << 40}
 """Largest value searched, beyond any sequence, head or on-chip memory."""
-
 MEASURES: dict[str, Callable[[AttentionResult], float]] = {
     "accesses": lambda result: result.total.access_bytes,
     "roofline": lambda result: result.total.roofline_s,

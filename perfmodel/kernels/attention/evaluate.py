@@ -178,7 +178,6 @@ _SYMBOLS = {
     "dv": ("d_v", "head dim of V and O"),
     "window": ("W_k", "keys of the sliding window"),
 }
-
 MEMORY_SOURCE = "every tensor of the pass allocated at once"
 
 

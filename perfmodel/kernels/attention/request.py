@@ -70,7 +70,6 @@ _IN_MEMORY: Rule = (
     "--algorithm standard",
     lambda algorithm, direction: algorithm.name in ("standard", "memory-efficient"),
 )
-
 READ_BY: dict[str, Rule] = {
     "block_q": _TILED,
     "block_kv": _TILED,

@@ -13,7 +13,6 @@ from perfmodel.kernels.attention.base import Algorithm, Tiling
 
 LARGEST_EDGE = 128
 """Edge of the largest square tile proposed if no published kernel sets one; the largest edge of FlashAttention-2."""
-
 _FA2 = "FlashAttention-2's"
 
 

@@ -19,8 +19,6 @@ LARGEST_TILE = Tile(256, 128)
 ELEMENTS, CAST, STRIDED, STRIDED_CAST, TRANSPOSED = "elements", "cast", "strided", "strided-cast", "transposed"
 """Kinds of passes of PyTorch's TensorIterator: operands of one format and contiguous; of several formats; broadcast or with gaps; both; and
 an operand whose order in memory differs from the result's."""
-
-
 WRITTEN_AS = ("fp64", "int64")
 """Formats of Python numbers passed as tensors without a dimension; such tensors of other formats are on the device."""
 

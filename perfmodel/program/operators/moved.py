@@ -13,7 +13,6 @@ from perfmodel.transformer.op import Op
 
 VECTOR_BYTES = 16
 """Bytes that a thread copies at once in a concatenation: aten/src/ATen/native/cuda/Shape.cu."""
-
 SURE_OF_LISTS = 0.5
 """Share of the elements that certainly exist in a list whose sizes are known only from the blocks of its kernels."""
 

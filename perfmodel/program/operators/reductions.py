@@ -24,18 +24,12 @@ def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
         places = [int(call.value(axes))]
     rank = len(x.shape)
     gone = {place % rank for place in places} if rank and places else set(range(rank))
-    results = prod(size for place, size in enumerate(x.shape) if place not in gone)
+    size = prod(size for place, size in enumerate(x.shape) if place not in gone)
     strides = x.strides or (1,) * rank
     inner = min((place for place in range(rank) if x.shape[place] > 1), key=lambda place: strides[place], default=0)
-    kind = "argmax" if "arg" in call.name else ALL if results == 1 else ROWS if inner in gone else COLUMNS
+    kind = "argmax" if "arg" in call.name else ALL if size == 1 else ROWS if inner in gone else COLUMNS
     return passed(
-        call,
-        kind,
-        x.bytes,
-        results * (width or SIZES[x.dtype]),
-        x.elements,
-        flops=x.elements,
-        rows=results if kind in (ROWS, "argmax") else 0,
+        call, kind, x.bytes, size * (width or SIZES[x.dtype]), x.elements, flops=x.elements, rows=size if kind in (ROWS, "argmax") else 0
     )
 
 

@@ -15,7 +15,6 @@ from perfmodel.report.charts.scene import XY, Grid, Marker, Path, Rect, Scene, S
 FONT = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 SERIES = 6
 """Number of series colours; a seventh series reuses the first colour with another shape."""
-
 _COLOURS = {
     "page": ("#ffffff", "#12171d"),
     "ink": ("#16202b", "#e8edf2"),

@@ -13,7 +13,6 @@ ASCENT, AIR = 0.8, 1.5
 """Share of a line's height above the baseline, and free pixels around a label."""
 TURNS = 16
 """Positions tried on each ring around a mark."""
-
 _WIDTHS = {
     280: "\"'ijl",
     300: "I",

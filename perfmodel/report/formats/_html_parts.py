@@ -20,7 +20,6 @@ from perfmodel.report.formats.txt import aligned
 
 _BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
 """Units that are written in the head of a column instead of its cells."""
-
 NARROW_CHARACTERS = 40
 """Characters of a row above which a table becomes cards on a narrow screen."""
 HALF = 570

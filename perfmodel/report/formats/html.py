@@ -22,7 +22,6 @@ ASSETS = Path(__file__).parent / "assets"
 FIRST_SENTENCES, NOTES = 6, 16
 """Most sentences of a verdict, and most notes, that are not folded."""
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; font-src data:; style-src {styles}; script-src {script}"
-
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>

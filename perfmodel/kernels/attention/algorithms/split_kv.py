@@ -38,7 +38,6 @@ PARTIAL_SIZE = 4
 
 # Dao-AILab/flash-attention @0251105a csrc/flash_attn/flash_api.cpp, set_params_splitkv: B_r; head dim compiled for and B_c
 _ROWS, _KEYS = 64, ((32, 256), (64, 256), (96, 128), (128, 128), (192, 64), (256, 64))
-
 NO_BACKWARD = "there is no split-KV backward pass; take --pass forward, or flash2 for both"
 
 
