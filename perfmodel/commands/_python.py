@@ -57,11 +57,11 @@ def help_of(app: typer.Typer, name: str) -> str:
     parts = []
     for command in _reporting(app):
         text, examples = examples_apart(docstring(command.callback))
-        own_name = [] if len(app.registered_commands) == 1 else [command.name or command.callback.__wrapped__.__name__]
-        calls = [f"    {_call(app, name, own_name, shlex.split(example)[1 + len(own_name) + 1 :])}" for example in examples]
-        description = [f"{' '.join([name, *map(repr, own_name)])}: {_in_python(text)}" if own_name else _in_python(text)]
-        shown_examples = "\n".join(["Example:", *calls]) if calls else ""
-        parts.append("\n\n".join(filter(None, [*description, shown_examples, _options(command.callback)])))
+        subcommand = [] if len(app.registered_commands) == 1 else [command.name or command.callback.__wrapped__.__name__]
+        calls = [f"    {_call(app, name, subcommand, shlex.split(example)[1 + len(subcommand) + 1 :])}" for example in examples]
+        description = [f"{' '.join([name, *map(repr, subcommand)])}: {_in_python(text)}" if subcommand else _in_python(text)]
+        usage = "\n".join(["Example:", *calls]) if calls else ""
+        parts.append("\n\n".join(filter(None, [*description, usage, _options(command.callback)])))
     return "\n\n".join(parts)
 
 
@@ -77,17 +77,17 @@ def _options(callback: Any) -> str:
     return "\n".join(["Options:", *filled]) if parameters else ""
 
 
-def _call(app: typer.Typer, name: str, own_name: Sequence[str], words: Iterable[str]) -> str:
+def _call(app: typer.Typer, name: str, subcommand: Sequence[str], words: Iterable[str]) -> str:
     """The Python call for the command line ``words``."""
     parser: Any = typer.main.get_command(app)
-    parser = parser.commands[own_name[0]] if own_name else parser
+    parser = parser.commands[subcommand[0]] if subcommand else parser
     context = parser.make_context(name, list(words), resilient_parsing=True)
     arguments = [param.name for param in parser.params if param.param_type_name == "argument"]
     defaults = {param.name: param.default for param in parser.params}
     values = {key: value for key, value in context.params.items() if value not in (None, (), [], defaults.get(key)) and key not in LEFT_OUT}
     named = {key: value for key, value in values.items() if key not in arguments}
     places = [repr(_one(values[key])) for key in arguments if key in values]
-    return f"perfmodel.{name}({', '.join([*map(repr, own_name), *places, *(f'{key}={_one(value)!r}' for key, value in named.items())])})"
+    return f"perfmodel.{name}({', '.join([*map(repr, subcommand), *places, *(f'{key}={_one(value)!r}' for key, value in named.items())])})"
 
 
 def _one(value: Any) -> Any:

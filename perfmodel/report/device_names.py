@@ -30,7 +30,8 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def a_device(name: str) -> str:
-    """
+    """The short name of a device with its article.
+
     >>> a_device("NVIDIA H200 SXM")
     'an H200'
     """
@@ -38,7 +39,8 @@ def a_device(name: str) -> str:
 
 
 def one_of(device: str) -> str:
-    """
+    """A short name with its article; a full name or another word stays as it is.
+
     >>> one_of("H200"), one_of("TPU v5p"), one_of("NVIDIA H100 PCIe 80 GB"), one_of("Test device")
     ('an H200', 'a TPU v5p', 'NVIDIA H100 PCIe 80 GB', 'Test device')
     """

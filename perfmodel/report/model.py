@@ -59,8 +59,8 @@ def report(answer: ModelAnswer, *, explained: bool = False, pictures: bool = Fal
         StepPart(f"{_phase_before(line, answer)}{line.row.op.name}", line.row.op, line.cost, line.times, line.seconds)
         for line in answer.lines
     ]
-    step = STEPS[r.phase].partition(" ")[2]
-    metered = {ROOF: f"{step} at its roof: this device is not calibrated", MIXED: f"{step}, at roofs where not calibrated"}
+    noun = STEPS[r.phase].partition(" ")[2]
+    metered = {ROOF: f"{noun} at its roof: this device is not calibrated", MIXED: f"{noun}, at roofs where not calibrated"}
     plain = Report(
         _title(r),
         _headline(answer, rows),
@@ -69,7 +69,7 @@ def report(answer: ModelAnswer, *, explained: bool = False, pictures: bool = Fal
         data(answer),
         charts=[time_bars(rows), *op_roofline(rows, r.device, r.dtype)] if pictures else [],
         meters=with_power(step_meters(answer.cost, rows, answer.seconds), answer.power, answer.tokens),
-        metered=metered.get(answer.times_from, f"predicted {step}"),
+        metered=metered.get(answer.times_from, f"predicted {noun}"),
         figures=_figures(answer),
         brief=[by_share(ops, BRIEF)],
         reasons=_reasons(answer, rows),
@@ -82,9 +82,10 @@ def report(answer: ModelAnswer, *, explained: bool = False, pictures: bool = Fal
     from perfmodel.transformer.explain import explain
 
     explanations = []
-    for phase, one in {step.step.phase: step for step, _ in answer.steps}.items():  # of many decode steps the longest
-        kv_len = one.step.kv_len
-        explanations.append((f"{phase} at {kv_len:,} tokens", {"phase": phase, "kv_len": kv_len}, explain(one)))
+    last_steps = {step.step.phase: step for step, _ in answer.steps}  # of many decode steps the longest
+    for phase, step in last_steps.items():
+        kv_len = step.step.kv_len
+        explanations.append((f"{phase} at {kv_len:,} tokens", {"phase": phase, "kv_len": kv_len}, explain(step)))
     return with_steps(plain, explanations)
 
 

@@ -154,7 +154,8 @@ def _row(part: StepPart, step_s: float) -> list[Metric]:
 
 
 def counted(number: int, name: str) -> str:
-    """
+    """Number and name, in the plural unless the number is 1.
+
     >>> counted(1, "user"), counted(5000, "user")
     ('1 user', '5,000 users')
     """
@@ -162,7 +163,8 @@ def counted(number: int, name: str) -> str:
 
 
 def split_words(split: Split) -> str:
-    """
+    """Phrase on the degrees of parallelism above 1.
+
     >>> split_words(Split(8, 8)), split_words(Split(1, 1, 2, 4)), split_words(Split())
     ('TP 8, EP 8', 'DP 4, PP 2', '')
     """

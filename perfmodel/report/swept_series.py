@@ -234,7 +234,8 @@ SIZES = {"n": "{} tokens", "kv_len": "{} keys", "batch": "batch {}", "d": "head 
 
 
 def size(over: str, value: int) -> str:
-    """
+    """Phrase for the value of a swept size.
+
     >>> size("n", 1024), size("n", 32768), size("tile_m", 128)
     ('1,024 tokens', '32k tokens', 'tile_m 128')
     """

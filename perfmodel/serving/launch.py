@@ -41,7 +41,7 @@ def hub_name(model: ModelSpec) -> str:
 
 
 def vllm(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
-    """For groups of one node: those of others are started there with ``--data-parallel-address``."""
+    """The command for vLLM on one node. Groups on other nodes are started there with ``--data-parallel-address``."""
     options: Options = {"tensor-parallel-size": split.tp}
     if split.pp > 1:
         options["pipeline-parallel-size"] = split.pp

@@ -65,9 +65,10 @@ class Density:
 
 
 def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attention, br: Number, bc: Number) -> BlockCounts:
-    """``count`` of the walk's grid: an integer algorithm, so element by element for arrays, and one node if traced.
+    """``count`` of the walk's grid, for ints, arrays and traced numbers; ``count`` itself takes only ints.
 
-    Without a causal mask the heads of a packed group count alike, each in its own row tiles.
+    Arrays are evaluated element by element, and a traced result is a single node. Without a causal mask one head of a packed group is
+    counted and multiplied, as each head has its own row tiles with equal counts.
     """
     group, heads = (w.row_group, 1) if w.causal else (1, w.row_group)
     reach = w.kv_len - w.n if w.causal else w.kv_len  # without a mask every row sees every key
@@ -94,7 +95,7 @@ def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attentio
 
 
 def _column(count: Callable[..., tuple[int, ...]], index: int, *sizes: Number) -> Number:
-    """One of the counts over arrays of sizes, point by point."""
+    """The ``index``-th of the counts over arrays of sizes, computed point by point."""
     import numpy as np
 
     axes = np.broadcast_arrays(*sizes)

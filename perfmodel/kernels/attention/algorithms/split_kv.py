@@ -84,7 +84,7 @@ def _efficiency(blocks: Number, slots: Number) -> Number:
 
 
 def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Number:
-    """``num_splits`` for arrays: 1 where the blocks fill the device; each different case of the rest is evaluated once."""
+    """``num_splits`` for arrays: 1 where the blocks fill the device; equal cases among the rest are evaluated once."""
     import numpy as np
 
     blocks, slots, key_tiles = np.broadcast_arrays(blocks, slots, key_tiles)
@@ -98,7 +98,7 @@ def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Numb
 
 
 def _table_of(cases: Number) -> Number:
-    """The choice for each column of blocks, slots and key tiles, from a table of all numbers of splits."""
+    """``num_splits`` for columns of blocks, slots and key tiles, from a table with a row per number of splits."""
     import numpy as np
 
     blocks, slots, key_tiles = cases
@@ -149,7 +149,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def _partial(w: Attention, kind: str, rows: Number) -> tuple[Access, ...]:
-    """Partial results that one kernel hands to the other; with a single split there are none."""
+    """Accesses of one kernel to the partial results that ``split`` hands to ``combine``."""
     return (
         once("partial O", kind, rows * w.dv, PARTIAL_SIZE, compulsory=0, handoff=True),
         once("partial logsumexp", kind, rows, STATISTIC_SIZE, compulsory=0, handoff=True),
@@ -157,7 +157,7 @@ def _partial(w: Attention, kind: str, rows: Number) -> tuple[Access, ...]:
 
 
 def _results(w: Attention, share: Number) -> tuple[Access, ...]:
-    """O and the logsumexp, from the kernel whose ``share`` is 1."""
+    """Stores of O and the logsumexp. ``share``: 1 for the kernel that stores them, else 0."""
     return (
         once("O", WRITE, share * query_rows(w) * w.dv, w.dtype.size, compulsory=share * seeing_rows(w) * w.dv),
         once("logsumexp", WRITE, share * query_rows(w), STATISTIC_SIZE, compulsory=0),
