@@ -102,10 +102,10 @@ def pools_estimate(
     Prompts queue as M/D/1 (Pollaczek 1930). ``before_s``: seconds of a request outside its prompt and its decode steps; ``decode_s``:
     seconds of its decode steps.
     """
-    x, y = counts
-    rate = y * sequences / decode_s
-    busy = rate / (x * time.per_s)
+    prefill_workers, decode_workers = counts
+    rate, prompt_rate = decode_workers * sequences / decode_s, prefill_workers * time.per_s
+    busy = rate / prompt_rate
     if busy > KEEPS_UP:
         return None
-    first = before_s + time.seconds + busy / (2 * (1 - busy)) / (x * time.per_s) + decode_s / max((load.osl - 1) / load.tokens_per_step, 1)
+    first = before_s + time.seconds + busy / (2 * (1 - busy)) / prompt_rate + decode_s / max((load.osl - 1) / load.tokens_per_step, 1)
     return LoopEstimate(rate * (first + decode_s), first, decode_s)

@@ -1,4 +1,4 @@
-"""Borders in N, d and M beyond which a tiled algorithm moves or takes no less than standard attention; and a sweep over SRAM sizes.
+"""Borders in N, d and M where a tiled algorithm stops beating standard attention in bytes or time; and accesses over SRAM sizes.
 
 Borders are found by bisection on the exact counts, with partial tiles, statistics and linear terms. Near a border, partial tiles make wins
 and losses alternate; one of the turns is reported. Some algorithms also have a law of the leading terms.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from perfmodel.core.cost import Tile
 from perfmodel.core.errors import UsageError
@@ -144,11 +145,10 @@ def _best(algorithm: Algorithm, comparison: Comparison, sram_bytes: int) -> Atte
 def _filling_tiles(fits: Callable[[Tile], bool]) -> Iterator[Tile]:
     """Tiles with one edge of 1, 2, 4, ... 64 granules and the largest other edge that ``fits`` allows."""
     for edge in (GRANULE << power for power in range(7)):
-        for flip in (False, True):
+        yield from filter(None, (_filling(partial(Tile, bc=edge), fits), _filling(partial(Tile, edge), fits)))
 
-            def shape(other: int, edge: int = edge, flip: bool = flip) -> Tile:
-                return Tile(edge, other) if flip else Tile(other, edge)
 
-            count = _border(lambda count: not fits(shape(count * GRANULE)), 0, 1 << 31) - 1  # the need grows with the edge
-            if count:
-                yield shape(count * GRANULE)
+def _filling(shape: Callable[[int], Tile], fits: Callable[[Tile], bool]) -> Tile | None:
+    """The largest tile of ``shape``, which takes an edge, that ``fits`` allows; its need grows with the edge. None if none fits."""
+    count = _last(lambda count: fits(shape(count * GRANULE)), 1 << 31)
+    return shape(count * GRANULE) if count else None

@@ -25,7 +25,7 @@ def render(report: Report) -> str:
     """``report`` as Markdown: verdict, main numbers, meters, charts as tables, tables, notes, and provenance."""
     blocks = [f"## {_escape(report.question or report.title)}"]
     blocks += [_line(report.title)] if report.question not in ("", report.title) else []
-    blocks += [*_verdict(report.verdict, bold=bool(report.question)), *map(_table, _first(report))]
+    blocks += [*_verdict(report.verdict, bold=bool(report.question)), *map(_table, _main_numbers(report))]
     blocks += ["\n".join([f"### {head}", "", *(f"- {_line(line)}" for line in lines)]) for head, lines in review_lists(report)]
     blocks += _pictures(report)
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
@@ -36,7 +36,7 @@ def render(report: Report) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _first(report: Report) -> list[Table]:
+def _main_numbers(report: Report) -> list[Table]:
     """Tables of the main numbers and of the meters."""
     pairs = [(figure.label, figure.value) for figure in report.figures]
     figures = [Table("", [label for label, _ in pairs], [[value for _, value in pairs]])] if pairs else []

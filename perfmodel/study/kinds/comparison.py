@@ -48,11 +48,11 @@ class ComparisonSection(Options):
 
     def compared(self, scope: Scope) -> tuple[Report, list[Change], list[str]]:
         """The report of ``perfmodel compare``, its changes, and sentences on workloads that cannot run or be compared."""
-        made = self._operands(scope)
-        sides = MetricComparison(made.before, made.after, self.threshold)
-        comparison = sides.report(self.title or f"{made.before.name} against {made.after.name}")
-        charts: Sequence[Chart] = [made.chart] if made.chart else comparison.charts
-        return replace(comparison, charts=[*charts], notes=[*made.notes, *comparison.notes]), sides.changes, made.warnings
+        operands = self._operands(scope)
+        sides = MetricComparison(operands.before, operands.after, self.threshold)
+        comparison = sides.report(self.title or f"{operands.before.name} against {operands.after.name}")
+        charts: Sequence[Chart] = [operands.chart] if operands.chart else comparison.charts
+        return replace(comparison, charts=[*charts], notes=[*operands.notes, *comparison.notes]), sides.changes, operands.warnings
 
     def _operands(self, scope: Scope) -> Operands:
         """Both sides of ``between`` over the workloads. UsageError if the two are not of one kind."""
@@ -60,14 +60,14 @@ class ComparisonSection(Options):
             raise UsageError(
                 f"between: a comparison is between two, not {len(self.between)}", "name two devices, algorithms or implementations"
             )
-        (first_name, two), (first, other) = self.between, map(_kind_of, self.between)
-        if first is not other:
-            raise UsageError(f"{first_name!r} and {two!r} are of different kinds", "name two devices, algorithms or implementations")
-        if first is None:
+        (name, other_name), (kind, other_kind) = self.between, map(_kind_of, self.between)
+        if kind is not other_kind:
+            raise UsageError(f"{name!r} and {other_name!r} are of different kinds", "name two devices, algorithms or implementations")
+        if kind is None:
             return _devices(self, scope)
-        if first is _as_run_by and any(w.model is not None for w in self.workloads):
+        if kind is _as_run_by and any(w.model is not None for w in self.workloads):
             raise UsageError("implementations run attention or a matmul, and --model is neither", "give --attention or --matmul")
-        return _on_one(self, scope, first)
+        return _on_one(self, scope, kind)
 
 
 @dataclass(frozen=True, slots=True)
