@@ -3,8 +3,8 @@
 Each command is a function, and what it returns a ``Result``: printed it is the verdict, its fields are attributes.
 
     >>> import perfmodel
-    >>> found = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
-    >>> found.results[1].algorithm, found.results[1].bound, found.inputs.heads
+    >>> comparison = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
+    >>> comparison.results[1].algorithm, comparison.results[1].bound, comparison.inputs.heads
     ('flash2', 'tensor', 16)
 
 ``dir(perfmodel)`` lists the commands, ``help(perfmodel.matmul)`` says what one takes. ``perfmodel.sweep(n="512:131072:x2", d=[64, 128])``

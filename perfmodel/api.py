@@ -8,8 +8,8 @@ it is the verdict, its fields are those of ``--json``. ``help(perfmodel.matmul)`
 >>> cache.bytes, cache["bytes"]
 (17179869184, 17179869184)
 
->>> found = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
->>> [(one.algorithm, one.flops, one.bound) for one in found.results]
+>>> comparison = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
+>>> [(row.algorithm, row.flops, row.bound) for row in comparison.results]
 [('standard', 68719476736, 'dram'), ('flash2', 68719476736, 'tensor')]
 
 Two have functions of their own: ``compare_attention`` gives the counts themselves, exact integers of any size among them, and ``sweep``
@@ -46,7 +46,7 @@ MOST_BYTES = 1 << 32
 
 
 def result(command: str, /, *places: Any, **options: Any) -> Result:
-    """What the command called ``command`` answers for these options.
+    """The answer of the command called ``command`` for these options.
 
     ``places``: its arguments, such as the name of a model; of ``hardware``, first ``list``, ``show`` or ``add``. ``options``: those of the
     command with underscores, by the name of their field (``direction`` for ``--pass``); a list where one may be repeated.
@@ -54,8 +54,8 @@ def result(command: str, /, *places: Any, **options: Any) -> Result:
 
     UsageError for options without a meaning; DataError and UnavailableError as the command says them.
 
-    >>> found = result("softmax", rows=4096, cols=32768)
-    >>> [one.algorithm for one in found.results]
+    >>> comparison = result("softmax", rows=4096, cols=32768)
+    >>> [row.algorithm for row in comparison.results]
     ['safe', 'online', 'fused']
     """
     from perfmodel.cli import command_app
@@ -102,15 +102,15 @@ def _function(name: str, app: Typer) -> Callable[..., Result]:
 def compare_attention(*, hardware: str | Device | None = None, implementation: str | None = None, **options: Any) -> Comparison:
     """The Comparison that a report of attention is made of: exact counts, traffic, bound and roof of each algorithm.
 
-    ``n`` queries, ``kv_len`` keys, head dims ``d`` and ``dv``: shapes as in ``perfmodel.core.workload.Attention``. ``found.results`` has
+    ``n`` queries, ``kv_len`` keys, head dims ``d`` and ``dv``: shapes as in ``perfmodel.core.workload.Attention``. ``results`` has
     one per algorithm and pass; in ``total``, ``flops`` and bytes are over all heads and sequences, fields that end in ``_s`` are seconds.
 
     ``options`` are those of ``perfmodel attention`` that describe the question, with underscores, ``direction`` for ``--pass``.
     ``implementation``: a kernel such as torch-sdpa-flash; its algorithm's traffic and roof are then those of the kernel, and
     ``predictions`` has the predicted times. UsageError for a wrong option, UnavailableError if the device's profile lacks a number.
 
-    >>> found = compare_attention(n=1024, d=64, algorithm="flash", causal=True)
-    >>> found.results[0].total.flops, found.results[0].tile.br
+    >>> comparison = compare_attention(n=1024, d=64, algorithm="flash", causal=True)
+    >>> comparison.results[0].total.flops, comparison.results[0].tile.br
     (134348800, 128)
     """
     from perfmodel.catalog import calibrated_devices
@@ -208,8 +208,8 @@ def sweep(
     that cannot be read, or more than ``most_bytes``; rows without an answer are counted in ``left_out``.
 
     >>> from perfmodel.api import sweep
-    >>> found = sweep("matmul", m="1024:4096:x2", n=4096, k="m / 2", where="roofline_s > 0.1 ms", columns=["flops", "roofline_s"])
-    >>> found["m"].tolist(), found["flops"].tolist(), found.units["roofline_s"], found.excluded
+    >>> columns = sweep("matmul", m="1024:4096:x2", n=4096, k="m / 2", where="roofline_s > 0.1 ms", columns=["flops", "roofline_s"])
+    >>> columns["m"].tolist(), columns["flops"].tolist(), columns.units["roofline_s"], columns.excluded
     ([4096], [68719476736.0], 's', 2)
     """
     from perfmodel.sweep.evaluate import Runner

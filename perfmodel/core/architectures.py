@@ -18,12 +18,12 @@ from perfmodel.core.hardware import Device
 MMA_SYNC, WGMMA, TCGEN05, MFMA = "mma.sync", "wgmma", "tcgen05", "mfma"
 """Matrix instructions: of a warp, of a warpgroup that reads SRAM, of a block into tensor memory; of a wave of AMD."""
 BY_THREAD, CP_ASYNC, BULK = 0, 1, 2
-"""How tiles come to SRAM: through registers, by asynchronous copies of threads, whole by a copy engine (TMA)."""
+"""Ways of tiles to SRAM: through registers, by asynchronous copies of threads, whole by a copy engine (TMA)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """How kernels run on an architecture.
+    """Traits of an architecture that decide how kernels run.
 
     ``matrix``: the matrix instruction that reaches the peak, empty if unknown. ``copies``: how tiles come to SRAM. ``l2_parts``: parts of
     the L2, each with its own copy of data that all multiprocessors read. ``generation``: the maker's number for it. ``machine``: the kind

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from perfmodel.core.errors import DataError, PerfmodelError
 
 FAULTS = (ArithmeticError, AttributeError, LookupError, PerfmodelError, SyntaxError, TypeError, ValueError)
-"""What a formula may raise."""
+"""Exceptions that a formula may raise."""
 
 
 class FormulaError(DataError):

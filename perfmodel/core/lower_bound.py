@@ -30,7 +30,7 @@ from perfmodel.core.hardware import Device
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What every schedule needs: ``work_s`` seconds of arithmetic, ``link_s`` of links, and DRAM bytes by (kind of access, tensor).
+    """Needs of every schedule: ``work_s`` seconds of arithmetic, ``link_s`` of links, and DRAM bytes by (kind of access, tensor).
 
     ``written``: every tensor that the workload writes, which a later kernel need not read from DRAM. ``bandwidth`` of DRAM in B/s.
     ``held``: capacity of the caches in bytes; if None (unknown), the warm bounds count no DRAM traffic.

@@ -1,4 +1,4 @@
-"""What every device profile must satisfy: ``validated`` applies the schema, ``check`` lists where a profile contradicts itself.
+"""Rules of every device profile: ``validated`` applies the schema, ``check`` lists where a profile contradicts itself.
 
 Each rule is a function from a device to a list of messages; a message names the field, the value found and the value expected. A rule that
 needs a value the profile does not have says nothing.

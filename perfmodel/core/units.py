@@ -25,7 +25,7 @@ LARGEST = 10**30
 """Numbers above this, or nonzero ones below its inverse, are refused as mistakes; products of the others fit a float."""
 _QUANTITY = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
 NUMBER_FIX = "write it like 8192, 8k (8,000), 8Ki (8,192) or 1e6"
-"""How a plain number is written."""
+"""Fix in messages about a plain number."""
 
 
 def parse_number(text: str) -> int | float:

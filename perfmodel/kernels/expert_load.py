@@ -1,4 +1,4 @@
-"""How unevenly a router distributes tokens: the chance of each expert, and the experts of the fullest GPU.
+"""Uneven load of experts: the chance that a router picks each one, and the experts of the fullest GPU.
 
 Experts' loads follow a power law, as in ai-dynamo/aiconfigurator, collector/helper.py (``power_law_logits_v3``): drawn with density x^-a
 between 1 and 0.8 of the tokens (0.01 and 2 where there are fewer picks than experts), then brought to the number of picks. Here the loads

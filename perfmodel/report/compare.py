@@ -168,12 +168,12 @@ class Compared:
 
     @property
     def spoken(self) -> str:
-        """Its name within a sentence."""
+        """Name within a sentence."""
         return self.called or self.name
 
     @property
     def leading(self) -> str:
-        """Its name at the start of a sentence; names of algorithms and files keep their letters."""
+        """Name at the start of a sentence; names of algorithms and files keep their letters."""
         return upper_first(self.spoken) if self.spoken.startswith("the ") else self.spoken
 
     def of(self, thing: str) -> Side:

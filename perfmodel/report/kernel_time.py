@@ -209,13 +209,13 @@ def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predi
         return plain
     roof, bound, time = float(cost.roofline_s), float(cost.lower_warm_s), format_time(measured_s, 3)
     floor, name = (roof, "roof") if roof <= measured_s else (bound, "bound")
-    said = f"{time} is {percent(floor / measured_s)} of the {name}"
+    clause = f"{time} is {percent(floor / measured_s)} of the {name}"
     if measured_s < bound:
-        said = f"{time} is less than any kernel takes here, {format_time(bound, 3)}: less was computed or read, or the clock was higher"
+        clause = f"{time} is less than any kernel takes here, {format_time(bound, 3)}: less was computed or read, or the clock was higher"
     elif predicted is not None:
         within = predicted.low is not None and predicted.high is not None and predicted.low <= measured_s <= predicted.high
-        said += f" and {gain_text(predicted.value / measured_s, subject)}, predicted {time_text(predicted)}"
-        said += ", within its interval" * within
+        clause += f" and {gain_text(predicted.value / measured_s, subject)}, predicted {time_text(predicted)}"
+        clause += ", within its interval" * within
     speedup = None if predicted is None else predicted.value / measured_s
     entry = {"time_s": measured_s, "of_roof": roof / measured_s, "of_bound": bound / measured_s, "speedup": speedup}
-    return replace(plain, verdict=[sentence(said), *plain.verdict], data={**plain.data, "measured": entry})
+    return replace(plain, verdict=[sentence(clause), *plain.verdict], data={**plain.data, "measured": entry})

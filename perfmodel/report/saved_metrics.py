@@ -46,7 +46,7 @@ def metrics_of(raw: Any, name: str, units: Mapping[str, str] | None = None) -> l
 
 
 def units_of(raw: Any, place: str = "") -> dict[str, str]:
-    """By path, the unit of every number in ``raw`` other than a plain count, and the direction that is better.
+    """Unit and better direction, by path, of every number in ``raw`` that is not a plain count.
 
     >>> from perfmodel.report.metrics import as_json
     >>> units_of({**as_json([Metric("requests_per_s", 2.0), Metric("running", 3)]), "steps": [as_json([Metric("time", 0.1, unit="s")])]})

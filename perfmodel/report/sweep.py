@@ -378,7 +378,7 @@ def _lines(result: SweepResult) -> LineChart | None:
 
 
 def _best_along(result: SweepResult, axis: str, column: str) -> dict[str, dict[float, Row]]:
-    """By line and value of the axis, the best row."""
+    """The best row by line and value of the axis."""
     sign, lines = -_better(result, column), dict[str, dict[float, Row]]()
     for row in result.rows or []:
         if (row.get(column) or 0) > 0 and row[axis] > 0:

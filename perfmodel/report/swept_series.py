@@ -68,7 +68,7 @@ class SweptSeries:
 
     @property
     def spoken(self) -> str:
-        """Its name in sentences."""
+        """Name in sentences."""
         return self.called or self.name
 
     @property

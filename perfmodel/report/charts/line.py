@@ -232,7 +232,7 @@ def _label(at: XY, mark: Mark, other_places: list[XY], plot: Plot, placer: Place
     font = plot.size.font
 
     def strays(label: Text) -> int:
-        """How far it is from its mark, marks that it seems to belong to instead, and labels that a line to it would strike."""
+        """Penalty of a place: distance from the mark, other marks that are nearer, and labels that a line to it would strike."""
         around = text_box(label, font, air=0)
         edge = around.nearest(at)
         length, line = math.dist(at, edge), Segment(at, edge)

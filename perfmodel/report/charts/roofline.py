@@ -149,7 +149,7 @@ def radius(point: RooflinePoint) -> float:
 
 
 def _spot(point: RooflinePoint, seconds: float, level: str, plot: Plot) -> XY:
-    """Where ``point`` lies if it takes ``seconds``; at the edge of the plot if it lies beyond."""
+    """Place of ``point`` if it takes ``seconds``; at the edge of the plot if it lies beyond."""
     return plot.at(intensity(point, level) or plot.x.low, point.flops / seconds)
 
 
