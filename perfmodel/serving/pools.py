@@ -60,15 +60,15 @@ def transfer_s(cache: float, before: Split, after: Split, device: Device, gpus: 
 
 
 @dataclass(frozen=True, slots=True)
-class PromptTime:
-    """``seconds`` of a prompt that is alone in its group, and prompts/s (``per_s``) of a worker whose steps are full."""
+class WorkerTime:
+    """``seconds`` of a request's prompt, or of its decode steps, on a worker; ``per_s``: requests/s of the worker when it is full."""
 
     seconds: float
     per_s: float
 
 
-def prompt_time(replica: Replica, load: Load) -> PromptTime:
-    """The time of prompts on a prefill worker, in chunks of the engine's token budget."""
+def prompt_time(replica: Replica, load: Load) -> WorkerTime:
+    """The time of a prompt that is alone in its group of a prefill worker, in chunks of the engine's token budget."""
     batching, groups, length = replica.engine.batching, replica.split.dp, load.new_tokens
 
     def seconds(prompts: int) -> float:
@@ -80,7 +80,7 @@ def prompt_time(replica: Replica, load: Load) -> PromptTime:
         )
 
     alone_s = seconds(1)
-    return PromptTime(alone_s, max(groups * many / seconds(many) for many in {1, max(batching.token_budget // length, 1)}))
+    return WorkerTime(alone_s, max(groups * many / seconds(many) for many in {1, max(batching.token_budget // length, 1)}))
 
 
 @lru_cache(maxsize=256)
@@ -95,7 +95,7 @@ def ratios(prefill_gpus: int, decode_gpus: int, gpus: int) -> tuple[tuple[int, i
 
 
 def pools_estimate(
-    time: PromptTime, sequences: int, decode_s: float, counts: tuple[int, int], before_s: float, load: Load
+    time: WorkerTime, sequences: int, decode_s: float, counts: tuple[int, int], before_s: float, load: Load
 ) -> LoopEstimate | None:
     """The closed form for ``counts`` of prefill and decode workers with ``sequences`` on each decode worker; None if prefill falls behind.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -21,7 +21,7 @@ from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.layouts import Missed, Replica, replicas
 from perfmodel.serving.load import Load
 from perfmodel.serving.metrics import ServingMetrics
-from perfmodel.serving.pools import PromptTime, pool_of, pools_estimate, prompt_time, ratios, transfer_s
+from perfmodel.serving.pools import WorkerTime, pool_of, pools_estimate, prompt_time, ratios, transfer_s
 from perfmodel.serving.scheduler import Pool
 from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steps import KernelTimes, mostly_predicted
@@ -38,7 +38,6 @@ MOST_BEST, MOST_FRONT = 4, 8
 MOST_USERS = 4096
 """Most users of a replica, if neither cache nor engine sets a lower limit."""
 Formats = tuple[str | None, str | None]
-Worked = TypeVar("Worked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,51 +251,60 @@ def in_pools(
         if replica.gpus < gpus and load.osl > 1:
             by_engine[replica.engine.id].append(replica)
 
-    def pairs(before: Replica, time: PromptTime, after: Replica, sequences: int, decode_s: float) -> Iterator[Candidate]:
+    def pairs(before: _Worker, after: _Worker) -> Iterator[Candidate]:
         """Candidates with the fewest prefill workers that keep up, and the fewest with twice the capacity."""
-        wanted = sequences / decode_s / time.per_s
+        first, second, decode_s = before.replica, after.replica, after.time.seconds
+        wanted = after.time.per_s / before.time.per_s
         for room in (1, 2):
-            fits = [pair for pair in ratios(before.gpus, after.gpus, gpus) if pair[0] / pair[1] >= room * wanted]
+            fits = [pair for pair in ratios(first.gpus, second.gpus, gpus) if pair[0] / pair[1] >= room * wanted]
             loop = None
-            for x, y in fits[:1] if users is None else fits:
-                used = x * before.gpus + y * after.gpus
-                moved_s = transfer_s(before.cache_bytes, before.split, after.split, device, used)
-                loop = pools_estimate(time, sequences, decode_s, (x, y), moved_s + after.engine.overhead.before_s(load.isl), load)
+            for numbers in fits[:1] if users is None else fits:
+                prefill_workers, workers = numbers
+                used = prefill_workers * first.gpus + workers * second.gpus
+                moved_s = transfer_s(first.cache_bytes, first.split, second.split, device, used)
+                before_s = moved_s + second.engine.overhead.before_s(load.isl)
+                loop = pools_estimate(before.time, after.sequences, decode_s, numbers, before_s, load)
                 share = None if users is None else -(-users // (gpus // used))
                 if loop is None or (share and not 0.9 < loop.users / share < 1.1):
                     continue
-                candidate = Candidate(after.engine.id, after.split, share or max(round(loop.users), 1), used)
-                candidate = replace(candidate, prefill=before.split, prefill_workers=x, workers=y, copies=gpus // used if users else 0)
+                copies, group = gpus // used if users else 0, share or max(round(loop.users), 1)
+                candidate = Candidate(second.engine.id, second.split, group, used, workers=workers, copies=copies)
+                candidate = replace(candidate, prefill=first.split, prefill_workers=prefill_workers)
                 yield candidate.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / (load.osl - 1), loop.requests_per_s)
                 break
             counts["behind"] += loop is None
 
     for same_engine in by_engine.values():
-        first = _fastest([(replica, time.seconds, time.per_s, time) for replica in same_engine for time in [prompt_time(replica, load)]])
-        decoding = [
-            (replica, sequences, _decode_s(replica, load, sequences))
-            for replica in same_engine
-            for sequences in ladder(most_users(replica))
-        ]
-        second = [(replica, decode_s, sequences / decode_s, sequences) for replica, sequences, decode_s in decoding]
-        for after, decode_s, _, sequences in second if users else _fastest(second):
-            for before, _, _, time in first:
-                yield from pairs(before, time, after, sequences, decode_s)
+        prefilling = _fastest([_Worker(replica, prompt_time(replica, load)) for replica in same_engine])
+        decoding = [_decode_worker(replica, load, sequences) for replica in same_engine for sequences in ladder(most_users(replica))]
+        for after in decoding if users else _fastest(decoding):
+            for before in prefilling:
+                yield from pairs(before, after)
 
 
-def _decode_s(replica: Replica, load: Load, sequences: int) -> float:
-    """Seconds of all decode steps of a request among ``sequences``, whose outputs are half done on average."""
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """``replica`` as a worker of a pool, with its time per request; a decode worker runs ``sequences`` at a time."""
+
+    replica: Replica
+    time: WorkerTime
+    sequences: int = 0
+
+
+def _decode_worker(replica: Replica, load: Load, sequences: int) -> _Worker:
+    """A decode worker with ``sequences`` whose outputs are half done on average."""
     step = Iteration(decodes=sequences, context=load.isl + load.osl // 2, queries=load.queries)
-    return (load.osl - 1) / load.tokens_per_step * replica.times.seconds(step)
+    decode_s = (load.osl - 1) / load.tokens_per_step * replica.times.seconds(step)
+    return _Worker(replica, WorkerTime(decode_s, sequences / decode_s), sequences)
 
 
-def _fastest(workers: list[tuple[Replica, float, float, Worked]]) -> list[tuple[Replica, float, float, Worked]]:
-    """Pareto-optimal ``workers`` of each size, in the fewest seconds and most requests/s: the second and third entry of each."""
+def _fastest(workers: list[_Worker]) -> list[_Worker]:
+    """Pareto-optimal ``workers`` of each size, in the fewest seconds and most requests/s."""
     best_rate: dict[int, float] = defaultdict(float)
     fastest = []
-    for worker in sorted(workers, key=lambda entry: (entry[1], -entry[2])):
-        if worker[2] > best_rate[worker[0].gpus]:
-            best_rate[worker[0].gpus] = worker[2]
+    for worker in sorted(workers, key=lambda worker: (worker.time.seconds, -worker.time.per_s)):
+        if worker.time.per_s > best_rate[worker.replica.gpus]:
+            best_rate[worker.replica.gpus] = worker.time.per_s
             fastest.append(worker)
     return fastest
 
@@ -393,8 +401,8 @@ def merged(searches: Mapping[Formats, Search]) -> Search:
     if len(searches) == 1:
         return next(iter(searches.values()))
     counts = Counter[str]()
-    for found_search in searches.values():
-        counts.update(found_search.counts)
-    points = [replace(point, formats=formats) for formats, found_search in searches.items() for point in found_search.points]
-    missed = [layout for found_search in searches.values() for layout in found_search.missed]
+    for part in searches.values():
+        counts.update(part.counts)
+    points = [replace(point, formats=formats) for formats, part in searches.items() for point in part.points]
+    missed = [layout for part in searches.values() for layout in part.missed]
     return Search(points, counts, next(iter(searches.values())).limits, missed)
