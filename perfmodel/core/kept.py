@@ -36,7 +36,7 @@ def cached_by_identity(function: Callable[Arguments, Result]) -> Callable[Argume
     return cached
 
 
-def cached_by(key: Callable[Arguments, Hashable]) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+def cached_by(key: Callable[..., Hashable]) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """A decorator that memoizes by ``key`` of the arguments, on which the result must depend alone. With key None nothing is kept."""
 
     def memoized(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -88,7 +88,8 @@ def _layout(layout: TimedLayout, search: SearchResult) -> list[Metric]:
 
 def _mfu(layout: TimedLayout, search: SearchResult) -> float:
     """Model FLOP utilization of ``layout``, on visible scores."""
-    return utilization(job_of(layout.training, search.on, search.system, half=search.half), layout.seconds)[0]
+    job = job_of(layout.training, search.on, search.system, half=search.half)
+    return run(job).shares(job, layout.seconds)[0]
 
 
 def _listed(search: SearchResult) -> Table:

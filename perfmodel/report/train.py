@@ -42,7 +42,7 @@ SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrice
 RUN = "MFU and HFU: visible, executed"
 
 
-def report(step: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: TrainingPower | None = None) -> Report:
+def report(step: TrainingEstimate, *, explained: bool = False, pictures: bool = False, power: StepPower | None = None) -> Report:
     """``step`` as a Report with data of schema perfmodel.model/1. ``power``: power of steps in succession."""
     t, job, gpus = step.training, step.job, step.training.parallel.gpus
     dtype = job.micro_batch.forward.dtype
@@ -74,7 +74,7 @@ def _phases(step: TrainingEstimate, kernels: Sequence[StepPart]) -> list[list[St
     return [[kernel for line, kernel in zip(step.lines, kernels, strict=True) if line.part == part] for part in parts]
 
 
-def data(step: TrainingEstimate, power: TrainingPower | None = None) -> dict[str, Any]:
+def data(step: TrainingEstimate, power: StepPower | None = None) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs on one GPU: they add up to ``totals``."""
     job, model, ran = step.job, step.training.model, step.run
     inputs = {
@@ -153,7 +153,7 @@ def _others(step: TrainingEstimate) -> list[list[Metric]]:
     return entries
 
 
-def _totals(step: TrainingEstimate, power: TrainingPower | None) -> list[Metric]:
+def _totals(step: TrainingEstimate, power: StepPower | None) -> list[Metric]:
     """Metrics summed over all kernels of one GPU, and the power of a step."""
     prediction = None if step.prediction is None else Interval(*step.prediction) if step.validated else Interval(step.prediction[0])
     return [*of_cost(step.cost, prediction, LABELS), *of_power(power, step.training.batch * step.training.n)]
@@ -209,7 +209,7 @@ def _took(step: TrainingEstimate) -> str:
     return as_time(step.seconds, step.prediction, "" if step.prediction else "at least ")
 
 
-def _time(step: TrainingEstimate, power: TrainingPower | None) -> str:
+def _time(step: TrainingEstimate, power: StepPower | None) -> str:
     """Sentence on the time of a step, also under a lower power limit, and on its rate."""
     at_most = "" if step.prediction else "at most "
     takes = "takes" if step.fits is not False else "would take"
@@ -231,7 +231,7 @@ def _figures(step: TrainingEstimate) -> list[Figure]:
     ]
 
 
-def _tables(step: TrainingEstimate, power: TrainingPower | None) -> list[Table]:
+def _tables(step: TrainingEstimate, power: StepPower | None) -> list[Table]:
     times = {name: seconds for name, seconds in step.time.parts.items() if seconds} | {"step": step.seconds}
     parts_of_step = [
         [Metric("", name, "part", "text"), Metric("", seconds, "time", "s"), Metric("", seconds / step.seconds, "share", "share")]
