@@ -98,12 +98,12 @@ def _brief(value: Any) -> str:
 class Result(View):
     """The answer of a command: the object that ``--json`` prints, with its fields as items and attributes, read-only.
 
-    ``print(found)`` says the answer in a few lines, a notebook shows it with a picture. ``to_dict()`` gives plain dicts, ``to_frame()``
+    ``print(result)`` says the answer in a few lines, a notebook shows it with a picture. ``to_dict()`` gives plain dicts, ``to_frame()``
     a pandas DataFrame, ``save("report.html")`` writes any format of ``perfmodel ... -o``. Times are in seconds, sizes in bytes.
 
     >>> import perfmodel
-    >>> found = perfmodel.kv_cache("llama-3-8b", n=8192, batch=16)
-    >>> found.bytes, found["memory"]["fits"]
+    >>> cache = perfmodel.kv_cache("llama-3-8b", n=8192, batch=16)
+    >>> cache.bytes, cache["memory"]["fits"]
     (17179869184, True)
     """
 

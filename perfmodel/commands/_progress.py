@@ -80,9 +80,9 @@ class SweepProgress(ProgressBar):
 
     def __init__(self) -> None:
         super().__init__(time.monotonic)
-        self.told = self.begun
+        self.reported_at = self.begun
         self.points = self.total = 0
-        self.said = False
+        self.reported = False
 
     def expect(self, total: int) -> Callable[[int], None]:
         """Set the number of rows to ``total``; returns the function to report finished rows to."""
@@ -96,10 +96,10 @@ class SweepProgress(ProgressBar):
         if sys.stderr.isatty():
             self.words = f"{self.points:,} of {self.total:,} rows"
             self.done(self.points / self.total if self.total else 1.0)
-        elif now - self.begun > AFTER_S and (not self.said or now - self.told > 10):
+        elif now - self.begun > AFTER_S and (not self.reported or now - self.reported_at > 10):
             from perfmodel.core.units import format_si, format_time
 
-            self.told, self.said, rate = now, True, self.points / (now - self.begun)
+            self.reported_at, self.reported, rate = now, True, self.points / (now - self.begun)
             time_left = format_time((self.total - self.points) / rate, 2)
             say(f"{self.points:,} of {self.total:,} rows, {format_si(rate, 'rows/s', 3)}, {time_left} left")
 

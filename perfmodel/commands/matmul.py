@@ -37,8 +37,8 @@ def matmul(options: MatmulRun, to: ExplainedPicture) -> None:
     from perfmodel.timing.predict import lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_product
 
-    own = device_for(options.hardware)
-    device = options.on(own)
+    plain_device = device_for(options.hardware)
+    device = options.on(plain_device)
     w = options.workload(device)
     w = replace(w, scale_block=scale_block(options.implementation or "", w.dtype.name))
     result = evaluate(w, device, options.tile_m, options.tile_n)
@@ -47,7 +47,7 @@ def matmul(options: MatmulRun, to: ExplainedPicture) -> None:
     state = state_named(options.cache)
     lower, prediction, missing = lower_in(result.total, state), None, ""
     try:
-        prediction = select_product(w, result.tile, own, lower, calibrated_devices, options.implementation, state)
+        prediction = select_product(w, result.tile, plain_device, lower, calibrated_devices, options.implementation, state)
         result = as_predicted(result, prediction) if options.implementation and not options.sram else result
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."

@@ -291,14 +291,14 @@ def _tables(answer: _Answer, labels: Mapping[str, str] | None = None, without: C
 
 
 def _column(result: AttentionResult, answer: _Answer) -> list[Metric]:
-    tile, reference, known = result.tile, answer.comparison.standard(result.direction), answer.speedup(result)
+    tile, reference, speedup = result.tile, answer.comparison.standard(result.direction), answer.speedup(result)
     gain = None if reference is None else reference.total.roofline_s / result.total.roofline_s
     return [
         Metric("", None if tile is None else f"{tile.br} x {tile.bc}", "tile B_r x B_c", "text"),
         *_metrics(result, answer),
         *answer.time(result).rates,
         Metric("", gain, "speedup, by the ratio of roofs", "ratio"),
-        Metric("", known and f"{ratio_text(known.value)}{interval_text(known)}", "speedup, predicted", "text"),
+        Metric("", speedup and f"{ratio_text(speedup.value)}{interval_text(speedup)}", "speedup, predicted", "text"),
     ]
 
 

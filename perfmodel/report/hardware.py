@@ -143,11 +143,11 @@ def _sizes(line: Sequence[Metric]) -> list[str]:
 
 def _errors(device: Device) -> str:
     """Sentence on the errors of predictions on records that no fit saw."""
-    known = [block.held_out_median_error for block in device.calibration if block.held_out_median_error is not None]
+    medians = [block.held_out_median_error for block in device.calibration if block.held_out_median_error is not None]
     date = max((block.date for block in device.calibration), default="")
     if not date:
         return "Not calibrated: times are borrowed from its vendor's devices, else pooled over all, or not predicted."
-    errors = f", held-out median errors {min(known):.1%} to {max(known):.1%}" if known else ""
+    errors = f", held-out median errors {min(medians):.1%} to {max(medians):.1%}" if medians else ""
     return f"Calibrated {date}: {len(device.calibration)} fitted kernels{errors}."
 
 

@@ -153,8 +153,8 @@ def _metrics(answer: ProgramAnswer) -> list[Metric]:
 
 def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
     """Metrics of an operator: measured and predicted time, bound, and the difference."""
-    known = seconds(priced.prediction) if priced else None
-    predicted = known and Interval(*(group.count * float(end or 0.0) for end in (known.value, known.low, known.high)))
+    per_call = seconds(priced.prediction) if priced else None
+    predicted = per_call and Interval(*(group.count * float(end or 0.0) for end in (per_call.value, per_call.low, per_call.high)))
     shapes = [shown(argument) for argument in group.call.arguments if isinstance(argument, (Operand, tuple))]
     return [
         Metric("name", group.call.name or group.kernels[0][:60], "operator", "text"),

@@ -68,11 +68,11 @@ def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "",
     whole, ordered = merged(parts, title), sorted(parts, key=_only_points)
     leader = next(iter(ordered), None)
     answers = [(_only_points(part), _titled(part, part.verdict or part.reasons, part is not leader)) for part in ordered]
-    said = [sentence for points in (False, True) for sentence in in_turn([sentences for only, sentences in answers if only is points])]
+    in_order = [sentence for points in (False, True) for sentence in in_turn([sentences for only, sentences in answers if only is points])]
     assumed, *other_assumptions = [list(dict.fromkeys(_titled(part, part.assumptions, part is not leader))) for part in ordered] or [[]]
-    verdict = said[:SENTENCES]
+    verdict = in_order[:SENTENCES]
     full = [sentence for firsts in (True, False) for part in parts for sentence in (part.reasons[:1] if firsts else part.reasons[1:])]
-    reasons = [sentence for sentence in dict.fromkeys([*said[SENTENCES:], *full]) if sentence not in verdict]
+    reasons = [sentence for sentence in dict.fromkeys([*in_order[SENTENCES:], *full]) if sentence not in verdict]
     further = [sentence for listed in other_assumptions for sentence in listed]
     once: dict[tuple[str, str], Formula] = {}
     for formula in whole.formulas:

@@ -66,7 +66,7 @@ def over_rows(call: Call, kind: str, op: str, implementation: str, written: int,
     row = passed(call, kind, read, written, x.elements, flops=4 * x.elements, exponentials=exponentials, rows=rows)
     if row.timed is None or x.dtype not in DTYPES or not rows:
         return row
-    w = Stream(op, rows, x.elements // rows, shared=sum(one.elements for one in shared), dtype=DTYPES[x.dtype])
+    w = Stream(op, rows, x.elements // rows, shared=sum(tensor.elements for tensor in shared), dtype=DTYPES[x.dtype])
     return replace(row, timed=replace(row.timed, preferred=Timed(op, w, (implementation,))))
 
 
