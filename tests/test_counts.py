@@ -7,25 +7,27 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from fractions import Fraction
 from math import ceil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import walker
+import walker_more
 from each import each
 
 from perfmodel.core.cost import Kernel, Tile
-from perfmodel.core.workload import Attention
+from perfmodel.core.workload import Attention, BlockPattern
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.walk import visible_scores
 
 BATCHES, PER_BATCH = 20, 100
 
 
-def workload(s: walker.Shape) -> Attention:
-    options = {name: value for name, value in asdict(s).items() if name not in ("br", "bc")}
-    return Attention(**options).check()
+def workload(s: walker.Shape, sparsity: BlockPattern | None = None) -> Attention:
+    own = ("br", "bc", "splits", "pattern", "pairs")
+    return Attention(**{name: value for name, value in asdict(s).items() if name not in own}, sparsity=sparsity).check()
 
 
 LARGE, LARGE_SHAPES = "large", 4
@@ -92,8 +94,20 @@ def check_footprints(kernels: list[Kernel], memory: walker.Memory, s: walker.Sha
             assert least <= size <= touched, (tensor, kind, s)
 
 
+def check(memory: walker.Memory, kernels: list[Kernel], s: walker.Shape, contractions: float) -> None:
+    assert closed_form(kernels) == +memory.counts, s
+    check_footprints(kernels, memory, s)
+    assert sum(kernel.executed_flops for kernel in kernels) == 2 * memory.computed_scores * contractions, s
+    for access in (access for kernel in kernels for access in kernel.accesses if access.kind in ("read", "write")):
+        assert access.compulsory <= access.footprint <= access.elements or access.elements == 0, (access, s)
+
+
+FORWARD = walker.FORWARD | {"memory-efficient": walker_more.memory_efficient_forward}
+BACKWARD = walker.BACKWARD | {"memory-efficient": walker_more.memory_efficient_backward}
+
+
 @pytest.mark.parametrize("batch", BATCH_IDS)
-@pytest.mark.parametrize("name", walker.FORWARD)
+@pytest.mark.parametrize("name", FORWARD)
 def test_closed_form_equals_walk(name: str, batch: int | str) -> None:
     algorithm = find(name)
     for rng, shape in random_shapes(name, batch):
@@ -101,20 +115,17 @@ def test_closed_form_equals_walk(name: str, batch: int | str) -> None:
         x = walker.inputs(shape, rng.randrange(2**32))
         ref = walker.reference(shape, x)
         walked = {
-            "forward": (walker.FORWARD[name](shape, x), algorithm.forward(w, tile), ("O",)),
-            "backward": (walker.BACKWARD[name](shape, x, ref), algorithm.backward(w, tile), ("dQ", "dK", "dV")),
+            "forward": (FORWARD[name](shape, x), algorithm.forward(w, tile), ("O",)),
+            "backward": (BACKWARD[name](shape, x, ref), algorithm.backward(w, tile), ("dQ", "dK", "dV")),
         }
         for direction, (memory, kernels, outputs) in walked.items():
             for output in outputs:
                 np.testing.assert_allclose(memory[output], ref[output], rtol=1e-9, atol=1e-9, err_msg=f"{direction} {shape}")
-            assert closed_form(kernels) == +memory.counts, (direction, shape)
-            check_footprints(kernels, memory, shape)
             passes = walker.PASSES.get(name, 1) if direction == "forward" else 1  # each computes Q K^T, the last multiplies by V
             contractions = passes * shape.d + shape.dv if direction == "forward" else 3 * shape.d + 2 * shape.dv
             if name == "standard" and direction == "backward":
                 contractions = 2 * (shape.d + shape.dv)
-            executed = 2 * memory.computed_scores // passes * contractions
-            assert sum(kernel.executed_flops for kernel in kernels) == executed, (direction, shape)
+            check(memory, kernels, shape, Fraction(contractions, passes))
 
 
 def test_walks_cover_what_they_claim() -> None:

@@ -1,22 +1,20 @@
-"""Closed forms of split-KV, memory-efficient and block-sparse attention against their walks; their options and mistakes."""
+"""Closed forms of split-KV and block-sparse attention against their walks; their options and mistakes."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
 import numpy as np
 import pytest
 import walker
-import walker_more
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from test_counts import BATCH_IDS, BATCHES, PER_BATCH, check_footprints, closed_form, random_shape, random_shapes
-from walker_more import Shape
+from test_counts import BATCH_IDS, BATCHES, PER_BATCH, check, closed_form, random_shape, random_shapes, workload
+from walker import Shape
 
 from perfmodel.catalog import find_device
 from perfmodel.core.cost import Kernel, Tile
@@ -32,24 +30,6 @@ from perfmodel.kernels.attention.walk import visible_scores
 DEVICE = find_device("nvidia-h200-sxm")
 
 
-def workload(s: Shape, sparsity: BlockPattern | None = None) -> Attention:
-    own = ("br", "bc", "splits", "pattern", "pairs")
-    return Attention(**{name: value for name, value in asdict(s).items() if name not in own}, sparsity=sparsity).check()
-
-
-def shapes(name: str, batch: int | str) -> Iterator[tuple[random.Random, Shape]]:
-    for rng, s in random_shapes(name, batch):
-        yield rng, Shape(**asdict(s))
-
-
-def check(memory: walker.Memory, kernels: list[Kernel], s: Shape, contractions: int) -> None:
-    assert closed_form(kernels) == +memory.counts, s
-    check_footprints(kernels, memory, s)
-    assert sum(kernel.executed_flops for kernel in kernels) == 2 * memory.computed_scores * contractions, s
-    for access in (access for kernel in kernels for access in kernel.accesses if access.kind in ("read", "write")):
-        assert access.compulsory <= access.footprint <= access.elements or access.elements == 0, (access, s)
-
-
 def same(memory: walker.Memory, ref: dict[str, np.ndarray], outputs: tuple[str, ...], s: Shape) -> None:
     for name in outputs:
         np.testing.assert_allclose(memory[name], ref[name], rtol=1e-9, atol=1e-9, err_msg=f"{name} {s}")
@@ -61,12 +41,12 @@ def same(memory: walker.Memory, ref: dict[str, np.ndarray], outputs: tuple[str, 
 @pytest.mark.parametrize("batch", BATCH_IDS)
 def test_split_kv_equals_walk(batch: int | str) -> None:
     algorithm = find("split-kv")
-    for rng, drawn in shapes("split-kv", batch):
+    for rng, drawn in random_shapes("split-kv", batch):
         s = replace(drawn, splits=rng.choice([1, 2, 2, 3, 4, 7, 30]))
         if rng.random() < 0.3:
             s = replace(s, n=1)
         x = walker.inputs(s, rng.randrange(2**32))
-        memory = walker_more.split_kv_forward(s, x)
+        memory = walker.flash2_forward(s, x)
         same(memory, walker.reference(s, x), ("O", "logsumexp"), s)
         check(memory, algorithm.forward(workload(s), Tile(s.br, s.bc, splits=s.splits)), s, s.d + s.dv)
 
@@ -74,7 +54,7 @@ def test_split_kv_equals_walk(batch: int | str) -> None:
 def test_one_split_is_flash2() -> None:
     rng = random.Random(7)
     for _ in range(50):
-        w, tile = workload(Shape(**asdict(random_shape(rng)))), Tile(rng.randint(1, 9), rng.randint(1, 9))
+        w, tile = workload(random_shape(rng)), Tile(rng.randint(1, 9), rng.randint(1, 9))
         [split], [flash] = find("split-kv").forward(w, tile), find("flash2").forward(w, tile)
         assert replace(split, name="forward") == flash
 
@@ -124,23 +104,6 @@ def test_split_kv_tiles_are_flash_attention_2s(run, d, tile) -> None:
     assert (result["tile"]["br"], result["tile"]["bc"]) == tile
 
 
-# Memory-efficient
-
-
-@pytest.mark.parametrize("batch", BATCH_IDS)
-def test_memory_efficient_equals_walk(batch: int | str) -> None:
-    algorithm = find("memory-efficient")
-    for rng, s in shapes("memory-efficient", batch):
-        x = walker.inputs(s, rng.randrange(2**32))
-        w, tile, ref = workload(s), Tile(s.br, s.bc), walker.reference(s, x)
-        forward = walker_more.memory_efficient_forward(s, x)
-        same(forward, ref, ("O",), s)
-        check(forward, algorithm.forward(w, tile), s, s.d + s.dv)
-        backward = walker_more.memory_efficient_backward(s, x, ref)
-        same(backward, ref, ("dQ", "dK", "dV"), s)
-        check(backward, algorithm.backward(w, tile), s, 3 * s.d + 2 * s.dv)
-
-
 # Block-sparse
 
 
@@ -157,46 +120,36 @@ def sparse_shape(rng: random.Random, drawn: Shape) -> tuple[Shape, BlockPattern]
 @pytest.mark.parametrize("batch", BATCH_IDS)
 def test_block_sparse_equals_walk(batch: int | str) -> None:
     algorithm = find("block-sparse")
-    for rng, drawn in shapes("block-sparse", batch):
+    for rng, drawn in random_shapes("block-sparse", batch):
         s, pattern = sparse_shape(rng, drawn)
         w, tile = workload(s, pattern), Tile(s.br, s.bc)
         assert algorithm.obstacle(w, "forward") is None
         x = walker.inputs(s, rng.randrange(2**32))
-        ref = walker_more.masked_reference(s, x)
-        if ref["visible"] == 0:
+        ref = walker.reference(s, x)
+        seen = s.batch * s.heads * int(walker.all_visible(s).sum())
+        if seen == 0:
             with pytest.raises(UsageError, match="the causal mask hides every nonzero block"):
                 algorithm.forward(w, tile)
             continue
-        forward, kernels = walker_more.block_sparse_forward(s, x), algorithm.forward(w, tile)
+        forward, kernels = walker.flash1_forward(s, x), algorithm.forward(w, tile)
         same(forward, ref, ("O",), s)
         check_sparse(forward, kernels, s, s.d + s.dv)
-        assert kernels[0].flops == 2 * int(ref["visible"]) * (s.d + s.dv)
-        backward, kernels = walker_more.block_sparse_backward(s, x, ref), algorithm.backward(w, tile)
+        assert kernels[0].flops == 2 * seen * (s.d + s.dv)
+        backward, kernels = walker.flash_backward(1, s, x, ref), algorithm.backward(w, tile)
         same(backward, ref, ("dQ", "dK", "dV"), s)
         check_sparse(backward, kernels, s, 3 * s.d + 2 * s.dv)
-        assert kernels[0].flops == 4 * int(ref["visible"]) * (s.d + s.dv)
+        assert kernels[0].flops == 4 * seen * (s.d + s.dv)
 
 
 def check_sparse(memory: walker.Memory, kernels: list[Kernel], s: Shape, contractions: int) -> None:
     check(memory, kernels, s, contractions)
     seeing = next(access.compulsory for access in kernels[0].accesses if access.tensor == "Q")
-    assert seeing == s.d * seeing_rows(s), s
-
-
-def seeing_rows(s: Shape) -> int:
-    """Rows with a visible score in a nonzero block, one by one."""
-    m = walker.Memory()
-    found = 0
-    for walk in walker_more._sparse_walks(s, m):
-        rows, keys = walk.tiles()
-        sees = [[walk.sees(r, k).any(1) & walk.tile_pairs(r, k) for k in keys] for r in rows]
-        found += sum(int(np.any(row, axis=0).sum()) for row in sees)
-    return found
+    assert seeing == s.d * s.batch * s.heads * int(walker.all_visible(s).any(1).sum()), s
 
 
 def test_shapes_cover_what_they_claim() -> None:
     rng = random.Random("block-sparse 0")
-    drawn = [sparse_shape(rng, Shape(**asdict(random_shape(rng))))[0] for _ in range(BATCHES * PER_BATCH)]
+    drawn = [sparse_shape(rng, random_shape(rng))[0] for _ in range(BATCHES * PER_BATCH)]
     found = Counter((s.pattern, s.causal) for s in drawn)
     assert len(found) == 8
     assert min(found.values()) > 40
@@ -216,7 +169,7 @@ def test_density_is_a_share_of_the_dense_walk() -> None:
     """Rows and scores that flash1's walk counts, times the decimal that was typed, rounded up; all of them at 1."""
     rng = random.Random("density")
     for _ in range(200):
-        s = Shape(**asdict(random_shape(rng)))
+        s = random_shape(rng)
         share = rng.choice([0.05, 0.1, 0.25, 0.3, 0.7, 1.0])
         w, tile = workload(s, block_pattern(share, None)), Tile(s.br, s.bc)
         x = walker.inputs(s, rng.randrange(2**32))

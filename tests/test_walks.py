@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from inspect import isclass, isfunction, ismodule
 from math import ceil
 from types import CodeType
 from typing import Any
 
 import pytest
-from test_counts import closed_form, footprints, random_shape
+from test_counts import closed_form, footprints, random_shape, workload
 
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.errors import UsageError
@@ -37,9 +37,8 @@ def patterns(rng: random.Random, w: Attention, tile: Tile) -> BlockPattern | Non
 def cases(name: str) -> Iterator[tuple[Attention, Tile]]:
     rng = random.Random(f"walks of {name}")
     for _ in range(SHAPES):
-        drawn = asdict(random_shape(rng, EDGE))
-        tile = Tile(drawn.pop("br"), drawn.pop("bc"), splits=rng.choice([1, 2, 3, 7]))
-        w = Attention(**drawn).check()
+        drawn = random_shape(rng, EDGE)
+        w, tile = workload(drawn), Tile(drawn.br, drawn.bc, splits=rng.choice([1, 2, 3, 7]))
         yield w, tile
         yield replace(w, window=None, sparsity=patterns(rng, w, tile)), tile
 

@@ -6,9 +6,10 @@ that counts what crosses the SRAM boundary and remembers which elements were eve
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -32,6 +33,10 @@ class Shape:
     unfused_scale: bool = False
     printed_backward: bool = False
     window: int | None = None
+    splits: int = 1
+    pattern: str = ""
+    """Which blocks are nonzero; '': all of them."""
+    pairs: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def group(self) -> int:
@@ -74,12 +79,37 @@ class Memory:
         return int(self._touched[name, kind].sum())
 
 
+def nonzero(s: Shape, i: int, j: int) -> bool:
+    """Whether the pattern has block (i, j), by its definition."""
+    if s.pattern == "file":
+        return (i, j) in s.pairs
+    if s.pattern == "butterfly":
+        return i == j or (i ^ j).bit_count() == 1
+    if s.pattern == "strided":
+        return abs(i - j) <= 1 or j % math.ceil(math.sqrt(math.ceil(s.kv_len / s.bc))) == 0
+    assert s.pattern == "local-global"
+    return abs(i - j) <= 1 or i == 0 or j == 0
+
+
+@cache
+def blocks(s: Shape) -> np.ndarray:
+    """``nonzero`` of every block."""
+    return np.array([[nonzero(s, i, j) for j in range(math.ceil(s.kv_len / s.bc))] for i in range(math.ceil(s.n / s.br))])
+
+
 def visible(s: Shape, rows: np.ndarray, keys: np.ndarray, group: int) -> np.ndarray:
-    """Which scores of packed ``rows`` x ``keys`` a mask leaves."""
+    """Which scores of packed ``rows`` x ``keys`` a mask and a pattern of blocks leave."""
+    queries = rows // group
+    seen = blocks(s)[queries // s.br][:, keys // s.bc] if s.pattern else np.ones((len(rows), len(keys)), bool)
     if not s.causal:
-        return np.ones((len(rows), len(keys)), bool)
-    last = (rows // group)[:, None] + s.kv_len - s.n
-    return (keys[None, :] <= last) & (keys[None, :] > last - (s.window or s.kv_len))
+        return seen
+    last = queries[:, None] + s.kv_len - s.n
+    return seen & (keys[None, :] <= last) & (keys[None, :] > last - (s.window or s.kv_len))
+
+
+def all_visible(s: Shape) -> np.ndarray:
+    """The same of one head's whole matrix."""
+    return visible(s, np.arange(s.n), np.arange(s.kv_len), 1)
 
 
 def inputs(s: Shape, seed: int) -> dict[str, np.ndarray]:
@@ -90,7 +120,7 @@ def inputs(s: Shape, seed: int) -> dict[str, np.ndarray]:
         "V": rng.standard_normal((s.batch, s.kv_heads, s.kv_len, s.dv)),
         "dO": rng.standard_normal((s.batch, s.heads, s.n, s.dv)),
         "mask": rng.standard_normal((s.n, s.kv_len)) if s.mask else np.zeros((s.n, s.kv_len)),
-        "boolean mask": visible(s, np.arange(s.n), np.arange(s.kv_len), 1),
+        "boolean mask": all_visible(s),
         "keep": rng.random((s.batch, s.heads, s.n, s.kv_len)) >= s.dropout,
     }
 
@@ -100,12 +130,12 @@ def reference(s: Shape, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     k, v = (np.repeat(x[name], s.group, axis=1) for name in ("K", "V"))
     scale = 1 / np.sqrt(s.d)
     scores = x["Q"] @ k.swapaxes(-1, -2) * scale + x["mask"]
-    seen = visible(s, np.arange(s.n), np.arange(s.kv_len), 1)
+    seen = all_visible(s)
     scores = np.where(seen, scores, -np.inf)
-    top = np.where(seen.any(-1), scores.max(-1), 0.0)
-    e = np.exp(scores - top[..., None])
+    top = scores.max(-1)
+    e = np.exp(scores - _finite(top)[..., None])
     total = e.sum(-1)
-    p = e / np.where(total > 0, total, 1)[..., None]
+    p = e / _safe(total)[..., None]
     keep = x["keep"] / (1 - s.dropout)
     dropped = p * keep
     dp = (x["dO"] @ v.swapaxes(-1, -2)) * keep
@@ -117,8 +147,12 @@ def reference(s: Shape, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "dK": (ds.swapaxes(-1, -2) @ x["Q"] * scale).reshape(*per_group, s.kv_len, s.d).sum(2),
         "dV": (dropped.swapaxes(-1, -2) @ x["dO"]).reshape(*per_group, s.kv_len, s.dv).sum(2),
         "P": p,
-        "logsumexp": np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), -np.inf),
+        "logsumexp": _logsumexp(top, total),
     }
+
+
+def cut(length: int, edge: int) -> list[np.ndarray]:
+    return [np.arange(i, min(i + edge, length)) for i in range(0, length, edge)]
 
 
 # Fused algorithms: one walk covers one query head, or a whole group of them interleaved when packed
@@ -136,9 +170,6 @@ class Walk:
         self.rows = self.g * s.n
 
     def tiles(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        def cut(length: int, edge: int) -> list[np.ndarray]:
-            return [np.arange(i, min(i + edge, length)) for i in range(0, length, edge)]
-
         return cut(self.rows, self.s.br), cut(self.s.kv_len, self.s.bc)
 
     def of_rows(self, rows: np.ndarray) -> tuple[object, ...]:
@@ -166,14 +197,40 @@ def walks(s: Shape, memory: Memory) -> list[Walk]:
     return [Walk(s, memory, b, h) for b in range(s.batch) for h in range(s.kv_heads if s.packed else s.heads)]
 
 
+def _finite(top: np.ndarray) -> np.ndarray:
+    """The maximum to subtract: of a row that saw nothing, 0."""
+    return np.where(np.isfinite(top), top, 0.0)
+
+
 def _exp(x: np.ndarray, top: np.ndarray) -> np.ndarray:
-    return np.exp(x - np.where(np.isfinite(top), top, 0.0)[:, None])
+    return np.exp(x - _finite(top)[:, None])
+
+
+def _decay(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """By what sums under the maximum ``old`` shrink under ``new``."""
+    return np.where(np.isfinite(old), np.exp(old - _finite(new)), 0.0)
+
+
+def _safe(total: np.ndarray) -> np.ndarray:
+    return np.where(total > 0, total, 1)
+
+
+def _logsumexp(top: np.ndarray, total: np.ndarray) -> np.ndarray:
+    return np.where(total > 0, _finite(top) + np.log(_safe(total)), -np.inf)
+
+
+def _forward_memory(s: Shape, x: dict[str, np.ndarray], **widths: int) -> Memory:
+    """With O and statistics of each row."""
+    m = Memory(**x)
+    m.create("O", s.batch, s.heads, s.n, s.dv)
+    for name, width in widths.items():
+        m.create(name, s.batch, s.heads, s.n, *[width] * (width > 1))
+    return m
 
 
 def flash1_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
-    m = Memory(**x)
-    m.create("O", s.batch, s.heads, s.n, s.dv)
-    m.create("l, m", s.batch, s.heads, s.n, 2)
+    """Block-sparse attention is the same walk without the zero blocks."""
+    m = _forward_memory(s, x, **{"l, m": 2})
     m.fill("O")
     m.fill("l, m")
     m.tensors["l, m"][..., 1] = -np.inf
@@ -190,13 +247,85 @@ def flash1_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
                 m.computed_scores += scores.size
                 old_l, old_m = stats[:, 0], stats[:, 1]
                 top = np.maximum(old_m, scores.max(1))
-                p = _exp(scores, top)
-                decay = np.where(np.isfinite(old_m), np.exp(old_m - np.where(np.isfinite(top), top, 0.0)), 0.0)
+                p, decay = _exp(scores, top), _decay(old_m, top)
                 total = decay * old_l + p.sum(1)
                 weighted = (decay * old_l)[:, None] * o + (p * walk.keep(rows, keys)) @ v
-                o = weighted / np.where(total > 0, total, 1)[:, None]
-                m.store("O", o, *at)
+                m.store("O", weighted / _safe(total)[:, None], *at)
                 m.store("l, m", np.stack([total, top], 1), *at)
+    return m
+
+
+def flash2_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
+    """Split-KV walks so over each split of the key tiles, and then combines them; flash2 is one split."""
+    m = _forward_memory(s, x, logsumexp=1)
+    tile_count = math.ceil(s.kv_len / s.bc)
+    per_split = math.ceil(tile_count / s.splits)
+    parts = [slice(first, first + per_split) for first in range(0, tile_count, per_split)]
+    m.create("partial O", s.batch, s.heads, s.n, len(parts), s.dv)
+    m.create("partial logsumexp", s.batch, s.heads, s.n, len(parts))
+    for walk in walks(s, m):
+        row_tiles, key_tiles = walk.tiles()
+        for rows in row_tiles:
+            for part, tiles in enumerate(parts):
+                at = walk.of_rows(rows)
+                q = m.load("Q", *at)
+                o, total, top = np.zeros((len(rows), s.dv)), np.zeros(len(rows)), np.full(len(rows), -np.inf)
+                for keys in key_tiles[tiles]:
+                    if not walk.sees(rows, keys).any():
+                        continue
+                    k, v = m.load("K", *walk.of_keys(keys)), m.load("V", *walk.of_keys(keys))
+                    scores = walk.scores(q, k, rows, keys)
+                    m.computed_scores += s.br * s.bc  # a kernel computes whole tiles
+                    new = np.maximum(top, scores.max(1))
+                    p, decay = _exp(scores, new), _decay(top, new)
+                    o, total, top = decay[:, None] * o + (p * walk.keep(rows, keys)) @ v, decay * total + p.sum(1), new
+                kind, place = ("", at) if len(parts) == 1 else ("partial ", (*at, part))
+                m.store(f"{kind}O", o / _safe(total)[:, None], *place)
+                m.store(f"{kind}logsumexp", _logsumexp(top, total), *place)
+    if len(parts) > 1:
+        everything = slice(None)
+        lse = m.load("partial logsumexp", everything)
+        scale, total, whole = weights(lse, np.ones_like(lse))
+        m.store("O", (scale[..., None] * m.load("partial O", everything)).sum(-2) / total[..., None], everything)
+        m.store("logsumexp", whole, everything)
+    return m
+
+
+def weights(top: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """From the maximum and sum of each part (last axis): the weight of a part, the normalised sum, the logsumexp."""
+    whole = top.max(-1)
+    scale = _decay(top, whole[..., None])
+    summed = (scale * total).sum(-1)
+    return scale, _safe(summed), _logsumexp(whole, summed)
+
+
+def passes_forward(passes: int, s: Shape, x: dict[str, np.ndarray]) -> Memory:
+    """Safe softmax in three passes over the keys, or online softmax in two, scores computed anew in each."""
+    m = _forward_memory(s, x, logsumexp=1)
+
+    def streamed_scores(q: np.ndarray, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Scores of a tile whose keys are loaded for them; a kernel computes whole tiles."""
+        m.computed_scores += s.br * s.bc
+        return walk.scores(q, m.load("K", *walk.of_keys(keys)), rows, keys)
+
+    for walk in walks(s, m):
+        row_tiles, key_tiles = walk.tiles()
+        for rows in row_tiles:
+            at, visited = walk.of_rows(rows), [keys for keys in key_tiles if walk.sees(rows, keys).any()]
+            q, top, total = m.load("Q", *at), np.full(len(rows), -np.inf), np.zeros(len(rows))
+            for keys in visited:
+                found = streamed_scores(q, rows, keys)
+                new = np.maximum(top, found.max(1))
+                if passes == 2:
+                    total = _decay(top, new) * total + _exp(found, new).sum(1)
+                top = new
+            for keys in visited if passes == 3 else []:
+                total += _exp(streamed_scores(q, rows, keys), top).sum(1)
+            o = np.zeros((len(rows), s.dv))
+            for keys in visited:
+                o += (_exp(streamed_scores(q, rows, keys), top) * walk.keep(rows, keys)) @ m.load("V", *walk.of_keys(keys))
+            m.store("O", o / _safe(total)[:, None], *at)
+            m.store("logsumexp", _logsumexp(top, total), *at)
     return m
 
 
@@ -227,98 +356,19 @@ def _tile_gradients(walk: Walk, rows, keys, q, k, v, do, lse, row_sum):  # type:
     return (p * keep).T @ do, ds.T @ q, ds @ k
 
 
-def flash1_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarray]) -> Memory:
+def flash_backward(version: int, s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarray]) -> Memory:
+    """Flash2 sums dO O of each row once, before; flash1 in every tile."""
     m = _backward_memory(s, x, ref)
-    m.tensors["l, m"] = np.stack([ref["logsumexp"], np.zeros_like(ref["logsumexp"])], -1)  # two statistics per row
-    m.fill("dK")
-    m.fill("dV")
-    for walk in walks(s, m):
-        row_tiles, key_tiles = walk.tiles()
-        for keys in key_tiles:
-            k, v = m.load("K", *walk.of_keys(keys)), m.load("V", *walk.of_keys(keys))
-            dk, dv = np.zeros_like(k), np.zeros_like(v)
-            for rows in row_tiles:
-                if not walk.sees(rows, keys).any():
-                    continue
+    if version == 1:
+        m.tensors["l, m"] = np.stack([ref["logsumexp"], np.zeros_like(ref["logsumexp"])], -1)  # two statistics per row
+        m.fill("dK")
+        m.fill("dV")
+    else:
+        m.create("D", s.batch, s.heads, s.n)
+        for walk in walks(s, m):
+            for rows in walk.tiles()[0]:
                 at = walk.of_rows(rows)
-                q, o, do, dq = (m.load(name, *at) for name in ("Q", "O", "dO", "dQ"))
-                lse = m.load("l, m", *at)[:, 0]
-                m.computed_scores += len(rows) * len(keys)
-                add_v, add_k, add_q = _tile_gradients(walk, rows, keys, q, k, v, do, lse, (do * o).sum(1))
-                dk, dv = dk + add_k, dv + add_v
-                m.store("dQ", dq + add_q, *at)
-            m.store("dK", dk, walk.batch, walk.slot, keys)
-            m.store("dV", dv, walk.batch, walk.slot, keys)
-    _key_gradients(s, m)
-    return m
-
-
-def flash2_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
-    m = Memory(**x)
-    m.create("O", s.batch, s.heads, s.n, s.dv)
-    m.create("logsumexp", s.batch, s.heads, s.n)
-    for walk in walks(s, m):
-        row_tiles, key_tiles = walk.tiles()
-        for rows in row_tiles:
-            at = walk.of_rows(rows)
-            q = m.load("Q", *at)
-            o, total, top = np.zeros((len(rows), s.dv)), np.zeros(len(rows)), np.full(len(rows), -np.inf)
-            for keys in key_tiles:
-                if not walk.sees(rows, keys).any():
-                    continue
-                k, v = m.load("K", *walk.of_keys(keys)), m.load("V", *walk.of_keys(keys))
-                scores = walk.scores(q, k, rows, keys)
-                m.computed_scores += s.br * s.bc  # a kernel computes whole tiles
-                new = np.maximum(top, scores.max(1))
-                p = _exp(scores, new)
-                decay = np.where(np.isfinite(top), np.exp(top - np.where(np.isfinite(new), new, 0.0)), 0.0)
-                o, total, top = decay[:, None] * o + (p * walk.keep(rows, keys)) @ v, decay * total + p.sum(1), new
-            m.store("O", o / np.where(total > 0, total, 1)[:, None], *at)
-            m.store("logsumexp", np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), -np.inf), *at)
-    return m
-
-
-def _streamed_scores(walk: Walk, q: np.ndarray, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Scores of a tile whose keys are loaded for them; a kernel computes whole tiles."""
-    walk.m.computed_scores += walk.s.br * walk.s.bc
-    return walk.scores(q, walk.m.load("K", *walk.of_keys(keys)), rows, keys)
-
-
-def passes_forward(passes: int, s: Shape, x: dict[str, np.ndarray]) -> Memory:
-    """Safe softmax in three passes over the keys, or online softmax in two, scores computed anew in each."""
-    m = Memory(**x)
-    m.create("O", s.batch, s.heads, s.n, s.dv)
-    m.create("logsumexp", s.batch, s.heads, s.n)
-    for walk in walks(s, m):
-        row_tiles, key_tiles = walk.tiles()
-        for rows in row_tiles:
-            at, visited = walk.of_rows(rows), [keys for keys in key_tiles if walk.sees(rows, keys).any()]
-            q, top, total = m.load("Q", *at), np.full(len(rows), -np.inf), np.zeros(len(rows))
-
-            for keys in visited:
-                found = _streamed_scores(walk, q, rows, keys)
-                new = np.maximum(top, found.max(1))
-                if passes == 2:
-                    decay = np.where(np.isfinite(top), np.exp(top - np.where(np.isfinite(new), new, 0.0)), 0.0)
-                    total = decay * total + _exp(found, new).sum(1)
-                top = new
-            for keys in visited if passes == 3 else []:
-                total += _exp(_streamed_scores(walk, q, rows, keys), top).sum(1)
-            o = np.zeros((len(rows), s.dv))
-            for keys in visited:
-                o += (_exp(_streamed_scores(walk, q, rows, keys), top) * walk.keep(rows, keys)) @ m.load("V", *walk.of_keys(keys))
-            m.store("O", o / np.where(total > 0, total, 1)[:, None], *at)
-            m.store("logsumexp", np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), -np.inf), *at)
-    return m
-
-
-def flash2_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarray]) -> Memory:
-    m = _backward_memory(s, x, ref)
-    m.create("D", s.batch, s.heads, s.n)
-    for walk in walks(s, m):
-        for rows in walk.tiles()[0]:
-            at = walk.of_rows(rows)
-            m.store("D", (m.load("dO", *at) * m.load("O", *at)).sum(1), *at)
+                m.store("D", (m.load("dO", *at) * m.load("O", *at)).sum(1), *at)
     for walk in walks(s, m):
         row_tiles, key_tiles = walk.tiles()
         for keys in key_tiles:
@@ -329,11 +379,14 @@ def flash2_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarra
                     continue
                 at = walk.of_rows(rows)
                 q, do, dq = (m.load(name, *at) for name in ("Q", "dO", "dQ"))
-                if s.printed_backward:
-                    m.load("O", *at)
-                    m.load("dQ", *at)
-                lse, row_sum = m.load("logsumexp", *at), m.load("D", *at)
-                m.computed_scores += s.br * s.bc
+                if version == 1:
+                    m.computed_scores += len(rows) * len(keys)
+                    lse, row_sum = m.load("l, m", *at)[:, 0], (do * m.load("O", *at)).sum(1)
+                else:
+                    m.computed_scores += s.br * s.bc
+                    lse, row_sum = m.load("logsumexp", *at), m.load("D", *at)
+                    for name in ("O", "dQ") if s.printed_backward else ():
+                        m.load(name, *at)
                 add_v, add_k, add_q = _tile_gradients(walk, rows, keys, q, k, v, do, lse, row_sum)
                 dk, dv = dk + add_k, dv + add_v
                 m.store("dQ", dq + add_q, *at)
@@ -384,11 +437,11 @@ def standard_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
     if s.masked_fill:
         m.store("S", np.where(_for_every_head(s, m, "boolean mask"), m.load("S", everything), -np.inf), everything)
     scores = m.load("S", everything)
-    seen = visible(s, np.arange(s.n), np.arange(s.kv_len), 1)
+    seen = all_visible(s)
     scores = np.where(seen, scores, -np.inf)
-    e = np.where(seen, np.exp(scores - np.where(seen.any(-1), scores.max(-1), 0.0)[..., None]), 0.0)
+    e = np.exp(scores - _finite(scores.max(-1))[..., None])
     total = e.sum(-1, keepdims=True)
-    m.store("P", e / np.where(total > 0, total, 1), everything)
+    m.store("P", e / _safe(total), everything)
     probabilities = "P"
     if s.dropout:
         probabilities = "dropped P"
@@ -438,4 +491,5 @@ def standard_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndar
 PASSES = {"two-pass": 2, "three-pass": 3}
 FORWARD = {"standard": standard_forward, "flash1": flash1_forward, "flash2": flash2_forward}
 FORWARD |= {name: partial(passes_forward, passes) for name, passes in PASSES.items()}
-BACKWARD = {"standard": standard_backward, "flash1": flash1_backward} | dict.fromkeys(("flash2", *PASSES), flash2_backward)
+BACKWARD = {"standard": standard_backward, "flash1": partial(flash_backward, 1)}
+BACKWARD |= dict.fromkeys(("flash2", *PASSES), partial(flash_backward, 2))
