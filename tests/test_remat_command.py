@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-from each import each
 from fuzzing import answer
 from test_architecture import loaded
 
@@ -254,40 +253,6 @@ def test_starts_without_numpy():
     modules = loaded("remat", "--layers", "10", "--checkpoints", "5")["modules"]
     assert isinstance(modules, list)
     assert {"numpy", "scipy", "numba"} & set(modules) == set()
-
-
-@each(
-    ("line", "message"),
-    [
-        ("remat", "--layers is missing"),
-        ("remat --layers 0", "--layers is 0"),
-        ("remat --layers 10 --checkpoints five", "--checkpoints is 'five'"),
-        ("remat --layers 10 --checkpoints 9", "no backward step needs"),
-        ("remat --layers 10 --strategy segmnts", "did you mean segments"),
-        ("remat --layers 10 --strategy segments", "give --checkpoints"),
-        ("remat --layers 10 --strategy every-k", "give --every"),
-        ("remat --layers 10 --strategy optimal", "give --budget"),
-        ("remat --layers 10 --cost 1,2", "--cost has 2 values for 10 layers"),
-        ("remat --layers 2 --cost 1,2ms", "some have a unit and some have none"),
-        ("remat --layers 2 --cost 1ms --backward 2", "--backward is not in the unit of --cost"),
-        ("remat --layers 2 --cost 0", "--cost 0: a value is 0"),
-        ("remat --layers 2 --cost x", "--cost"),
-        ("remat --layers 2 --budget 4GB", "a number of values"),
-        ("remat --layers 2 --size 1MB --budget 4", "a size such as 40GB"),
-        ("remat --layers 2 --hardware h200", "layers of known shape"),
-        ("remat --layers 3 --width 1,2", "--width has 2 values for 3 layers"),
-        ("remat --layers 3 --width 1.5", "--width is '1.5'"),
-        ("remat --layers 3 --width 10 --cost 2", "--cost does not go with --width"),
-        ("remat llama-3-8b --layers 3", "does not go with a model"),
-        ("remat llama-3-8b --batch 0", "--batch is 0"),
-        ("remat lama-3-8b", "llama-3-8b"),
-        ("remat --layers 3 --relu", "--relu goes with --autograd"),
-    ],
-)
-def test_mistakes(run, line, message):
-    outcome = run(line)
-    assert outcome.code == 2
-    assert message in outcome.err
 
 
 def test_the_longest_chain_is_answered_and_a_longer_one_refused() -> None:

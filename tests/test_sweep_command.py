@@ -123,56 +123,6 @@ def test_shipped_studies_answer(run: Any, path: Path) -> None:
     assert read_study(path.stem).axes
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("sweep", ["--n is missing"]),
-        ("sweep nothing", ["no study or workload is called 'nothing'", "attention"]),
-        ("sweep nowhere.yaml", ["nowhere.yaml"]),
-        ("sweep --n 64 --d 64 --foo 3", ["--foo", "no such option"]),
-        ("sweep --n 64 --d", ["--d needs a value"]),
-        ("sweep attention 64", ["64", "no such option"]),
-        ("sweep --n 64 --d 64 --columns flop", ["no column 'flop'", "flops"]),
-        ("sweep --n 64 --d 64 --minimize tme", ["--minimize", "did you mean time?"]),
-        ("sweep --n 64 --d 64 --pareto time", ["--pareto takes two columns"]),
-        ("sweep --n 64 --d 64 --pareto time,tme", ["--pareto", "'tme'"]),
-        ("sweep --n 64 --d 64 --minimize time --top 0", ["--top is 0"]),
-        ("sweep --n 64 --d 64 --where n**n**n**n", ["--where 'n**n**n**n' is a number and no condition", "compare it"]),
-        ("sweep --n 64 --d 64 --subject-to (n<3)*2", ["'(n<3)*2' is a number and no condition"]),
-        ("sweep --n 64 --d 64 --memory 1KiB", ["--row-memory is 1KiB"]),
-        ("sweep --n 64 --d 64 --resume", ["--resume", "-o rows.parquet"]),
-        ("sweep --n 64 --d 64 --dask tcp://x:1", ["--dask", "-o rows.parquet"]),
-        ("sweep --n 64 --d 64 --format csv", ["--format"]),
-        ("sweep --n 64 --d 64 -o a.csv -o b.csv", ["one place"]),
-        ("sweep --n 64 --d 64 -o a.csv --format jsonl", ["does not fit"]),
-        ("sweep --n 64 --d 64 -o - --format xml", ["no format 'xml'"]),
-        ("sweep --n 64 --d 64 -o - --format csv --resume", ["need a file"]),
-        ("sweep --n 64 --d 64 -o a.csv --dask tcp://x:1", ["folder of Parquet files"]),
-        ("sweep --n 64 --d 64 -o no/where/a.csv", ["no folder no/where"]),
-        ("sweep --n 64 --d 64 -o a.pdf", ["'.pdf'", ".csv, .jsonl or .parquet", ".html, .json, .md"]),
-        ("sweep --n 64 --d 64 -o /dev/stdout", ["without suffix", "-o - --format csv"]),
-        ("sweep --n 64 --d 64 --memory 1", ["--row-memory: '1' is not in B"]),
-        ("sweep --n 64 --d 64 --implementation nosuch -o e.csv", ["none is called 'nosuch'", "torch-sdpa-flash"]),
-        ("sweep matmul --m -5 --n 3 --k 4", ["--m is -5"]),
-        ("sweep --n 64 --d 64 --heads 6 --kv-heads heads/4 -o e.csv", ["no row has an answer: kv_heads = heads/4"]),
-        ("sweep --n 64 --d 64 --heads 5 --kv-heads 3 -o e/", ["no row has an answer: kv_heads does not divide heads"]),
-        ("sweep --n 64 --d 64 --heads 'a'", ["--heads \"'a'\" is a text"]),
-        ("sweep --n 64 --d 64 --dtype fp8 -o e.csv", ["no fp8 peak"]),
-        ("sweep model --model llama-3-8b --tp 3 -o e.csv", ["no row has an answer: --tp does not divide 32 heads"]),
-        ("sweep --n 64 --d 64 --splits 4", ["--splits is for split-kv", "add --algorithm split-kv"]),
-    ],
-)
-def test_one_message_with_place_and_fix(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: list[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = run(line)
-    assert outcome.code in (1, 2), outcome
-    assert outcome.out == ""
-    for word in words:
-        assert word in outcome.err
-    assert "Traceback" not in outcome.err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_folder_is_no_file(run: Any, tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
     assert "is a folder" in run(f"sweep --n 64 --d 64 -o {tmp_path / 'a.csv'}").err
