@@ -36,7 +36,12 @@ def data_folder(name: str) -> Path:
 
 def device_ids() -> list[str]:
     """Ids of the shipped profiles, sorted."""
-    return sorted(path.stem for path in data_folder("hardware_specs").glob("*.yaml"))
+    return _names(data_folder("hardware_specs"))
+
+
+def _names(folder: str | Path) -> list[str]:
+    """Names of the YAML files in ``folder``, without their suffix, sorted."""
+    return sorted(name.removesuffix(".yaml") for name in os.listdir(folder) if name.endswith(".yaml"))
 
 
 def find_device(name: str, option: str = "--hardware") -> Device:
@@ -95,13 +100,14 @@ def _trusted(path: Path, built: Callable[[Any], _Model], checked: Callable[[Path
 
 def calibrated_devices() -> list[Device]:
     """The shipped devices whose profiles carry calibrations."""
-    paths = sorted(data_folder("hardware_specs").glob("*.yaml"))
-    return [_shipped_device(path) for path in paths if _is_calibrated(path, path.stat().st_mtime_ns)]
+    folder = str(data_folder("hardware_specs"))  # as text: this is asked for every kernel, and paths are slow
+    paths = (f"{folder}/{name}.yaml" for name in _names(folder))
+    return [_shipped_device(Path(path)) for path in paths if _is_calibrated(path, os.stat(path).st_mtime_ns)]
 
 
 @cache
-def _is_calibrated(path: Path, changed: int) -> bool:
-    return "\ncalibration:" in path.read_text(encoding="utf-8")
+def _is_calibrated(path: str, changed: int) -> bool:
+    return "\ncalibration:" in Path(path).read_text(encoding="utf-8")
 
 
 def load_device(path: Path) -> Device:
@@ -166,7 +172,7 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
 
 def model_names() -> list[str]:
     """Names of the shipped models, sorted."""
-    return sorted(path.stem for path in data_folder("configs").glob("models/*.yaml"))
+    return _names(data_folder("configs") / "models")
 
 
 def find_model(name: str) -> ModelSpec:
@@ -210,7 +216,7 @@ def load_model(path: Path) -> ModelSpec:
 
 def system_names() -> list[str]:
     """Names of the shipped systems, sorted."""
-    return sorted(path.stem for path in data_folder("configs").glob("systems/*.yaml"))
+    return _names(data_folder("configs") / "systems")
 
 
 def find_system(name: str) -> System:
@@ -236,7 +242,7 @@ def system_of(device: str) -> System | None:
 
 def engine_names() -> list[str]:
     """Names of the shipped engine presets, sorted."""
-    return sorted(path.stem for path in data_folder("configs").glob("engines/*.yaml"))
+    return _names(data_folder("configs") / "engines")
 
 
 def find_engine(name: str) -> Engine:

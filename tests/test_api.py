@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -84,6 +85,12 @@ def asked(name: str) -> tuple[str, list[str], dict[str, Any]]:
     return first, group, {key: value for key, value in found.items() if value not in (None, (), [])}
 
 
+@cache
+def result_of(name: str) -> perfmodel.Result:
+    first, group, options = asked(name)
+    return perfmodel.api.result(first, *group, **options)
+
+
 @pytest.mark.parametrize("name", REPORTING)
 def test_a_command_is_a_function_that_gives_its_json(name: str, tmp_path, monkeypatch) -> None:
     """As one kind of result, whose fields, attributes and dict are that object."""
@@ -92,7 +99,7 @@ def test_a_command_is_a_function_that_gives_its_json(name: str, tmp_path, monkey
     line = shlex.split(LINES[name]) if name in LINES else examples(name)[0]
     wanted = json.loads(answer([*line, "--json"])[1])
     assert perfmodel.answer(first, *group, **options) == wanted
-    found = perfmodel.api.result(first, *group, **options)
+    found = result_of(name)
     if first != "sweep":
         assert getattr(perfmodel, first)(*group, **options) == found
     assert found == found.to_dict() == wanted
@@ -107,8 +114,7 @@ def test_a_command_is_a_function_that_gives_its_json(name: str, tmp_path, monkey
 def test_a_result_is_short_where_it_is_shown(name: str, tmp_path, monkeypatch) -> None:
     """A few lines in a shell, a part of a page in a notebook, a row per answer as a table; every format as a file."""
     monkeypatch.chdir(tmp_path)
-    first, group, options = asked(name)
-    found = perfmodel.api.result(first, *group, **options)
+    found, first = result_of(name), asked(name)[0]
     lines = repr(found).splitlines()
     assert lines[0] == found.report.title
     assert 2 <= len(lines) <= 5

@@ -31,7 +31,7 @@ def workload(s: walker.Shape, sparsity: BlockPattern | None = None) -> Attention
 
 
 LARGE, LARGE_SHAPES = "large", 4
-BATCH_IDS = [*range(2), *(pytest.param(batch, marks=pytest.mark.slow) for batch in (*range(2, BATCHES), LARGE))]
+BATCH_IDS = [0, *(pytest.param(batch, marks=pytest.mark.slow) for batch in (*range(1, BATCHES), LARGE))]
 
 
 def random_shapes(name: str, batch: int | str, count: int = PER_BATCH) -> Iterator[tuple[random.Random, walker.Shape]]:

@@ -17,7 +17,7 @@ SHOWN = [
     "--help",
     *(f"{name.replace('_', '-')} --help" for name in command_names()),
     "hardware list --help",
-    "claims --explain all",
+    "claims S001 --explain all",
     "report --schema",
     # nothing predicts it: what the calibration covers is told
     "attention --n 4096 --d 64 --hardware h200 --implementation flash_attn --direction backward --dropout 0.1",

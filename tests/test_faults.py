@@ -201,7 +201,7 @@ def test_a_reader_that_has_gone(monkeypatch, capsys, name):
     assert "pipe" not in told.lower()
 
 
-@pytest.mark.parametrize("line", ["claims --explain all", ASK, "--help", "hardware check h200"])
+@pytest.mark.parametrize("line", ["hardware show h200 --json", ASK, "--help", "hardware check h200"])
 def test_a_reader_that_had_gone_before(line):
     """As ``| head`` leaves it, in a process of its own: exit code 1 and not a word, from the interpreter's end neither."""
     read, write = os.pipe()

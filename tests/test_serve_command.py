@@ -65,7 +65,7 @@ def test_a_pasted_line_is_one_command(run) -> None:
     """The screen breaks it between options as a shell joins it again."""
     from perfmodel.report.serve_search import _broken
 
-    line = run(f"{LLAMA} --gpus 2 --search --json").json["paste"][0]
+    line = run(f"{LLAMA} --gpus 2 --search --concurrency 8 --json").json["paste"][0]
     rows = _broken(line)
     assert len(rows) > 1
     assert shlex.split(" ".join(row.removesuffix("\\") for row in rows)) == shlex.split(line)

@@ -42,7 +42,7 @@ def test_a_users_engine_can_be_searched(run, tmp_path: Path) -> None:
     """Its options are not known; the question that is pasted names the file, and every option that was given."""
     file = tmp_path / "mine.yaml"
     file.write_text("id: mine\nname: Mine\n")
-    found = run(f"{LLAMA} --engine {file} --gpus 1 --token-budget 2048 --gpu-hour 2 --search --json").json
+    found = run(f"{LLAMA} --engine {file} --gpus 1 --token-budget 2048 --gpu-hour 2 --concurrency 8 --search --json").json
     [again] = found["paste"]
     told = run(f"{again.removeprefix('perfmodel ')} --json").json["inputs"]
     assert (told["engine"], told["token_budget"], told["gpu_hour"], told["isl"]) == ("mine", 2048, 2.0, 512)

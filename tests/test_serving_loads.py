@@ -116,15 +116,15 @@ def a_rate_is_delivered(asked: Drawn) -> None:
 LAWS = (users_are_somewhere, more_users_get_no_less, a_rate_is_delivered)
 
 
-@pytest.mark.parametrize("seed", [*range(FEW), 247, 358])
-def test_laws(seed: int) -> None:
+@pytest.mark.parametrize("seed", [247, 358])
+def test_loads_that_broke_a_law_once(seed: int) -> None:
     for law in LAWS:
         law(drawn(seed))
 
 
-@pytest.mark.slow
-def test_laws_over_many() -> None:
-    for seed in range(FEW, MANY):
+@pytest.mark.parametrize("seeds", [range(FEW), pytest.param(range(FEW, MANY), marks=pytest.mark.slow)])
+def test_laws(seeds: range) -> None:
+    for seed in seeds:
         LAWS[seed % len(LAWS)](drawn(seed))
 
 

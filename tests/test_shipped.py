@@ -67,7 +67,7 @@ REFUSED_DEVICES = {
 FIX = re.compile(r"give (--[a-z-]+ \S+)")
 SPARSE = 18
 """In the normal run one in so many models or devices, others for each command, but for the quick ``WHOLE`` ones: the rest is slow."""
-WHOLE = {"memory", "remat", "fuse", "matmul", "mlp", "occupancy", "recompute", "softmax"}
+WHOLE = {"memory", "fuse", "matmul", "mlp", "occupancy", "recompute", "softmax"}
 
 
 def test_no_command_is_forgotten():

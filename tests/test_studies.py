@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 
 import pytest
+from reports import study
 
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_model
 from perfmodel.core.arith import quantile
@@ -37,12 +38,6 @@ A100 = "nvidia-a100-sxm-80gb"
 H200, H200_NAME = "nvidia-h200-sxm", "NVIDIA H200 SXM"
 PAGE_BYTES = 300_000
 SHIPPED_BYTES = 270_000
-
-
-@pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
-    """Every shipped study, computed once."""
-    return {name: build(read_study(name), f"perfmodel report {name}") for name in study_names()}
 
 
 def table(report: Report, title: str) -> list[dict[str, object]]:
@@ -97,8 +92,8 @@ def test_a_page_of_fifty_points_is_light(tmp_path: Path) -> None:
     assert len(page.encode()) < PAGE_BYTES
 
 
-def test_a_page_has_every_formula_and_each_source_once(reports: dict[str, Report]) -> None:
-    report = reports["standard-vs-flash"]
+def test_a_page_has_every_formula_and_each_source_once() -> None:
+    report = study("standard-vs-flash")
     page = render_for(Path("report.html"), report)
     assert isinstance(page, str)
     assert len(page.encode()) < SHIPPED_BYTES
@@ -113,8 +108,17 @@ def test_a_page_has_every_formula_and_each_source_once(reports: dict[str, Report
 
 
 @pytest.mark.parametrize("name", study_names())
-def test_what_every_study_tells(reports: dict[str, Report], name: str) -> None:
-    report = reports[name]
+def test_every_study_asks_and_answers(name: str) -> None:
+    report = study(name)
+    assert report.question.endswith("?")
+    assert len(report.figures) == 3
+    assert all(chart.caption.endswith(".") for chart in report.charts)
+    assert len(report.sensitivity) <= 4
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_what_every_study_tells(name: str) -> None:
+    report = study(name)
     assert report.verdict
     assert all(said.endswith(".") for said in report.verdict)
     assert len(report.formulas) <= MOST_FORMULAS
@@ -128,13 +132,13 @@ def test_what_every_study_tells(reports: dict[str, Report], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", study_names())
-def test_a_saved_report_renders_the_same(reports: dict[str, Report], tmp_path: Path, name: str) -> None:
+def test_a_saved_report_renders_the_same(tmp_path: Path, name: str) -> None:
     saved = tmp_path / "saved.json"
-    saved.write_text(str(render_for(saved, reports[name])), encoding="utf-8")
+    saved.write_text(str(render_for(saved, study(name))), encoding="utf-8")
     again = read_report(saved)
     for suffix in TEXTS:
         text = str(render_for(Path(f"x.{suffix}"), again))
-        assert text == render_for(Path(f"x.{suffix}"), reports[name]), suffix
+        assert text == render_for(Path(f"x.{suffix}"), study(name)), suffix
         assert 500 < len(text.encode()) < (PAGE_BYTES if suffix == "html" else math.inf), suffix
 
 
@@ -169,8 +173,8 @@ def test_the_paths_of_all_configurations_are_studies(run) -> None:
 # What sections compute
 
 
-def test_a_sweep_holds_the_numbers_of_the_attention_command(reports: dict[str, Report]) -> None:
-    rows = table(reports["standard-vs-flash"], "attention, 8 x 16 heads of 64")
+def test_a_sweep_holds_the_numbers_of_the_attention_command() -> None:
+    rows = table(study("standard-vs-flash"), "attention, 8 x 16 heads of 64")
     for n in (128, 4096):
         asked = AttentionQuestion(n=n, d=64, heads=16, batch=8, dtype="bf16", algorithm=["standard", "flash2"])
         comparison = asked.compare(find_device(H200))
@@ -183,18 +187,18 @@ def test_a_sweep_holds_the_numbers_of_the_attention_command(reports: dict[str, R
             assert row["predicted_s"] == known[result.algorithm.name, "forward"].seconds
 
 
-def test_a_sweep_turns_where_the_crossover_is(reports: dict[str, Report]) -> None:
+def test_a_sweep_turns_where_the_crossover_is() -> None:
     title = "wide heads, where the first FlashAttention stops paying: time"
-    [chart] = [chart for chart in reports["standard-vs-flash"].charts if chart.title == title]
+    [chart] = [chart for chart in study("standard-vs-flash").charts if chart.title == title]
     device = find_device(A100)
     w = AttentionQuestion(n=4096, d=64, heads=16, batch=8).workload()
     known = crossover(find("flash1"), w, device, device.sram_per_block, "roofline")
     assert [(mark.x, mark.label) for mark in chart.marks] == [(known.last_d + 1, f"standard has the lower roof from {known.last_d + 1}")]
-    assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].reasons)
+    assert f"slower than standard from d {known.last_d + 1} on" in " ".join(study("standard-vs-flash").reasons)
 
 
-def test_a_sweep_compares_where_both_fit_the_memory(reports: dict[str, Report]) -> None:
-    rows = table(reports["standard-vs-flash"], "attention, 8 x 16 heads of 64")
+def test_a_sweep_compares_where_both_fit_the_memory() -> None:
+    rows = table(study("standard-vs-flash"), "attention, 8 x 16 heads of 64")
     for device in (A100, H200):
         capacity = find_device(device).dram.capacity
         own = [row for row in rows if (row["series"], row["device"]) == ("standard", device)]
@@ -203,13 +207,13 @@ def test_a_sweep_compares_where_both_fit_the_memory(reports: dict[str, Report]) 
         last = max(int(str(row["value"])) for row in own if row["fits"] == "yes")
         assert last < max(int(str(row["value"])) for row in own)
         head = f"attention, 8 x 16 heads of 64, {find_device(device).name}: flash2 is "
-        [said] = [said for said in reports["standard-vs-flash"].reasons if said.startswith(head)]
+        [said] = [said for said in study("standard-vs-flash").reasons if said.startswith(head)]
         assert f" at n {last:,}, the largest of them at which both fit the memory" in said
 
 
-def test_a_sweep_of_two_devices_compares_like_with_like(reports: dict[str, Report]) -> None:
+def test_a_sweep_of_two_devices_compares_like_with_like() -> None:
     """Both are predicted on both devices: no roof stands beside a prediction."""
-    report = reports["standard-vs-flash"]
+    report = study("standard-vs-flash")
     chart = next(chart for chart in report.charts if isinstance(chart, LineChart))
     drawn = {(series.name, series.style) for series in chart.series}
     solid = {f"{name}, {device}" for name in ("standard", "flash2") for device in ("NVIDIA A100 SXM 80 GB", H200_NAME)}
@@ -251,8 +255,8 @@ def test_a_sweep_leaves_out_what_cannot_be() -> None:
     assert "flash2 takes" in part.reasons[0]
 
 
-def test_block_sizes_move_what_the_algorithm_counts(reports: dict[str, Report]) -> None:
-    rows = table(reports["flashattention-fig2"], "block size, forward")
+def test_block_sizes_move_what_the_algorithm_counts() -> None:
+    rows = table(study("flashattention-fig2"), "block size, forward")
     w = AttentionQuestion(n=1024, d=64, heads=16, batch=64).workload()
     flash, standard = find("flash1"), find("standard")
     from perfmodel.core.cost import Tile
@@ -273,18 +277,18 @@ def test_blocks_that_do_not_fit_are_told() -> None:
     assert part.notes[0].startswith("B_c 4096: flash1 forward")
 
 
-def test_a_batch_has_the_knee_of_the_batch_command(reports: dict[str, Report]) -> None:
+def test_a_batch_has_the_knee_of_the_batch_command() -> None:
     device = find_device(H200)
     request = BatchQuestion("llama-3-8b", kv_len=2048, dtype="bf16").request_for(find_model("llama-3-8b"), device)
     found = curve(request, calibrated_devices)
-    rows = [row for row in table(reports["batch-saturation"], "Llama-3-8B at 2,048 tokens") if row["name"] == "NVIDIA H200 SXM"]
+    rows = [row for row in table(study("batch-saturation"), "Llama-3-8B at 2,048 tokens") if row["name"] == "NVIDIA H200 SXM"]
     assert [row["batch"] for row in rows] == [point.batch for point in found.points]
     assert [row["batch"] for row in rows if row["mark"] == "knee"] == [found.knee]
     assert [row["tokens_per_s"] for row in rows] == [pytest.approx(point.tokens_per_s) for point in found.points]
 
 
-def test_caches_of_mha_gqa_and_mqa(reports: dict[str, Report]) -> None:
-    rows = table(reports["kv-cache-heads"], "Llama-3-8B")
+def test_caches_of_mha_gqa_and_mqa() -> None:
+    rows = table(study("kv-cache-heads"), "Llama-3-8B")
     for name, heads, size in (("MHA, 32 KV heads", 32, 2), ("GQA, 8 KV heads", 8, 2), ("MQA, 1 KV head", 1, 2), ("GQA, fp8", 8, 1)):
         for row in [row for row in rows if row["name"] == name]:
             token = 32 * 2 * heads * 128 * size
@@ -300,8 +304,8 @@ def test_kv_heads_must_divide() -> None:
         with_kv_heads(find_model("deepseek-v3"), 4)
 
 
-def test_predicted_against_measured(reports: dict[str, Report]) -> None:
-    report = reports["predicted-vs-measured-h200"]
+def test_predicted_against_measured() -> None:
+    report = study("predicted-vs-measured-h200")
     choice = RecordChoice(hardware=H200, workload="matmul", implementation=["torch-matmul", "cublas"], held_out=True)
     rows = rows_of(choice, Scope())
     [row] = [row for row in table(report, "Matmuls, by group") if row["group"] == "matmul/torch-matmul/forward"]
@@ -315,24 +319,24 @@ def test_predicted_against_measured(reports: dict[str, Report]) -> None:
     assert chart.low < 1 < chart.high  # type: ignore[operator]
 
 
-def test_a_comparison_of_devices(reports: dict[str, Report]) -> None:
-    rows = table(reports["a100-to-h200"], "the same work on both: times")
+def test_a_comparison_of_devices() -> None:
+    rows = table(study("a100-to-h200"), "the same work on both: times")
     [row] = [r for r in rows if (r["what"], r["quantity"]) == ("matmul 8192 x 8192 x 8192", "time at the roof")]
     assert row["ratio"] == pytest.approx(float(str(row["after"])) / float(str(row["before"])))
     assert row["change"] == "FASTER"
-    peaks = table(reports["a100-to-h200"], "the profiles: rates")
+    peaks = table(study("a100-to-h200"), "the profiles: rates")
     assert {row["what"]: row["ratio"] for row in peaks}["tensor bf16"] == pytest.approx(989.4 / 312)
 
 
-def test_training_memory_adds_up(reports: dict[str, Report]) -> None:
-    rows = table(reports["training-memory"], "memory of a step on one GPU")
+def test_training_memory_adds_up() -> None:
+    rows = table(study("training-memory"), "memory of a step on one GPU")
     for row in rows:
         parts = [row[name] for name in ("weights", "gradients", "optimizer", "activations", "temporary")]
         assert sum(int(str(part)) for part in parts if part is not None) == row["peak"]
 
 
-def test_verdicts_of_sections_come_first(reports: dict[str, Report]) -> None:
-    first, second, third = reports["predicted-vs-measured-h200"].verdict
+def test_verdicts_of_sections_come_first() -> None:
+    first, second, third = study("predicted-vs-measured-h200").verdict
     assert first.startswith("Attention in PyTorch: ")
     assert second.startswith("Matmuls: ")
     assert third.startswith("18 points reach ")

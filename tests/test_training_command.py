@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from reports import data, text
 
 
 @pytest.fixture
@@ -78,14 +79,14 @@ def test_options_reach_the_model(run):
 
 def test_a_search_tells_the_options_of_what_it_found(run):
     line = "model gpt2-medium --phase train --batch 16 --n 1024 --system h200-x8"
-    found = run(f"{line} --search 8 --json").json
+    found = data(f"{line} --search 8")
     best = found["layouts"][0]
     again = run(f"{line} {best['options']} --json").json
     assert again["step_s"] == pytest.approx(best["step_s"])
     assert again["memory"]["peak"] == best["memory"]["peak"] <= again["memory"]["capacity"]
     assert again["mfu"] == pytest.approx(best["mfu"])
     assert [layout["step_s"] for layout in found["layouts"]] == sorted(layout["step_s"] for layout in found["layouts"])
-    assert "layouts timed in" in run(f"{line} --search 8").out
+    assert "layouts timed in" in text(f"{line} --search 8", full=True)
     assert "none of" in run("model llama-3.1-405b --phase train --batch 8 --system h200-x8 --search 8").out
 
 
@@ -110,15 +111,15 @@ def test_options_of_training_are_refused_elsewhere(run):
 
 def test_a_network_under_zero_has_a_note_and_no_interval(run):
     line = "model llama-3-8b --phase train --batch 16 --n 1024 --dp 16 --system dgx-h100 --zero"
-    data = run(f"{line} 3 --json").json
-    times = data["totals"]["time_s"]
-    assert times["predicted"] == data["step_s"]
+    found = data(f"{line} 3")
+    times = found["totals"]["time_s"]
+    assert times["predicted"] == found["step_s"]
     assert times["low"] is times["high"] is None
-    out = run(f"{line} 3").out
+    out = text(f"{line} 3", full=True)
     assert "ZeRO 3 over a network is not validated" in out
     assert "times as long" in out
-    assert run(f"{line} 1 --json").json["totals"]["time_s"]["low"] > 0
-    assert "not validated" not in run(f"{line} 1").out
+    assert data(f"{line} 1")["totals"]["time_s"]["low"] > 0
+    assert "not validated" not in text(f"{line} 1", full=True)
     found = run("model llama-3-8b --phase train --batch 16 --n 1024 --system dgx-h100 --search 16")
     assert ("--zero 2" in found.out or "--zero 3" in found.out) is ("Not validated" in found.out)
 

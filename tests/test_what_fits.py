@@ -5,23 +5,24 @@ from __future__ import annotations
 import re
 
 import pytest
+from reports import data, text
 
 LAYOUT = "llama-3.1-70b --tp 2 --hardware h100 --weights-dtype fp8"
 
 
-def test_fp8_weights_are_the_same_checkpoint_everywhere(run) -> None:
-    cache = run(f"kv-cache {LAYOUT} --n 2048 --json").json["memory"]["weights_bytes"]
-    step = run(f"model {LAYOUT} --phase decode --kv-len 2048 --json").json["memory"]["weights"]
-    served = run(f"serve {LAYOUT} --json").json["memory"]["weights"]
+def test_fp8_weights_are_the_same_checkpoint_everywhere() -> None:
+    cache = data(f"kv-cache {LAYOUT} --n 2048")["memory"]["weights_bytes"]
+    step = data(f"model {LAYOUT} --phase decode --kv-len 2048")["memory"]["weights"]
+    served = data(f"serve {LAYOUT}")["memory"]["weights"]
     assert cache == step == served
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize("reserve", [0, 3_000_000_000])
-def test_commands_differ_by_what_serving_reserves(run, engine: str, reserve: int) -> None:
+def test_commands_differ_by_what_serving_reserves(engine: str, reserve: int) -> None:
     """117 requests, not 144: with the same bytes reserved, ``kv-cache`` and ``model`` have room for as many as ``serve``."""
     line = f"serve {LAYOUT} --engine {engine} --concurrency 4" + f" --reserve {reserve}B" * (reserve > 0)
-    served, out = run(f"{line} --json").json["memory"], run(f"{line} --full").out
+    served, out = data(line)["memory"], text(line, full=True)
     assert served["runtime"] == reserve
     assert ("for the runtime" in out) == (reserve > 0)
     names = ("activations", "runtime", "left_free")
@@ -30,18 +31,18 @@ def test_commands_differ_by_what_serving_reserves(run, engine: str, reserve: int
     for name in names:
         if served[name]:
             assert f"{served[name] / 1e9:.3g} GB" in out or f"{served[name] / 1e6:.3g} MB" in out
-    cached = run(f"kv-cache {LAYOUT} --n 2048 --reserve {held}B --json").json
-    step = run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve {held}B --json").json["memory"]
+    cached = data(f"kv-cache {LAYOUT} --n 2048 --reserve {held}B")
+    step = data(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve {held}B")["memory"]
     assert cached["memory"]["room_bytes"] // served["sequence"] == cached["max_batch"] == step["max_batch"] == served["most_running"]
-    assert run(f"kv-cache {LAYOUT} --n 2048 --json").json["max_batch"] > cached["max_batch"]
+    assert data(f"kv-cache {LAYOUT} --n 2048")["max_batch"] > cached["max_batch"]
 
 
-def test_room_names_what_is_reserved(run) -> None:
-    assert "beside activations" in run(f"model {LAYOUT} --phase decode --kv-len 2048").out
-    assert "beside 9 GB reserved" in run(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB").out
-    assert "nothing reserved" in run(f"kv-cache {LAYOUT} --n 2048").out
-    assert "9 GB reserved" in run(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB").out
-    assert re.search("activations and .* leaves free; .* wait", run(f"serve {LAYOUT} --isl 7168").out)
+def test_room_names_what_is_reserved() -> None:
+    assert "beside activations" in text(f"model {LAYOUT} --phase decode --kv-len 2048")
+    assert "beside 9 GB reserved" in text(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB")
+    assert "nothing reserved" in text(f"kv-cache {LAYOUT} --n 2048")
+    assert "9 GB reserved" in text(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB")
+    assert re.search("activations and .* leaves free; .* wait", text(f"serve {LAYOUT} --isl 7168"))
 
 
 @pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
@@ -55,12 +56,12 @@ def test_model_and_serve_assume_one_router(run, model: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["serve llama-3.1-70b", "model llama-3.1-70b --phase decode --batch 64 --kv-len 1536"])
-def test_the_power_meter_and_the_answer_have_one_energy_of_a_token(run, line: str) -> None:
+def test_the_power_meter_and_the_answer_have_one_energy_of_a_token(line: str) -> None:
     """Of all eight GPUs."""
     line = f"{line} --tp 8 --hardware h200"
-    data = run(f"{line} --json").json
-    known = data["energy_per_token_j"] if "serve" in line else data["totals"]["sustained"]["energy_per_token_j"]
-    assert float(re.search(r"MHz, ([\d.]+) mJ a token", run(line).out)[1]) / 1e3 == pytest.approx(known, rel=5e-3)
+    found = data(line)
+    known = found["energy_per_token_j"] if "serve" in line else found["totals"]["sustained"]["energy_per_token_j"]
+    assert float(re.search(r"MHz, ([\d.]+) mJ a token", text(line))[1]) / 1e3 == pytest.approx(known, rel=5e-3)
 
 
 def test_bytes_of_a_row_are_of_dram_in_every_command(run) -> None:

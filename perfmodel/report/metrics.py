@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -80,6 +81,7 @@ _ENDS |= {"cycles": "cycles", "picojoules": "pJ", "elements": "elements", "share
 _QUALIFIED = re.compile(r"_(per|if)_.*")
 
 
+@cache
 def unit_by_name(key: str) -> str:
     """The unit in the last two names of a JSON path, or else ``count``.
 

@@ -101,8 +101,9 @@ def limits_of(group: str) -> tuple[float, float]:
 def judged(raws: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Judged]:
     """By group and state of the caches."""
     found: dict[tuple[str, str], Judged] = defaultdict(Judged)
+    device, lenders = cache(find_device), cache(calibrated_devices)
     for raw in raws:
-        row = compare(raw, as_record(raw), find_device(raw["hardware"]), cache(calibrated_devices))
+        row = compare(raw, as_record(raw), device(raw["hardware"]), lenders)
         found[group_of(row.record), row.record.cache_state].add(row)
     return found
 
