@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import table
 
 from perfmodel.report.compare import BETTER, FASTER, LESS, MORE, SAME, SLOWER, WORSE, Compared, MetricComparison, changes
 from perfmodel.report.document import SCHEMA, from_data
@@ -32,8 +33,8 @@ def document(run: Any, path: Path, *words: str) -> Any:
 
 def rows(report: Any) -> dict[tuple[str, str], tuple[float, float, float, str]]:
     found = {}
-    for table in report.data_tables:
-        for what, quantity, before, after, ratio, word in table.rows:
+    for shown in report.data_tables:
+        for what, quantity, before, after, ratio, word in shown.rows:
             found[what, quantity] = (before, after, ratio, word)
     return found
 
@@ -214,29 +215,7 @@ def test_a_gate_on_slower_knows_which_way_is_better(run, tmp_path: Path, path: s
         assert shown in run(f"compare {first} {second} --full").out
 
 
-@pytest.mark.parametrize(
-    ("line", "units"),
-    [
-        ("kv-cache llama-3-8b --n 4096", {"bytes_per_token": "B", "layers[].decode_intensity": "FLOP/B", "parameters": None}),
-        ("model gpt2 --phase train --batch 8 --n 512", {"memory.total": "B", "parameters.total": None, "bubble": "share"}),
-        ("model gpt2 --phase decode --batch 8", {"mfu_peaks.fp16": "FLOP/s, higher is better", "parameters.total": None}),
-        ("memory gpt2 --batch 8 --n 512", {"literature.layer": "B", "state[].bytes_per_parameter": "B", "parameters": None}),
-        ("serve gpt2 --isl 64 --osl 32 --concurrency 2 --hardware h200", {"shares.kernels' latency": "share"}),
-        ("hardware show h200", {"device.memory[].bandwidth.number": "B/s, higher is better", "device.multiprocessors.number": None}),
-        (
-            "hardware show h200",
-            {"device.calibration[].parameters.launch_us": "us, lower is better", "ridge_points.tensor fp16.value": "FLOP/B"},
-        ),
-        ("matmul -m 64 -n 64 -k 64", {"io_lower_bound.elements": "elements", "results[].arithmetic_intensity.minimum": "FLOP/B"}),
-        (
-            "remat gpt2",
-            {"timeline.memory": "B", "timeline.steps[].end": "s, lower is better", "results[].forward_cost": "s, lower is better"},
-        ),
-        ("remat --layers 10", {"timeline.memory": None, "results[].cost": None}),
-        ("occupancy --threads 64", {"results[].occupancy": "share"}),
-        ("recompute --bytes 64MiB --flops 10GFLOP", {"results[].flop_per_byte": "FLOP/B"}),
-    ],
-)
+@pytest.mark.parametrize(("line", "units"), table("units_are_those_of_the_number_at_that_place"))
 def test_units_are_those_of_the_number_at_that_place(run, line: str, units: dict[str, str | None]) -> None:
     """Numbers of one name may have different units: the total of the parameters is a count, that of the memory is in bytes."""
     known = run(f"{line} --json").json["metric_units"]

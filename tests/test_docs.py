@@ -17,6 +17,7 @@ import pytest
 from each import each
 from fuzz_seeds import MEASURING, tree
 from fuzzing import examples, no_measuring
+from tables import table
 
 from perfmodel.catalog import device_ids, model_names
 from perfmodel.cli import command_names
@@ -182,32 +183,7 @@ def test_one_file_writes_every_report(tmp_path, monkeypatch, run):
 # Completion
 
 
-@each(
-    ("words", "found"),
-    [
-        (["att"], ["attention"]),
-        (["kv"], ["kv-cache"]),
-        (["--v"], ["--version"]),
-        (["hardware", ""], ["list", "show", "check", "add", "--help"]),
-        (["hardware", "add", "my-card", "--like", "nvidia-h200"], ["nvidia-h200-sxm"]),
-        (["hardware", "show", "nvidia-h200"], ["nvidia-h200-sxm"]),
-        (["hardware", "check", "mi300x"], ["amd-mi300x"]),
-        (["attention", "--hardware", "h200-sxm"], ["nvidia-h200-sxm"]),
-        (["attention", "--hardware", "=", "nvidia-h200"], ["nvidia-h200-sxm"]),
-        (["attention", "--hardware=nvidia-h200"], ["--hardware=nvidia-h200-sxm"]),
-        (["attention", "--kv-"], ["--kv-heads", "--kv-len"]),
-        (["attention", "--algorithm", "fla"], ["flash1", "flash2"]),
-        (["attention", "--config", "flash"], ["flashattention-fig2"]),
-        (["attention", "--dtype", "bf"], ["bf16"]),
-        (["model", "llama-3-8"], ["llama-3-8b"]),
-        (["kv-cache", "gpt2-x"], ["gpt2-xl"]),
-        (["attention", "-o", ""], []),
-        (["attention", "--n", ""], []),
-        (["no-such-command", ""], []),
-        (["hardware", "nothing", ""], []),
-        (["--show-completion", "f"], ["fish"]),
-    ],
-)
+@each(("words", "found"), table("words_are_completed"))
 def test_words_are_completed(run, words, found):
     outcome = run("--complete", *words)
     assert (outcome.code, outcome.out.split(), outcome.err) == (0, found, "")

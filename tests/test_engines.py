@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tables import table
 
 from perfmodel import catalog
 from perfmodel.catalog import data_folder, engine_names, find_device, find_engine, find_model
@@ -64,26 +65,7 @@ def test_an_unknown_name_suggests_the_nearest():
 MINIMAL = "id: mine\nname: Mine\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("graph_batches: 3\n", "graph_batches"),
-        ("kv_block: 0\n", "kv_block"),
-        ("memory_share: 90\n", "memory_share is 90"),
-        ("memory_share: most\n", "memory_share"),
-        ("batching: {token_budget: 0}\n", "batching.token_budget is 0"),
-        ("batching: {hold_steps: -1}\n", "batching.hold_steps is -1"),
-        ("reserved: 1.5\n", "reserved is 1.5"),
-        ("batching: {mixd: true}\n", "mixd"),
-        ("kernels: {all_reduce: [nccl], atention: [x]}\n", "atention"),
-        ("by_device: [{below_gib: 70, token_budget: -1}]\n", "token_budget is -1"),
-        ("overhead: {step_s: -1}\n", "overhead.step_s is -1"),
-        ("overhead: {kernel_s: .nan}\n", "overhead.kernel_s is nan"),
-        ("overhead: {request_s: 1e300}\n", "give seconds from 0"),
-        ("widths: {dense: {tpot: [2.0, 0.5]}}\n", "widths.dense.tpot is 2 to 0.5"),
-        ("widths: {dense: {ttft: [.nan, 3]}}\n", "give shares around 1"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), table("a_bad_field_gets_one_clear_message"))
 def test_a_bad_field_gets_one_clear_message(tmp_path, text, words):
     path = tmp_path / "mine.yaml"
     path.write_text(MINIMAL + text)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from tables import table
 
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.arith import quantile
@@ -28,20 +29,7 @@ def like(name: str, stored: str | None, **options):
     return model, ModelPass("decode", 8, 1, 1024, BF16, split=Split(tp=8), **formats(model, BF16, stored, None), **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "stored", "device", "engine", "kernel"),
-    [
-        ("gpt-oss-120b", None, "h100", "vllm", "triton-mxfp4-moe"),
-        ("gpt-oss-120b", None, "b200", "vllm", "trtllm-mxfp4-moe"),
-        ("kimi-k2.5", None, "h200", "vllm", "marlin-moe"),
-        ("glm-5", "nvfp4", "b200", "sglang", "trtllm-fp4-moe"),
-        ("glm-5", "nvfp4", "h200", "sglang", "marlin-moe"),
-        ("glm-5", "fp8", "h200", "sglang", "sglang-triton-moe"),
-        ("glm-5", "fp8", "b300", "sglang", "trtllm-moe"),
-        ("deepseek-v3", "fp8", "h200", "tensorrt-llm", "cutlass-moe"),
-        ("deepseek-v3", "fp8", "h200", "vllm", "triton-moe"),
-    ],
-)
+@pytest.mark.parametrize(("name", "stored", "device", "engine", "kernel"), table("each_format_has_its_kernels"))
 def test_each_format_has_its_kernels(name, stored, device, engine, kernel):
     model, step = like(name, stored, kernels=find_engine(engine).kernels, fused=True)
     found = run_pass(model, step, find_device(device), fallbacks)

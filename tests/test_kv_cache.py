@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from perfmodel.catalog import find_device, find_model
 from perfmodel.transformer.answer import answer
@@ -48,20 +49,7 @@ def model(*attentions: GroupedAttention | LatentAttention) -> ModelSpec:
 # Published sizes
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("deepseek-v3", 70_272),  # DeepSeek-AI, Insights into DeepSeek-V3 (arXiv 2505.09343), Table 1, for these three
-        ("qwen2.5-72b", 327_680),
-        ("llama-3.1-405b", 516_096),
-        ("llama-2-70b", 327_680),
-        ("llama-3-70b", 327_680),
-        ("llama-2-7b", 524_288),
-        ("llama-3-8b", 131_072),
-        ("gpt2", 36_864),
-        ("gpt3-175b", 4_718_592),
-    ],
-)
+@pytest.mark.parametrize(("name", "size"), table("bytes_per_token"))
 def test_bytes_per_token(name, size):
     assert token_bytes(find_model(name), SIXTEEN) == size == sequence_bytes(find_model(name), 1, SIXTEEN)
 

@@ -11,6 +11,7 @@ import pytest
 from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 from training_questions import layout as drawn_layout
 
 from perfmodel.catalog import find_device, find_model, model_names
@@ -131,21 +132,7 @@ def test_scratch_is_there_only_meanwhile():
 # State
 
 
-@each(
-    ("options", "each"),
-    [
-        ({}, 16),
-        ({"gradients": "fp32"}, 18),
-        ({"gradients": "both"}, 20),
-        ({"precision": "bf16"}, 8),
-        ({"precision": "fp32"}, 16),
-        ({"optimizer": "sgd"}, 8),
-        ({"optimizer": "momentum"}, 12),
-        ({"optimizer": "lion"}, 12),
-        ({"optimizer": "sgd", "precision": "bf16"}, 4),
-        ({"gradient_life": "applied"}, 14),
-    ],
-)
+@each(("options", "each"), table("bytes_per_parameter"))
 def test_bytes_per_parameter(options, each):
     state = state_bytes(TrainingConfig(find_model("gpt2"), 1, 128, **options))
     assert state.total == each * 124_439_808

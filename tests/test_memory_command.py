@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from each import each
+from tables import table
 from test_explain import evaluate
 
 from perfmodel.catalog import find_device, find_model, model_names
@@ -92,25 +93,7 @@ def test_largest_batch(run):
         assert run(line).json["memory"]["fits"] is fits
 
 
-@each(
-    ("line", "words"),
-    [
-        ("llama-3.1-405b", "Does not fit: needs 6.494 TB of 85.1 GB."),
-        ("gpt2 --n 4096", "more than the 1,024"),
-        ("gpt2 --zero 2", "--zero 2 divides nothing"),
-        ("llama-3-8b --dp 2 --zero 3", "put together for a while"),
-        ("llama-3-8b --pp 2", "1F1B"),
-        ("llama-3-8b --cp 2", "around the ring"),
-        ("llama-3-8b --batch 4 --micro-batch 1", "4 micro-batches per GPU"),
-        ("llama-3-8b --recompute selective", "scores are never stored"),
-        ("gpt2 --recompute full --no-flash", "once more"),
-        ("gpt2 --lora 4 --lora-targets attention", "all matrices of attention"),
-        ("mixtral-8x7b --lora 8", "all matrices of attention and MLP, experts without adapters"),
-        ("llama-3-8b --batch 1 --dp 2", "--dp 2 does not divide the batch of 1"),
-        ("mixtral-8x7b", "Every expert is taken"),
-        ("gpt2 --hardware h200", "up to --micro-batch "),
-    ],
-)
+@each(("line", "words"), table("what_it_says"))
 def test_what_it_says(run, line, words):
     assert words in run(f"memory {line} ").out
 

@@ -12,6 +12,7 @@ import pytest
 from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 from test_architecture import loaded
 
 from perfmodel.catalog import config_names, data_folder, find_model, load_model, model_names
@@ -57,49 +58,14 @@ def test_models_and_configurations_have_places_of_their_own():
     assert not set(model_names()) & set(config_names())
 
 
-@each(
-    ("name", "whole", "used"),
-    [
-        ("deepseek-v3", "671B", "36.6B"),  # README_WEIGHTS.md of the model; the head counts, the embedding does not
-        ("gpt-oss-120b", "116.83B", "5.13B"),  # model card, the same convention
-        ("gpt-oss-20b", "20.91B", "3.61B"),
-        ("deepseek-v2", "236B", "21B"),
-        ("kimi-k2", "1026B", "32B"),
-        ("gemma-4-26b-a4b", "25.2B", "3.8B"),
-        ("mixtral-8x7b", "46.7B", "12.7B"),
-        ("kimi-k2.5", "1026B", "32B"),
-        ("glm-5", "744B", "41B"),  # model card: 744B, 40B active
-        ("deepseek-v3.2", "672B", "37B"),
-        ("llama-4-maverick-17b-128e", "401B", "16B"),  # model card: 400B, 17B active, with the embedding's 1.0B
-        ("nemotron-3-nano-30b-a3b", "31.6B", "3.2B"),  # model card
-        ("nemotron-h-56b", "56B", "55B"),
-        ("qwen3.5-397b-a17b", "396B", "16B"),  # model card: 397B, 17B active, with the vision encoder and the embedding's 1.0B
-        ("minimax-m2.5", "229B", "10B"),  # model card of M2: 230B, 10B active
-        ("gpt3-175b", "174.6B", "174.6B"),
-    ],
-)
+@each(("name", "whole", "used"), table("stated_total_and_active_parameters"))
 def test_stated_total_and_active_parameters(name, whole, used):
     for stated, count in ((whole, total(find_model(name))), (used, active(find_model(name)))):
         digits = len(stated.rstrip("B").partition(".")[2])
         assert f"{count / 1e9:.{digits}f}B" == stated
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes", "more", "parameters"),
-    [
-        ("phi3", (3072, 32, 32, 32, 8192, 32064), {}, 3_821_079_552),  # Phi-3-mini-4k-instruct
-        ("gemma", (2048, 18, 8, 1, 16384, 256000), {"head_dim": 256}, 2_506_172_416),  # gemma-2b
-        ("gemma3_text", (1152, 26, 4, 1, 6912, 262144), {"head_dim": 256}, 999_885_952),  # gemma-3-1b
-        ("qwen3", (1024, 28, 16, 8, 3072, 151936), {"tie_word_embeddings": True}, 596_049_920),  # Qwen3-0.6B
-        ("qwen2", (896, 24, 14, 2, 4864, 151936), {"tie_word_embeddings": True}, 494_032_768),  # Qwen2.5-0.5B
-        (
-            "qwen2_moe",  # Qwen1.5-MoE-A2.7B
-            (2048, 24, 16, 16, 5632, 151936),
-            {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632},
-            14_315_784_192,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "sizes", "more", "parameters"), table("published_parameters_of_other_architectures"))
 def test_published_parameters_of_other_architectures(kind, sizes, more, parameters):
     """Counts on the pages of the models."""
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from each import each
+from tables import table
 
 from perfmodel import catalog
 from perfmodel.core import sanity
@@ -146,66 +147,7 @@ def test_a_left_out_value_is_noticed() -> None:
 # Sanity rules
 
 
-BROKEN: dict[str, list[tuple[str, dict[str, Any], str]]] = {
-    "peaks_match_clocks": [
-        ("nvidia-h200-sxm", {"multiprocessors.value": 144}, "peaks.tensor.fp16: 989.4 TOP/s, expected 1.079 POP/s"),
-        ("nvidia-h200-sxm", {"clocks.tensor.value": "1980 MHz"}, "peaks.tensor_int.int8"),
-        ("nvidia-h100-sxm-80gb", {"clocks.vector.value": "1830 MHz"}, "peaks.tensor.fp64"),
-        ("amd-mi300x", {"peaks.vector.fp32.value": "157.3 TFLOP/s"}, "peaks.vector.fp32"),
-        ("nvidia-gb300", {"peaks.exp.per_clk": 16}, "peaks.exp"),
-    ],
-    "bandwidth_falls_with_distance": [
-        (
-            "nvidia-a100-sxm-80gb",
-            {"memory.l2.bandwidth.value": "19.49 TB/s", "memory.sram.bandwidth.value": "7.22 TB/s"},
-            "expected less than the 7.22 TB/s of sram",
-        ),
-        (
-            "nvidia-h200-sxm",
-            {"memory.l2.measured_bandwidth.value": "4.8 TB/s", "memory.dram.bandwidth.value": "9.7 TB/s"},
-            "expected less than the 4.8 TB/s of l2",
-        ),
-    ],
-    "measured_stays_below_nominal": [
-        ("nvidia-a100-sxm-80gb", {"memory.l2.measured_bandwidth.value": "7.4 TB/s"}, "expected at most the nominal 7.22 TB/s")
-    ],
-    "microbenchmarks_stay_below_peaks": [
-        (
-            "nvidia-h200-sxm",
-            {"memory.dram.bandwidth.value": "4.2 TB/s", "memory.dram.max_bandwidth.value": "4.2 TB/s"},
-            "expected at most 4.2 TB/s",
-        ),
-        ("amd-mi325x", {"peaks.tensor.fp8.value": "1.5 PFLOP/s", "peaks.tensor.fp8.per_clk": None}, "expected at most 1.5 PFLOP/s"),
-        ("nvidia-t4", {"peaks.vector": {}}, "matmul fp32 4 TFLOP/s, expected at most 0"),
-    ],
-    "ridge_points_are_plausible": [
-        ("google-tpu-v4", {"memory.dram.bandwidth.value": "1200 MB/s"}, "peaks.tensor.bf16: ridge point 2.292e+05"),
-        ("apple-m2-ultra", {"peaks.vector.fp16.value": "27.2 GFLOP/s"}, "peaks.vector.fp16: ridge point 0.034"),
-    ],
-    "fp16_peak_is_dense": [
-        ("nvidia-h200-sxm", {"peaks.tensor.fp16.value": "1978.9 TFLOP/s", "peaks.tensor.fp16.per_clk": 8192}, "expected 4096 dense on 9.0"),
-        (
-            "nvidia-h200-sxm",
-            {"peaks.tensor.bf16.value": "1978.9 TFLOP/s", "peaks.tensor.bf16.per_clk": None},
-            "expected 4096 dense on 9.0; twice that is 2:4 sparse",
-        ),
-        ("nvidia-rtx-4090", {"peaks.tensor.fp16.value": "330.3 TFLOP/s", "peaks.tensor.fp16.per_clk": 1024}, "expected 512"),
-    ],
-    "narrow_peaks_are_dense": [
-        ("nvidia-h200-sxm", {"peaks.tensor.fp8.value": "3957.8 TFLOP/s"}, "3.958 POP/s is 4 x fp16, expected at most 2 x dense"),
-        ("nvidia-a100-sxm-80gb", {"peaks.tensor_int.int8.value": "1248 TOP/s"}, "peaks.tensor_int.int8"),
-        ("nvidia-a100-sxm-80gb", {"peaks.tensor.tf32.value": "312 TFLOP/s"}, "peaks.tensor.tf32"),
-        ("nvidia-b200-sxm", {"peaks.tensor.fp4.value": "18 PFLOP/s"}, "peaks.tensor.fp4"),
-        ("nvidia-b300-sxm", {"peaks.tensor.fp4.value": "18 PFLOP/s"}, "expected at most 6 x dense"),
-        ("nvidia-rtx-5090", {"peaks.tensor.fp4.value": "3352 TFLOP/s"}, "expected at most 8 x dense"),
-    ],
-    "block_fits_its_level": [
-        ("nvidia-l40s", {"memory.sram.per_block.value": "101 KiB"}, "103424 B, expected at most the capacity, 102400 B")
-    ],
-    "max_clock_is_highest": [
-        ("nvidia-l4", {"clocks.base.value": "2100 MHz"}, "clocks.base: 2.1 GHz, expected at most clocks.max, 2.04 GHz")
-    ],
-}
+BROKEN: dict[str, list[tuple[str, dict[str, Any], str]]] = table("broken_profiles")
 
 
 @each(("rule", "name", "changes", "words"), [(rule, *row) for rule, rows in BROKEN.items() for row in rows])

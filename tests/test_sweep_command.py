@@ -18,6 +18,7 @@ import pytest
 from each import each
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 import perfmodel
 from perfmodel.catalog import data_folder
@@ -241,23 +242,7 @@ def test_a_study_whose_ranges_look_like_numbers_of_other_bases(run: Any, tmp_pat
     assert [sorted({row[name] for row in rows}) for name in ("n", "d", "batch")] == [[1, 2, 3], [20, 64], [1, 8]]
 
 
-@each(
-    ("words", "found"),
-    [
-        (["--n", "5", "--kv"], ["--kv-len", "--kv-heads"]),
-        (["matmul", "--ti"], ["--tile-m", "--tile-n"]),
-        (["matmul-tiles", "--tile-m", "8", "--tile-n"], ["--tile-n"]),
-        (["mat"], ["matmul", "matmul-tiles"]),
-        (["model", "--phase", ""], ["prefill", "decode", "generate", "all"]),
-        (["--hardware", "h200-s"], ["nvidia-h200-sxm"]),
-        (["--causal", ""], ["true", "false", "both"]),
-        (["--n", ""], []),
-        (["--minimize", "tim"], ["time"]),
-        (["kv-cache", "--columns", "max_"], ["max_batch", "max_context"]),
-        (["nowhere.yaml", "--"], []),
-        (["--n", "64", ""], []),
-    ],
-)
+@each(("words", "found"), table("axes_and_studies_are_completed"))
 def test_axes_and_studies_are_completed(run: Any, words: list[str], found: list[str]) -> None:
     outcome = run("--complete", "sweep", *words)
     assert (outcome.code, outcome.out.split(), outcome.err) == (0, found, "")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
@@ -44,20 +45,7 @@ def test_the_model_is_found_and_has_few_parameters() -> None:
 # Rows that do not start on 16 bytes
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "size", "expected"),
-    [
-        (64, 64, 2, 16),
-        (64, 8, 2, 16),
-        (8, 4, 2, 4),
-        (12, 64, 2, 4),
-        (64, 2, 2, 4),
-        (7, 64, 2, 2),
-        (64, 9, 2, 2),
-        (16, 16, 1, 16),
-        (8, 3, 1, 1),
-    ],
-)
+@pytest.mark.parametrize(("n", "k", "size", "expected"), table("the_narrowest_row_sets_the_width_of_all_copies"))
 def test_the_narrowest_row_sets_the_width_of_all_copies(n: int, k: int, size: int, expected: int) -> None:
     assert copy_bytes(n, k, size) == expected
 

@@ -23,6 +23,7 @@ from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import cuda
+from tables import table
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.arith import quantile
@@ -134,29 +135,7 @@ def test_the_error_of_a_median_is_its_scatter() -> None:
 # The machine
 
 
-@each(
-    ("name", "memory", "profile"),
-    [
-        ("NVIDIA H200", 150.1e9, "nvidia-h200-sxm"),
-        ("NVIDIA H100 80GB HBM3", 85.0e9, "nvidia-h100-sxm-80gb"),
-        ("NVIDIA H100 PCIe", 85.0e9, "nvidia-h100-pcie-80gb"),
-        ("NVIDIA H100 NVL", 100.0e9, "nvidia-h100-nvl-94gb"),
-        ("NVIDIA A100-SXM4-40GB", 42.3e9, "nvidia-a100-sxm-40gb"),
-        ("NVIDIA A100-SXM4-80GB", 85.0e9, "nvidia-a100-sxm-80gb"),
-        ("NVIDIA A100 80GB PCIe", 85.0e9, "nvidia-a100-pcie-80gb"),
-        ("NVIDIA GH200 480GB", 101.0e9, "nvidia-gh200-96gb"),
-        ("NVIDIA L40S", 47.6e9, "nvidia-l40s"),
-        ("Tesla T4", 15.6e9, "nvidia-t4"),
-        ("Tesla V100-SXM2-32GB", 34.0e9, "nvidia-v100-sxm-32gb"),
-        ("NVIDIA GeForce RTX 4090", None, "nvidia-rtx-4090"),
-        ("NVIDIA GeForce RTX 3090 Ti", None, "nvidia-rtx-3090-ti"),
-        ("NVIDIA GeForce RTX 4060 Ti", 16.9e9, "nvidia-rtx-4060-ti-16gb"),
-        ("NVIDIA GeForce RTX 4070 Ti SUPER", None, "nvidia-rtx-4070-ti-super"),
-        ("NVIDIA RTX A4000", None, "nvidia-rtx-a4000"),
-        ("NVIDIA RTX 6000 Ada Generation", 51.0e9, "nvidia-rtx-6000-ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 102.0e9, "nvidia-rtx-pro-6000-blackwell"),
-    ],
-)
+@each(("name", "memory", "profile"), table("names_that_drivers_use"))
 def test_names_that_drivers_use(name: str, memory: float | None, profile: str) -> None:
     assert profile_of(name, None if memory is None else int(memory)) == profile
 
@@ -572,22 +551,7 @@ def text_file(tmp_path: Path, *lines: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("metric", "unit", "value", "base"),
-    [
-        ("dram__bytes_read.sum", "Mbyte", "25.22", 25.22e6),
-        ("dram__bytes_read.sum", "Gbyte", "1,234.5", 1234.5e9),
-        ("dram__bytes_read.sum", "byte", "1,193,803,776", 1193803776),
-        ("gpu__time_duration.sum", "usecond", "439.36", 439.36e-6),
-        ("gpu__time_duration.sum", "ms", "2.5", 2.5e-3),
-        ("gpu__time_duration.sum", "second", "1", 1.0),
-        ("lts__t_sectors_op_read.sum", "Ksector", "2", 2000.0),
-        ("smsp__cycles_active.avg", "cycle", "7", 7.0),
-        ("dram__bytes_read.sum.per_second", "Gbyte/second", "3", 3e9),
-        ("launch__registers_per_thread", "register/thread", "255", 255.0),
-        ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "%", "91.5", 91.5),
-    ],
-)
+@pytest.mark.parametrize(("metric", "unit", "value", "base"), table("units_and_separators"))
 def test_units_and_separators(tmp_path: Path, metric: str, unit: str, value: str, base: float) -> None:
     path = text_file(
         tmp_path, "==PROF== Connected", "the program's own words, with a , comma", HEADER, f'"0","k","{metric}","{unit}","{value}"'

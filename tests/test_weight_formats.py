@@ -10,6 +10,7 @@ import pytest
 from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from perfmodel.catalog import find_device, find_model, load_model
 from perfmodel.core.dtypes import DTYPES
@@ -145,21 +146,7 @@ def test_a_field_means_bytes(raw, expected):
     assert (found.main, found.unread) == (expected, ())
 
 
-@each(
-    ("kept", "module", "stays"),
-    [
-        ("lm_head", "lm_head", True),
-        ("gate", "model.layers.3.mlp.gate_proj", False),
-        ("gate", "model.layers.3.block_sparse_moe.gate", True),
-        ("model.layers.*.self_attn", "model.layers.11.self_attn.q_proj", True),
-        ("model.layers.1", "model.layers.11.self_attn.q_proj", False),
-        ("model.layers.11.self_attn.q_proj", "model.layers.11.self_attn.q_proj", True),
-        ("self_attn", "model.layers.11.self_attn.q_proj", True),
-        ("*self_attn*", "model.layers.11.self_attn.q_proj", True),
-        ("re:.*q_proj$", "model.layers.11.self_attn.q_proj", True),
-        ("re:.*mlp\\.", "model.layers.11.self_attn.q_proj", False),
-    ],
-)
+@each(("kept", "module", "stays"), table("patterns_of_modules"))
 def test_patterns_of_modules(kept, module, stays):
     assert bool(matcher([kept]).match(module)) == stays
 
