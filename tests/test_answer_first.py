@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from tables import table
 
 from perfmodel import __version__
 from perfmodel.core.hardware import Device
@@ -84,20 +85,7 @@ def meter(name: str, share: float) -> Meter:
     return Meter(name, share)
 
 
-@pytest.mark.parametrize(
-    ("meters", "causes", "said"),
-    [
-        ([("tensor unit", 0.9)], [], "Limited by the tensor unit, 90% busy"),
-        ([("tensor unit", 0.9)], ["32 blocks for 108 SMs"], "Limited by the tensor unit, 90% busy"),
-        ([("tensor unit", 0.44), ("DRAM bandwidth", 0.1)], [], "The tensor unit is the ceiling but busy only 44%"),
-        ([("tensor unit", 0.44)], ["32 blocks for 108 SMs"], "Too small: 32 blocks for 108 SMs; the tensor unit is 44% busy"),
-        ([("tensor unit", 0.17)], [], "Nothing is over 17% busy"),
-        ([("tensor unit", 0.002)], [], "Nothing is over 1% busy"),
-        ([("tensor unit", 0.17)], ["32 blocks for 108 SMs"], "Too small: 32 blocks for 108 SMs; nothing is over 17% busy"),
-        ([("tensor unit", 0.02)], ["starting the kernel (6 of 8 us)"], "Limited by starting the kernel (6 of 8 us)"),
-        ([], [], ""),
-    ],
-)
+@pytest.mark.parametrize(("meters", "causes", "said"), table("what_limits_is_said_in_true_words"))
 def test_what_limits_is_said_in_true_words(meters, causes, said: str) -> None:
     assert limit_sentence([meter(*one) for one in meters], causes) == said
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tables import table
 
 from perfmodel import catalog
 from perfmodel.catalog import config_names
@@ -109,20 +110,7 @@ def test_flash1_takes_the_floor_where_the_ceiling_overflows(run):
     assert (result["tile"]["br"], result["tile"]["bc"]) == (64, 326)
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("--n 4096 --d 64 --heads 16 --batch 8", ["ratio of roofs", "standard is bound by DRAM bandwidth", "fewer bytes over DRAM"]),
-        ("--n 4096 --d 64", ["standard is bound by L2 bandwidth", "fewer bytes through the L2"]),
-        ("--n 64 --d 64 --algorithm flash", ["flash2 is predicted at", "bound by DRAM bandwidth"]),
-        ("--n 64 --d 64 --algorithm standard", ["standard ", "bound by"]),
-        ("--n 1 --d 64 --kv-len 8192 --heads 32 --batch 16 --kv-heads 4", ["one fused kernel overlaps what 3 kernels do in turn"]),
-        ("--n 4096 --d 64 --heads 32 --dtype fp32 --causal", ["skips tiles that nobody sees and computes 1.9"]),
-        ("--n 40000 --d 64 --heads 32 --hardware l40s", ["standard does not fit", "flash2 is "]),
-        ("--n 16 --d 128 --heads 32 --batch 8 --kv-len 64 --dtype fp16 --block-q 128 --block-kv 128", ["FLOP of the visible scores"]),
-        ("--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1", ["at least ", "x slower than standard", "re-reading tiles"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), table("verdict_is_one_sentence_of_what_bounds_what"))
 def test_verdict_is_one_sentence_of_what_bounds_what(run, line, words):
     said = run(f"attention {line} --json").json
     verdict = " ".join([*said["verdict"], *said["reasons"]])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from each import each
+from tables import table
 
 from perfmodel.catalog import data_folder
 from perfmodel.claims import (
@@ -311,18 +312,7 @@ def test_a_function_has_parameters_with_defaults():
             area(*given, **options)
 
 
-@pytest.mark.parametrize(
-    ("of", "problem"),
-    [
-        ("standard_forwrad(n)", "there is no 'standard_forwrad' in a formula"),
-        ("n +", "invalid syntax"),
-        ("n / 0", "division by zero"),
-        ("n.imagine", "'int' object has no attribute 'imagine'"),
-        ("standard_forward(n)", r"line \d+, standard_forward\(n, d\): missing a required argument: 'd'"),
-        ("ridge_point(n, 0)", r"line \d+, ridge_point\(flops_per_s, bandwidth\): division by zero"),
-        ("cache_bytes('gpt')", r"line \d+, cache_bytes\(model\): .*gpt"),
-    ],
-)
+@pytest.mark.parametrize(("of", "problem"), table("a_broken_expression_is_told_with_claim_and_line"))
 def test_a_broken_expression_is_told_with_claim_and_line(of, problem):
     claim = find_claims(["S013"])[0]
     line = CLAIMS_TEXT.index("S013:") + 8

@@ -319,16 +319,7 @@ def test_a_thing_counts_once_by_its_best_time() -> None:
     assert said[0] == "b against a: 1 SAME of 1 time at the roof (within 5% is SAME); in the median as fast, ratio of roofs."
 
 
-@pytest.mark.parametrize(
-    ("after", "said"),
-    [
-        ({"x": 0.5, "y": 0.25}, "b is predicted 3x faster than a: y 4x, x 2x."),
-        ({"x": 2.0, "y": 4.0}, "b is predicted 2.67x slower than a: y 4x, x 2x."),
-        ({"x": 0.5, "y": 2.0}, "b is predicted 1.25x faster than a: x 2x faster, y 2x slower; SLOWER: 1 of 2."),
-        ({"x": 0.5, "y": 0.5}, "b is predicted 2x faster than a."),
-        ({"a thing": 0.5, "x": 0.25, "y": 0.2, "z": 1.0}, "b is predicted 3x faster than a: most 5x (y), least 1x (z)."),
-    ],
-)
+@pytest.mark.parametrize(("after", "said"), table("the_headline_names_gains_and_losses"))
 def test_the_headline_names_gains_and_losses(after: dict[str, float], said: str) -> None:
     before = [Metric(name, 1.0, "time, predicted", "s") for name in after]
     found = comparison(before, [Metric(name, value, "time, predicted", "s") for name, value in after.items()])
@@ -358,15 +349,7 @@ def test_a_document_of_another_kind_is_refused(run, tmp_path: Path) -> None:
     assert "neither a report nor what --json prints" in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("torch-sdpa-flash torch-sdpa-cudnn --attention n=4096,d=64 --hardware mi300x", "{} no calibration of attention/{}/forward"),
-        ("torch-sdpa-flash fa1 --attention n=4096,d=64 --hardware mi300x", "{} no calibration of attention/{}/forward"),
-        ("cublas trtllm-fp8-linear --matmul 4096x4096x4096 --hardware mi300x", "{} no calibration of matmul/{}/forward"),
-        ("torch-sdpa-flash torch-sdpa-cudnn --attention n=1,d=64,kv_len=4096,window=3 --attention n=4096,d=64,batch=8 --hardware h200", ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "reason"), table("kernels_have_a_verdict_on_predictions_alone"))
 def test_kernels_have_a_verdict_on_predictions_alone(run: Any, line: str, reason: str) -> None:
     """Without one of both there is no number to compare, and the verdict says why."""
     found = from_data(run(f"compare {line} --json").json)

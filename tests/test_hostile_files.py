@@ -13,6 +13,7 @@ import pytest
 import yaml
 from fuzz_seeds import ROOT, records, sparse_device
 from fuzzing import ESCAPES, answer, check, guard
+from tables import table
 
 STEER = "".join(ESCAPES)
 GRID = ["sweep", "--n", "64,128", "--d", "64", "--hardware"]
@@ -99,21 +100,7 @@ def test_a_profile_whose_path_is_not_utf8_is_swept(form: str) -> None:
     assert {row["hardware"] for row in rows} == {shown}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "validate --records {}",
-        "calibrate --from-records {}",
-        "attention --n 512 --d 64 --algorithm block-sparse --pattern {}",
-        "validate --counters-csv {}",
-        "roofline --hardware h200 --ncu {}",
-        "roofline --records {}",
-        "compare {} {}",
-        "report {}",
-        "sweep {}",
-        "hardware check {}",
-    ],
-)
+@pytest.mark.parametrize("line", table("a_pipe_is_refused_with_one_message"))
 def test_a_pipe_is_refused_with_one_message(line: str) -> None:
     os.mkfifo("pipe.json")
     os.mkfifo("pipe.yaml")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import floor
 
 import pytest
+from tables import table
 
 from perfmodel.catalog import find_model
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
@@ -119,15 +120,7 @@ def test_printed_overhead_counts_the_core_three_times():
     assert [f"{share:.1%}" for share in once] == ["0.9%", "0.5%"]
 
 
-@pytest.mark.parametrize(
-    ("name", "state", "none", "both"),
-    [
-        ("22B", 45.5625, 59.25, 9.5625),
-        ("175B", 45.5625, 66.84375, 12.3515625),
-        ("530B", 31.640625, 114.0234375, 23.076171875),
-        ("1T", 32.958984375, 131.25, 26.5625),
-    ],
-)
+@pytest.mark.parametrize(("name", "state", "none", "both"), table("figure_1"))
 def test_figure_1(name, state, none, both):
     """GiB of parameters with optimizer state, and of activations with tensor parallelism alone and with both techniques.
 
@@ -251,16 +244,7 @@ def test_zero_figure_1():
         assert state.total == pytest.approx(bytes_per_parameter(64, stage) * state.parameters, abs=16)
 
 
-@pytest.mark.parametrize(
-    ("model_parallel", "printed"),
-    [
-        (1, (2, 7.6, 14.4, 128)),
-        (2, (4, 15.2, 28.8, 256)),
-        (4, (8, 30.4, 57.6, 512)),
-        (8, (16, 60.8, 115.2, 1024)),
-        (16, (32, 121.6, 230.4, 2048)),
-    ],
-)
+@pytest.mark.parametrize(("model_parallel", "printed"), table("zero_table_2"))
 def test_zero_table_2(model_parallel, printed):
     """Billions of parameters that fit 32 GB with 64 data-parallel GPUs; 0.5 T, 1 T and 2 T are printed for the last three.
 

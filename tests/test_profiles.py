@@ -187,19 +187,7 @@ def test_rules_stay_silent_where_values_are_unknown() -> None:
 # Finding a profile
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("h200", "nvidia-h200-sxm"),
-        ("gh200", "nvidia-gh200-96gb"),
-        ("b200", "nvidia-b200-sxm"),
-        ("gb300", "nvidia-gb300"),
-        ("H100-SXM", "nvidia-h100-sxm-80gb"),
-        ("a100-sxm-80gb", "nvidia-a100-sxm-80gb"),
-        ("rtx-4090", "nvidia-rtx-4090"),
-        ("tpu-v5p", "google-tpu-v5p"),
-    ],
-)
+@pytest.mark.parametrize(("name", "found"), table("short_name_finds_one_device"))
 def test_short_name_finds_one_device(name: str, found: str) -> None:
     assert catalog.find_device(name).id == found
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import table
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import DataError, UnavailableError
@@ -53,18 +54,7 @@ def test_times_without_meaning_are_refused(tmp_path: Path, name: str, value: flo
         list(read_records(path))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"gpus": 8}, "layout is of 4 GPUs, and it had 8"),
-        ({"spread": 0.0}, "spread 0.0"),
-        ({"chunked": 1}, "chunked 1"),
-        ({"colour": 1}, "colour, which means nothing"),
-        ({"engine": "../vllm"}, "no engine is called"),
-        ({"concurrency": 1.5}, "concurrency 1.5"),
-        ({"isl": True}, "isl True"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), table("shapes_without_meaning_have_a_reason"))
 def test_shapes_without_meaning_have_a_reason(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UnavailableError, match=words):
         checked(with_shape(**changes))

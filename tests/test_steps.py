@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tables import table
 
 from perfmodel.catalog import find_device, find_model
 from perfmodel.core.errors import PerfmodelError, UnavailableError
@@ -87,18 +88,7 @@ def record(**changes):
     return as_record({**raw, "shape": {name: value for name, value in shape.items() if value is not None}, "time_s": {"median": 0.005}})
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model": "llama-9"}, "no model is called"),
-        ({"model": "../../etc/passwd"}, "no model is called"),
-        ({"kv_len": None}, "kv_len"),
-        ({"phase": "generate"}, "no step of phase"),
-        ({"tensor_parallel": 3}, "--tp 3"),
-        ({"cuda_graph": 1}, "cuda_graph"),
-        ({"batch": None}, "lacks batch"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), table("a_step_that_says_too_little_is_not_evaluated"))
 def test_a_step_that_says_too_little_is_not_evaluated(changes, words):
     with pytest.raises(PerfmodelError, match=words):
         case_of(record(**changes))

@@ -11,6 +11,7 @@ import pytest
 from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 import perfmodel
 from perfmodel.catalog import device_ids
@@ -111,34 +112,7 @@ def test_derived_axes() -> None:
     assert grid.source("dv") == "d"
 
 
-@each(
-    ("axes", "where", "words"),
-    [
-        ({"d": 64}, (), ["--n is missing", "512:131072:x2"]),
-        ({"n": "d", "d": "n"}, (), ["circle"]),
-        ({"n": 64, "d": 64, "heads": 8, "kv_heads": "heads // g"}, (), ["no column 'g'"]),
-        ({"n": 64, "d": "window"}, (), ["needs window, which has no value"]),
-        ({"n": 64, "d": 64, "hardware": "h201"}, (), ["no device is called 'h201'"]),
-        ({"n": 64, "d": 64, "dtype": "fp7"}, (), ["unknown dtype"]),
-        ({"n": "3 / 2", "d": 64}, (), ["--n is 1.5"]),
-        ({"n": 64, "d": 64}, ("memory < 80 ms",), ["compares bytes with a time"]),
-        ({"n": 64, "d": 64}, ("n < 3 GB",), ["compares a count with bytes"]),
-        ({"n": 64, "d": 64}, ("min(memory, 3 s) < 4",), ["compares bytes with a time"]),
-        ({"n": 64, "d": 64}, ("dram_bytes + lower_s > 4",), ["compares bytes with a time"]),
-        ({"n": 64, "d": 64}, ("hardware == 'a100-pcie'",), ["could be any of 2 devices", "nvidia-a100-pcie-80gb"]),
-        ({"n": 64, "d": 64}, ("d == 64 or not 'a200' == hardware",), ["no device is called 'a200'"]),
-        ({"n": 64, "d": 64}, ("pass == 'fwd'",), ["pass is never 'fwd'", "forward"]),
-        ({"n": 64, "d": 64}, ("algorithm == 'flsh'",), ["unknown algorithm 'flsh'"]),
-        ({"n": 64, "d": 64}, ("hardware < 3",), ["compares text with a number"]),
-        ({"n": 64, "d": 64}, ("n == 'x'",), ["compares a count with text"]),
-        ({"n": 64, "d": 64}, ("min('a', n) < 3",), ["text cannot be used in arithmetic"]),
-        ({"n": 64, "d": 64}, ("n < 1/0",), ["divides by zero"]),
-        ({"n": 64, "d": 64}, ("n // (3 - 3) > 2",), ["divides by zero"]),
-        ({"n": 64, "d": 64}, ("n < 10 ** 400",), ["too large"]),
-        ({"n": 64, "d": 64}, ("window < 3",), ["window has no value here", "give --window"]),
-        ({"n": "kv_len", "kv_len": "64", "d": 64, "heads": 2, "kv_heads": 1}, (), ["--packed"]),
-    ],
-)
+@each(("axes", "where", "words"), table("studies_without_meaning"))
 def test_studies_without_meaning(axes: dict[str, Any], where: tuple[str, ...], words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         grid_of(SweepStudy("attention", axes, where))
@@ -146,18 +120,7 @@ def test_studies_without_meaning(axes: dict[str, Any], where: tuple[str, ...], w
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "n * d * 2 < 80 GB",
-        "dram_bytes / 9 TB/s < time",
-        "memory < 8e9 and time < 0.5",
-        "max(memory, 3 GB) - 1 MB < 1 TB",
-        "not causal and causal == 0",
-        "flops > exponentials",
-        "sqrt(memory) > 80 ms",
-    ],
-)
+@pytest.mark.parametrize("where", table("quantities_that_may_be_compared"))
 def test_quantities_that_may_be_compared(where: str) -> None:
     assert perfmodel.sweep(n=64, d=64, where=where).rows == 2
 

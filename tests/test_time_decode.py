@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 import pytest
+from tables import table
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
@@ -98,33 +99,13 @@ def test_flash_of_torch_pads_rows_and_head_dim_to_its_tile() -> None:
     assert slimmer.wait_factors == slimmer.work_factors == ("narrow_factor",), "as its loads ask where heads end"
 
 
-@pytest.mark.parametrize(
-    ("changes", "splits"),
-    [
-        ({"batch": 1, "kv_heads": 4, "kv_len": 63744}, 64),  # 66 would fill the device
-        ({"batch": 9, "kv_heads": 4, "kv_len": 5248}, 4),  # 7 would
-        ({"batch": 17, "kv_heads": 4, "kv_len": 20672}, 1),  # 3 would
-        ({"batch": 2, "kv_heads": 4, "kv_len": 946}, 4),  # 7 whole tiles
-        ({"batch": 2, "kv_heads": 8, "kv_len": 512}, 1),
-    ],
-)
+@pytest.mark.parametrize(("changes", "splits"), table("cudnn_splits_by_powers_of_two"))
 def test_cudnn_splits_by_powers_of_two(changes: dict[str, int], splits: int) -> None:
     plan = CUDNN(work(**changes), H200, 132)
     assert (plan.splits, plan.blocks) == (splits, changes["batch"] * changes["kv_heads"] * splits)
 
 
-@pytest.mark.parametrize(
-    ("changes", "grid", "keys", "held"),
-    [  # grids, tiles and registers of cuDNN 9.19 on an H200
-        ({"kv_len": 128, "d": 56, "heads": 96, "kv_heads": 16, "batch": 254}, (1, 16, 254), 64, 3),
-        ({"kv_len": 128, "d": 224, "heads": 8, "kv_heads": 2, "batch": 67}, (2, 2, 67), 64, 2),
-        ({"kv_len": 256, "d": 40, "heads": 12, "kv_heads": 3, "batch": 9}, (1, 3, 9), 64, 3),
-        ({"kv_len": 256, "d": 64, "heads": 288, "kv_heads": 24, "batch": 1}, (1, 24, 1), 128, 4),
-        ({"kv_len": 192, "d": 192, "heads": 12, "kv_heads": 1, "batch": 158}, (2, 1, 158), 128, 2),
-        ({"kv_len": 546, "d": 160, "heads": 48, "kv_heads": 6, "batch": 5}, (8, 6, 5), 128, 2),
-        ({"kv_len": 32768, "d": 128, "heads": 4, "kv_heads": 1, "batch": 1}, (64, 1, 1), 128, 2),
-    ],
-)
+@pytest.mark.parametrize(("changes", "grid", "keys", "held"), table("blocks_and_tiles_of_cudnn_as_profiled"))
 def test_blocks_and_tiles_of_cudnn_as_profiled(changes: dict[str, int], grid: tuple[int, int, int], keys: int, held: int) -> None:
     plan = CUDNN(work(**changes, dv=changes["d"]), H200, 132)
     assert (plan.blocks, plan.resident) == (grid[0] * grid[1] * grid[2], held)

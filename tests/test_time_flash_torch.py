@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tables import table
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
@@ -30,18 +31,7 @@ def blocks(implementation, w, direction=FORWARD):
     return plan, grid_of(w, plan, direction, 132)
 
 
-@pytest.mark.parametrize(
-    ("shape", "grid"),  # PyTorch 2.11's profiler on an H200
-    [
-        ((2, 1, 1, 4096, 64, True), (64, 2, 2)),
-        ((1, 8, 8, 256, 128, False), (4, 2, 8)),
-        ((1, 4, 4, 640, 128, True), (10, 5, 4)),
-        ((2, 1, 1, 640, 192, False), (10, 10, 2)),
-        ((8, 1, 1, 2048, 192, False), (16, 8, 1)),
-        ((1, 8, 8, 2048, 64, True), (16, 1, 8)),
-        ((2, 64, 64, 128, 256, True), (2, 2, 64)),
-    ],
-)
+@pytest.mark.parametrize(("shape", "grid"), table("flash_splits_its_keys_as_profiled"))
 def test_flash_splits_its_keys_as_profiled(shape, grid):
     plan, found = blocks("torch-sdpa-flash", attention(*shape))
     assert found.count == grid[0] * grid[1] * grid[2]

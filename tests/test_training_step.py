@@ -11,6 +11,7 @@ import pytest
 from each import each
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system, system_names
 from perfmodel.core.dtypes import DTYPES
@@ -321,18 +322,7 @@ def test_gpus_without_a_system_share_the_links_of_their_profile():
         span(found, Parallel(tp=8, dp=2), DATA)
 
 
-@pytest.mark.parametrize(
-    ("name", "gpus"),
-    [
-        ("nvidia-h100-nvl-94gb", 2),
-        ("nvidia-h200-sxm", 8),
-        ("amd-mi210", 4),
-        ("amd-mi250x", 8),
-        ("amd-mi300x", 8),
-        ("nvidia-gb300", 72),
-        ("google-tpu-v6e", 256),
-    ],
-)
+@pytest.mark.parametrize(("name", "gpus"), table("links_of_a_profile_join_no_more_gpus_than_they_do"))
 def test_links_of_a_profile_join_no_more_gpus_than_they_do(name, gpus):
     assert of_device(find_device(name)).gpus == gpus
 
