@@ -32,20 +32,8 @@ def test_parts_from_the_code_are_current(name):
 
 # Constants
 
-DECLARED = {
-    "PARAMETERS",
-    "SIMT_PARAMETERS",
-    "SUMMED",
-    "MODEL",
-    "KERNELS",
-    "_LISTED",
-    "_EIGHT_BITS",
-    "_FP8",
-    "_OVERLAP",
-    "_HANDOFF",
-    "_EAGER",
-}
-"""Names of fitted parameters and of models, whose numbers are no constants."""
+DECLARED = {"MODEL", "_LISTED", "_EAGER"}
+"""Names of models, whose numbers are no constants."""
 
 
 def literals(node: ast.AST) -> list[float]:
@@ -54,7 +42,7 @@ def literals(node: ast.AST) -> list[float]:
 
 
 def constants(tree: ast.Module) -> Iterator[str]:
-    """Names that a module assigns numbers to; its fitted parameters and its model are declared as such."""
+    """Names that a module assigns numbers to; its models are declared as such."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]

@@ -2,8 +2,8 @@
 
 A term is a parameter whose prior says by which value it vanishes (``without``). Each group of records that shares parameters is fitted with
 and without it, on those records that fits may see; the errors are of rows that a fit did not see, in cross-validation. A term is worth its
-line where it buys half a point of a group's median or one and a half of its 90 % quantile. ``--write`` keeps what it buys in the model's
-file of priors, for the group where it buys most.
+line where it buys half a point of a group's median or one and a half of its 90 % quantile. ``--write`` keeps what it buys among the model's
+parameters, for the group where it buys most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import PRIORS, Model, find_model
+from perfmodel.timing.base import PARAMETERS, Model, find_model
 from perfmodel.validation.calibrate import points, with_other_parts
 from perfmodel.validation.fit_points import FitPoint, Key, cross_residuals, fitted
 from perfmodel.validation.profile_text import flow
@@ -58,7 +58,7 @@ def groups() -> Mapping[Key, list[FitPoint]]:
 def without(model: Model, name: str, value: float) -> Model:
     """``model`` with the parameter ``name`` held at ``value``."""
     rest = tuple(parameter for parameter in model.parameters if parameter.name != name)
-    return replace(model, parameters=rest, seconds=lambda case, device, p: model.seconds(case, device, {**p, name: value}))
+    return replace(model, declared=rest, seconds=lambda case, device, p: model.seconds(case, device, {**p, name: value}))
 
 
 def errors(model: Model, known: list[FitPoint]) -> Errors:
@@ -92,12 +92,17 @@ def _worth(median: float, p90: float) -> float:
 
 
 def write(name: str, bought: Mapping[str, Mapping[str, float | str]]) -> None:
-    """Keep what each term buys in the file of priors of the model ``name``; its comments stay."""
-    path = PRIORS / f"{name}.yaml"
-    head = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    fields = read_yaml(path)[0]
-    lines = [f"{term}: {flow({**prior, 'buys': dict(bought[term])} if term in bought else prior)}" for term, prior in fields.items()]
-    path.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
+    """Keep what each term of the model ``name`` buys in its file of parameters; other lines stay."""
+    declared = find_model(name).declared
+    assert isinstance(declared, str)
+    path = PARAMETERS / f"{declared}.yaml"
+    fields, model, lines = read_yaml(path)[0][name], "", []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        term = line.strip().partition(":")[0]
+        model = model if line.startswith((" ", "#")) else term
+        known = model == name and term in bought
+        lines.append(f"  {term}: {flow({**fields[term], 'buys': dict(bought[term])})}" if known else line)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main(arguments: Iterable[str]) -> None:

@@ -81,15 +81,29 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A fitted number above zero. The name carries the unit; ``prior``: what is expected of it, if no file of the model says it."""
+    """A fitted number above zero. The name carries the unit; ``prior``: what is expected of it before a fit."""
 
     name: str
     meaning: str
-    prior: Prior | None = None
+    prior: Prior
 
 
-PRIORS = Path(__file__).with_name("priors")
-"""Folder of what is expected of the parameters of each model before a fit, and of what its terms buy: a file for each."""
+PARAMETERS = Path(__file__).with_name("parameters")
+"""Folder of the parameters of the shipped models: by model and name the fields of ``Parameter`` and ``Prior``, those of models that share
+code in one file. A meaning that several of them share stands once, under ``terms``.
+"""
+
+
+@cache
+def parameters_in(file: str) -> dict[str, tuple[Parameter, ...]]:
+    """Parameters of each model of a file of ``PARAMETERS``, in their order: those come first that measurements tell most of."""
+    listed = read_yaml(PARAMETERS / f"{file}.yaml")[0]
+    terms = listed.pop("terms", {})
+
+    def parameter(name: str, fields: dict[str, Any]) -> Parameter:
+        return Parameter(name, fields.pop("meaning", None) or terms[name], Prior(**fields))
+
+    return {model: tuple(parameter(*each) for each in own.items()) for model, own in listed.items()}
 
 
 STATE_WORDS = {
@@ -124,6 +138,8 @@ def never(case: Case) -> bool:
 class Model:
     """A family of kernels and how to predict their time.
 
+    ``declared``: its parameters, or the file of ``PARAMETERS`` that has them.
+
     ``seconds(case, device, parameters)``: seconds of one call with all its kernels, over the shapes in ``case.workload``; parameters have
     the unit that their name ends in. UnavailableError if the device's profile or calibrations lack a number.
 
@@ -143,7 +159,7 @@ class Model:
     """
 
     name: str
-    parameters: tuple[Parameter, ...]
+    declared: tuple[Parameter, ...] | str
     covers: Callable[[Case], bool]
     seconds: Callable[[Case, Device, Mapping[str, float]], float]
     source: str
@@ -160,19 +176,18 @@ class Model:
     runs_on: Callable[[str, Traits], bool] = lambda implementation, traits: True
     regime: str = ""
 
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The fitted numbers, in the order of a fit."""
+        return parameters_in(self.declared)[self.name] if isinstance(self.declared, str) else self.declared
+
     def priors(self) -> dict[str, Prior]:
-        """Priors of the parameters, in their order: those come first that measurements tell most of."""
-        return {parameter.name: parameter.prior or priors_of(self.name)[parameter.name] for parameter in self.parameters}
+        """Priors by parameter, in their order."""
+        return {parameter.name: parameter.prior for parameter in self.parameters}
 
     def starts(self) -> dict[str, float]:
         """Parameters before any fit."""
         return {name: prior.start for name, prior in self.priors().items()}
-
-
-@cache
-def priors_of(model: str) -> dict[str, Prior]:
-    """The priors of ``model`` by parameter; DataError if there is no file of them."""
-    return {name: Prior(**fields) for name, fields in read_yaml(PRIORS / f"{model}.yaml")[0].items()}
 
 
 def model_names() -> list[str]:

@@ -24,7 +24,7 @@ from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import PARTIAL_SIZE
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.base import ALONE, Case, Model, numbers_of, once_per_case, plain_attention
 from perfmodel.timing.engine import L2_PORT, joined
 
 GRAPH_GAP_S = 1.4e-6  # known
@@ -35,17 +35,6 @@ WAIT_BYTES = 64 * 1024  # known
 """Unit of ``tile_waits``: a tile waits once for its latency and as long again for so many bytes."""
 MOST_QUERIES, MOST_DRAFTED, WIDEST_HEAD = 16, 8, 256  # known
 """Queries of a sequence that are rows of one tile; over a cache of 8 bits one token and those drafted with it; head dims of the kernels."""
-
-ENGINE = (
-    Parameter("launch_us", "time before the first and after the last block, kernels that append to the cache included"),
-    Parameter("latency_us", "one dependent wait: page table, load, reduction, store of a block"),
-    Parameter("dram_share", "share of the DRAM bandwidth that streaming reaches"),
-    Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2"),
-    Parameter("overlap", "exponent of the norm of streaming and work: 1 is their sum, infinity the longer of the two"),
-    Parameter("tile_waits", "waits of a block for a tile without bytes, and as many again for 64 KiB"),
-    Parameter("combine_waits", "waits of the kernel that sums up splits"),
-)
-"""Parameters of every kernel that streams a KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +67,8 @@ LaunchRule = Callable[[Attention, Device, int], StreamLaunch]
 """The launch of a workload, in the format of its cache, on a device with so many multiprocessors."""
 
 
-def page(
-    name: str,
-    terms: tuple[Parameter, ...],
-    launches: Mapping[str, Mapping[str, LaunchRule]],
-    source: str,
-    covers: Callable[[Case], bool] | None = None,
-) -> Model:
-    """The time model of a library's kernels: the engine's parameters and its own ``terms``.
+def page(name: str, launches: Mapping[str, Mapping[str, LaunchRule]], source: str, covers: Callable[[Case], bool] | None = None) -> Model:
+    """The time model of a library's kernels: the engine's, with terms of its own among the parameters.
 
     ``launches``: by implementation and by matrix instruction of the devices on which that takes this kernel. ``covers``: which decoding
     cases, all if not given.
@@ -112,7 +95,7 @@ def page(
         return case.implementation in launches and decodes(case) and (covers is None or covers(case))
 
     assumes = f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph"
-    return Model(name, (*ENGINE, *terms), decoding, seconds, source, assumes, tuple(launches), runs_on=runs_on, regime="decode")
+    return Model(name, "streaming", decoding, seconds, source, assumes, tuple(launches), runs_on=runs_on, regime="decode")
 
 
 def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mapping[str, float]) -> float:

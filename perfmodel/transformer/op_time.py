@@ -14,7 +14,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
-from perfmodel.timing.base import Case, Parameter
+from perfmodel.timing.base import Case
 from perfmodel.timing.implementations import is_fused
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
@@ -165,13 +165,6 @@ def _times(record: Any, count: Number, apart: tuple[str, ...] = ()) -> dict[str,
 
 MODEL = "torch-step"
 """Time model of the calibrations that hold these parameters."""
-
-PARAMETERS = (
-    Parameter("stream_saving_us", "by which a kernel takes less behind another one than alone"),
-    Parameter("graph_saving_us", "the same in a CUDA graph"),
-    Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2"),
-    Parameter("strided_factor", "of the time of the bytes of a kernel that reads a slice of a wider matrix"),
-)
 
 LARGEST_SAVING = 0.5  # tuned
 """Largest saving as a share of the kernel's time alone; a tiny kernel, mostly launch, still takes half."""

@@ -17,7 +17,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Parameter, lost_share, plain_attention
+from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, lost_share, plain_attention
 from perfmodel.timing.engine import HARDEST, ROUNDS, TileBlocks, TileRates, beside_dram, joined, rates_of
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
@@ -329,13 +329,4 @@ def timed_again(case: Case, device: Device) -> Case:
     return replace(case, cache=CLEAN if case.flushed or moved > (device.cache_bytes or 0) else WARM)
 
 
-PARAMETERS = (
-    Parameter("launch_us", "from the launch to the first block, for every kernel of the call"),
-    Parameter("block_cycles", "cycles of a block besides its tiles"),
-    Parameter("matmul", "cycles of a tile's matmuls over those that its matrix instruction or its reads of operands from SRAM need"),
-    Parameter("softmax", "cycles of a tile's other work over those of its exponentials on the SFU"),
-    Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth"),
-    Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one"),
-)
-"""What every fused attention kernel has."""
 ASSUMES = f"{ALONE}; Q, K and V stored as [batch, length, heads, d]"

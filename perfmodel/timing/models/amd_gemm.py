@@ -27,7 +27,7 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul, scale_block, scales
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing import products
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, numbers_of, once_per_case
 from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, plan_of, worth_timing
 
 ROWS, COLUMNS = (16, 32, 64, 96, 128, 192, 256), (32, 64, 128, 192, 256)  # known
@@ -45,17 +45,6 @@ L2_CYCLE_BYTES = 64  # known
 """That a CU takes from its L2 in a cycle, where a profile has no bandwidth. Source: CDNA 3 whitepaper, what its L1 passes on."""
 HYPOT = 2  # known
 """Norm that joins multiplications and loads of a slice: they overlap in part."""
-
-PARAMETERS = (
-    Parameter("launch_us", "one kernel, first loads included, without its work"),
-    Parameter("multiply_share", "share of the peak that MFMA instructions reach, power limit included"),
-    Parameter("load_share", "of the L2 bandwidth, that loads of tiles reach"),
-    Parameter("slice_cycles", "step of a workgroup beyond the work of its slice"),
-    Parameter("stored_bytes_per_cycle", "of C, by one compute unit, once its last slice is multiplied"),
-    Parameter("dram_share", "of the DRAM bandwidth, that all compute units reach"),
-    Parameter("overlap", "norm that joins DRAM traffic and compute units: 1 adds them up, more takes the longer"),
-    Parameter("split_us", "split k: second pass over the parts"),
-)
 
 
 class _OnCdna(NamedTuple):
@@ -158,7 +147,7 @@ def of_formats(*formats: str) -> Callable[[Case], bool]:
 
 _GEMM = Model(
     "amd-gemm",
-    PARAMETERS,
+    "amd-gemm",
     of_formats("bf16", "fp16"),
     seconds,
     "tiles of AITER and Composable Kernel: ROCm/aiter @e404860; XCDs, L2 and Infinity Cache: AMD CDNA 3 architecture whitepaper",

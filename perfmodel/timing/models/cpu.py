@@ -19,7 +19,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, Model, Parameter, lost_share, plain_attention
+from perfmodel.timing.base import Case, Model, lost_share, plain_attention
 from perfmodel.timing.engine import makespan
 
 IMPLEMENTATIONS = ("cpu-flash", "cpu-standard", "cpu-matmul", "cpu-copy")
@@ -168,11 +168,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     name="cpu",
-    parameters=(
-        Parameter("fma_share", "share of the FMA peak that the products of a tile reach, packing included"),
-        Parameter("softmax_exps", "exponentials that a score costs beside its products: stores, maximum, e^x, sum, scaling"),
-        Parameter("streams_per_copy", "time of streaming scores beyond the cache over that of a copy of as many bytes"),
-    ),
+    declared="cpu",
     covers=covers,
     seconds=seconds,
     source="tiles and loops of perfmodel/validation/cpu/kernels.py",

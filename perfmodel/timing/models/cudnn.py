@@ -21,11 +21,10 @@ from collections.abc import Mapping
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, find_model, never, plain_attention
+from perfmodel.timing.base import Case, Model, find_model, never, plain_attention
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     ASYNCHRONOUS,
-    PARAMETERS,
     PING_PONG,
     TCGEN05,
     WGMMA,
@@ -39,13 +38,6 @@ from perfmodel.timing.models._attention_grid import (
 from perfmodel.timing.models.decode_cudnn import MODEL as DECODE
 
 COMPILED = (64, 128, 192, 256)  # known
-FORWARD_PARAMETERS = (
-    *(one for one in PARAMETERS if one.name != "side_block_cycles"),
-    Parameter("padded", "of a tile's other work: more where keys past the end are masked"),
-    Parameter("causal", "of block_cycles: more for causal blocks"),
-)
-BACKWARD_PARAMETERS = (*PARAMETERS, Parameter("wide", "of a tile's other work: more over head dim 128"))
-_FITTED = ("block_cycles", "matmul", "softmax", "dram")
 PUBLISHED = ("cudnn-attention", "cudnn-attention-deterministic", "cudnn-attention-mxfp8", "cudnn-attention-mxfp8-deterministic")
 
 
@@ -112,10 +104,10 @@ def covers_published(case: Case) -> bool:
 
 _SOURCE = "kernels as profiled; FlashAttention-2 (Dao 2023, Alg. 1 and 2); list scheduling, Graham 1966"
 _AGAIN = "the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]"
-_NAMES, _FEW = ("torch-sdpa-cudnn",), tuple(one for one in PARAMETERS if one.name in _FITTED)
+_NAMES = ("torch-sdpa-cudnn",)
 _LISTED = (
-    Model("cudnn-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
-    Model("cudnn-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
-    Model("cudnn-published", _FEW, covers_published, published_s, _SOURCE, _AGAIN, PUBLISHED, launch=launch, from_tables=True),
+    Model("cudnn-forward", "attention", covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
+    Model("cudnn-backward", "attention", covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
+    Model("cudnn-published", "attention", covers_published, published_s, _SOURCE, _AGAIN, PUBLISHED, launch=launch, from_tables=True),
 )
 MODELS = {model.name: model for model in _LISTED}

@@ -16,7 +16,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
+from perfmodel.timing.base import Case, Model, dram_bandwidth
 from perfmodel.timing.messages import message_s
 
 KIB, MIB = 1 << 10, 1 << 20  # known
@@ -145,17 +145,9 @@ def covers(case: Case) -> bool:
     return isinstance(w, Collective) and w.op == ALL_REDUCE and w.world in WORLDS and case.direction == FORWARD
 
 
-PARAMETERS = (
-    Parameter("start_us", "launch, barriers and the first pass"),
-    Parameter("peer_us", "per peer of the barriers"),
-    Parameter("again_factor", "of that start, for the second half of a two-shot"),
-    Parameter("pass_us", "per further pass of the grid over the buffer"),
-    Parameter("link_share", "of the link"),
-    Parameter("switched_us", "copies in and out, and a sum in the switch with nothing to add"),
-)
 MODEL = Model(
     "custom-allreduce",
-    PARAMETERS,
+    "custom-allreduce",
     covers,
     seconds,
     "barriers + what each GPU reads of its peers, or of the switch, over a share of the link",

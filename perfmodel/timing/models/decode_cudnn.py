@@ -16,7 +16,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import Case, Parameter
+from perfmodel.timing.base import Case
 from perfmodel.timing.streaming import StreamLaunch, page, partial_bytes, tile_cycles
 
 ROWS, KEYS, MOST_COLUMNS, LEAST_WIDTH = 16, 128, 128, 64  # known
@@ -28,11 +28,6 @@ COLUMNS_PER_SM = 256  # known
 """Columns of the blocks that registers allow: 4 blocks of 64 (120 registers a thread), 2 of 128 (160 to 186); short tiles 3 and 2."""
 SECTOR_COLUMNS = 16  # known
 """Columns of a sector of DRAM, 32 B, on which rows of K and V start or not."""
-
-TERMS = (
-    Parameter("wide_factor", "waits for a tile of the widest kernel over others of its bytes: SRAM has no room for the next"),
-    Parameter("uneven_factor", "waits and work of a tile over others, where rows of K and V do not start on a sector"),
-)
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
@@ -66,4 +61,4 @@ def covers(case: Case) -> bool:
     return bool(case.workload.n == 1) and not isinstance(case.workload, NarrowCacheAttention)
 
 
-MODEL = page("decode-cudnn", TERMS, {"torch-sdpa-cudnn": {WGMMA: launch}}, "cuDNN 9.19's kernels as profiled", covers)
+MODEL = page("decode-cudnn", {"torch-sdpa-cudnn": {WGMMA: launch}}, "cuDNN 9.19's kernels as profiled", covers)

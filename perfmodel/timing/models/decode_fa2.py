@@ -19,7 +19,7 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, default_tile, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import Case, Parameter
+from perfmodel.timing.base import Case
 from perfmodel.timing.models._attention_grid import padded
 from perfmodel.timing.streaming import StreamLaunch, page, partial_bytes, resident, tile_cycles
 
@@ -28,11 +28,6 @@ PACKED_ROWS = 64  # known
 """Query rows of a tile whose keys are split."""
 REGISTERS, REGISTERS_PER_THREAD = 65536, 256  # known
 """Registers of a multiprocessor; registers per thread of the kernels (255, rounded up to 256)."""
-
-TERMS = (
-    Parameter("split_waits", "waits of the kernel that sums up splits, for each of them"),
-    Parameter("narrow_factor", "waits and work of a tile over others, where heads are narrower than the kernel: columns are checked"),
-)
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
@@ -95,7 +90,6 @@ def covers(case: Case) -> bool:
 
 MODEL = page(
     "decode-fa2",
-    TERMS,
     {PAGED: {MMA_SYNC: paged}, **dict.fromkeys(("torch-sdpa-flash", "fa2"), dict.fromkeys((MMA_SYNC, WGMMA, TCGEN05), launch))},
     "Dao et al. 2023, Flash-Decoding; csrc/flash_attn of FlashAttention-2",
     covers,

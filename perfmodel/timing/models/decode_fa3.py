@@ -15,7 +15,6 @@ from perfmodel.core.architectures import WGMMA
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
-from perfmodel.timing.base import Parameter
 from perfmodel.timing.streaming import StreamLaunch, page
 
 ROWS, WIDE = 64, 128  # known
@@ -28,11 +27,6 @@ GRAPH_SPLITS = 32  # known: vLLM's bound on splits under CUDA graphs, VLLM_FLASH
 SPLIT_BATCHES = 992  # known: a larger batch is not split
 SPREAD = 1.1  # known: tiles per multiprocessor are rounded up with this margin
 BATCHES_PER_LOOK = 31  # known: sequences that the scheduler's warp passes at once in its search for the next block
-
-TERMS = (
-    Parameter("look_waits", "waits of a look for the next block"),
-    Parameter("wide_factor", "waits for a tile of heads wider than 128 over others of its bytes"),
-)
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
@@ -56,7 +50,6 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
 
 MODEL = page(
     "decode-fa3",
-    TERMS,
     {key: {WGMMA: launch} for key in ("vllm-flash-attn", "vllm-flash-attn-fp8-cache")},
     "Shah et al. 2024, FlashAttention-3; hopper/ of vLLM's version",
 )

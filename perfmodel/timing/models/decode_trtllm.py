@@ -14,15 +14,12 @@ from perfmodel.core.architectures import TCGEN05, WGMMA
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
-from perfmodel.timing.base import Parameter
 from perfmodel.timing.models.decode_fa3 import APPENDED
 from perfmodel.timing.streaming import StreamLaunch, page
 
 STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16  # known
 XQA_KEYS, XQA_KEYS_PER_SPLIT, XQA_WAVES = 64, 128, 8  # known
 """Keys of a tile, fewest of a part, and most blocks per multiprocessor of XQA (kMinHistoryTokensPerBlock, kTargetWaveFactor)."""
-
-TERMS = (Parameter("split_waits", "waits of the sum of splits, for each of them"),)
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
@@ -47,7 +44,6 @@ def _stream(w: Attention, blocks: int, splits: int, tiles: int, keys: int) -> St
 
 MODEL = page(
     "decode-trtllm",
-    TERMS,
     {
         **{key: {TCGEN05: launch} for key in ("vllm-flash-attn", "vllm-flash-attn-fp8-cache")},
         "trtllm-attention-fp8-cache": {TCGEN05: launch, WGMMA: xqa},

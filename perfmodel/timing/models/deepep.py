@@ -13,14 +13,9 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import joined_gpus, link_bandwidth, network_bandwidth
 from perfmodel.kernels.expert_exchange import ExpertExchange
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model
 from perfmodel.timing.messages import at_once_s
 
-PARAMETERS = (
-    Parameter("start_us", "an exchange with nothing to send"),
-    Parameter("link_share", "of NVLink, low-latency"),
-    Parameter("network_share", "of the network, low-latency"),
-)
 LOW_LATENCY_TOKENS = 256  # known
 """Tokens of a GPU up to which low-latency kernels are meant to run. Source: docs/legacy.md."""
 NORMAL_LINK_SHARE, NORMAL_NETWORK_SHARE = 0.78, 1.0  # known
@@ -48,7 +43,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "deepep",
-    PARAMETERS,
+    "deepep",
     covers,
     seconds,
     "start + the slower of NVLink and network, each at a share of its bandwidth",

@@ -30,7 +30,6 @@ from perfmodel.timing.base import (
     ALONE,
     Case,
     Model,
-    Parameter,
     PartTime,
     always,
     calibrations,
@@ -48,12 +47,6 @@ WARP_COLUMNS, BLACKWELL = 1024, 10.0  # known
 STANDARD, MEGATRON, EAGER, FILLED = "torch-standard", "megatron", "torch-eager", "torch-eager-masked-fill"
 PUBLISHED = (STANDARD, MEGATRON)
 
-PARAMETERS = (
-    Parameter("overlap_us", "what a kernel costs less behind another one than alone"),
-    Parameter("masked_share", "more of softmax's time over rows with zeros"),
-    Parameter("scores_share", "of the DRAM bandwidth, passes over the scores that are never timed alone"),
-    Parameter("host_us", "the host's time for a pass that runs again and again"),
-)
 
 Part = tuple[str, Case]
 """Workload name and case of a kernel that is also timed alone."""
@@ -197,7 +190,7 @@ def covers_published(case: Case) -> bool:
 
 _EAGER = Model(
     "eager-attention",
-    PARAMETERS,
+    "eager",
     covers,
     seconds,
     "the sum of its kernels",

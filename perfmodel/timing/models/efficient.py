@@ -25,12 +25,11 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
-from perfmodel.timing.base import Case, Model, Parameter, never, once_per_case, plain_attention
+from perfmodel.timing.base import Case, Model, never, once_per_case, plain_attention
 from perfmodel.timing.engine import beside_dram
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     FP32,
-    PARAMETERS,
     AttentionLaunch,
     AttentionWork,
     dense,
@@ -42,18 +41,6 @@ from perfmodel.timing.models._attention_grid import (
 
 _STEP = 32  # known
 """Keys, or rows, of one step of a product (ThreadblockShape::kK): steps past the last key or row are left out."""
-_BASIC = tuple(one for one in PARAMETERS if one.name != "side_block_cycles")
-_ALONE = Parameter("alone", "cycles of a tile of four warps alone on its multiprocessor, over its share of a full one")
-FORWARD_PARAMETERS = (*_BASIC, _ALONE, Parameter("spilled", "of a tile's matmuls over head dim 128: O passes through memory"))
-BACKWARD_PARAMETERS = (
-    *(one for one in _BASIC if one.name != "softmax"),
-    _ALONE,
-    Parameter("odd", "of a tile up to head dim 128: its bounds are checked where tiles do not divide both lengths"),
-    Parameter("row_cycles", "over head dim 128, cycles of a row tile's sums of O dO, per load of each thread"),
-    Parameter("turn_cycles", "cycles for which a block keeps others from 64 rows of dQ"),
-    Parameter("spilled_cycles", "cycles of a tile over head dim 128 to take and to return dK and dV"),
-    Parameter("crowd_cycles", "cycles of a multiprocessor for each of its blocks of head dim 256, beside what a block takes alone"),
-)
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
@@ -207,7 +194,7 @@ def covers_backward(case: Case) -> bool:
 _NAMES = ("torch-sdpa-efficient", "xformers")
 _SOURCE = "PyTorch 2.11 mem_eff_attention/kernel_forward.h, kernel_backward.h, attention_backward.cu; list scheduling, Graham 1966"
 _LISTED = (
-    Model("efficient-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
-    Model("efficient-backward", BACKWARD_PARAMETERS, covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never),
+    Model("efficient-forward", "attention", covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
+    Model("efficient-backward", "attention", covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never),
 )
 MODELS = {model.name: model for model in _LISTED}

@@ -17,16 +17,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts, rows_per_expert, tiles
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, numbers_of, once_per_case
 
-PARAMETERS = (
-    Parameter("launch_us", "each of the four parts, without its work"),
-    Parameter("dram_share", "of the DRAM bandwidth, weights"),
-    Parameter("compute_share", "of the matmul peak"),
-    Parameter("half_bandwidth_share", "of the multiprocessors, at which the bandwidth would be half of its limit"),
-    Parameter("tile_us", "start and end of a tile of a grouped matmul"),
-    Parameter("activation_share", "of the DRAM bandwidth, activations between kernels"),
-)
 LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128  # known
 """Height and width of a tile."""
 OVERLAP = 2.0  # tuned
@@ -118,7 +110,7 @@ IMPLEMENTATIONS = (
 MODELS = {
     name: Model(
         name,
-        PARAMETERS,
+        "experts",
         covered,
         seconds,
         "grouped matmuls: padded tiles over streamed weights",

@@ -17,8 +17,8 @@ from math import hypot
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
-from perfmodel.timing.base import Case, Model, Parameter, find_model, plain_attention
-from perfmodel.timing.models._attention_grid import PARAMETERS, AttentionLaunch, multiprocessors_of, work_of
+from perfmodel.timing.base import Case, Model, find_model, plain_attention
+from perfmodel.timing.models._attention_grid import AttentionLaunch, multiprocessors_of, work_of
 
 RANDOM = 0.75  # tuned
 """A random number of dropout, in the time of an exponential."""
@@ -49,10 +49,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "fa1",
-    (
-        Parameter("host_us", "the host's time for a call, hidden behind a longer kernel"),
-        next(one for one in PARAMETERS if one.name == "matmul"),
-    ),
+    "attention",
     covers,
     seconds,
     "FlashAttention (Dao et al. 2022) and its kernels' source",

@@ -41,11 +41,10 @@ from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
-from perfmodel.timing.base import Case, Model, Parameter, never
+from perfmodel.timing.base import Case, Model, never
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     MMA_ROWS,
-    PARAMETERS,
     WIDEST,
     AttentionLaunch,
     AttentionWork,
@@ -64,13 +63,6 @@ CROWDED = (32, 64, 128)  # tuned
 VLLM = "vllm-flash-attn"
 SPLIT_ROWS = 64  # known
 """Queries of a block whose keys are split (flash_api.cpp, set_params_splitkv)."""
-
-NARROW = Parameter("narrow", "extra share of a tile's matmul cycles where d is below the compiled head dim")
-FORWARD_PARAMETERS = (
-    *PARAMETERS,
-    NARROW,
-    Parameter("crowded", "extra share of block_cycles of a causal block that runs all its masked tiles, where the code is too long"),
-)
 
 
 def split_keys(w: Attention) -> int:
@@ -164,9 +156,7 @@ def covers_backward(case: Case) -> bool:
 
 _NAMES = ("torch-sdpa-flash", "fa2")
 _SOURCE = "FlashAttention-2 (Dao 2023, Alg. 1 and 2) and its kernels' source; list scheduling, Graham 1966"
-_FORWARD = Model("fa2-forward", FORWARD_PARAMETERS, covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch)
-_BACKWARD = Model(
-    "fa2-backward", (*PARAMETERS, NARROW), covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch
-)
-_PAGED = Model("fa2-paged", PARAMETERS, covers_forward, paged_s, _SOURCE, ASSUMES, (VLLM,), launch=paged_launch, runs_on=takes_paged)
+_FORWARD = Model("fa2-forward", "attention", covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch)
+_BACKWARD = Model("fa2-backward", "attention", covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch)
+_PAGED = Model("fa2-paged", "attention", covers_forward, paged_s, _SOURCE, ASSUMES, (VLLM,), launch=paged_launch, runs_on=takes_paged)
 MODELS = {model.name: model for model in (_FORWARD, _BACKWARD, _PAGED)}

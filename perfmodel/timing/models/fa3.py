@@ -27,12 +27,11 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, find_model
+from perfmodel.timing.base import Case, Model, find_model
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
     ASYNCHRONOUS,
     IN_TURN,
-    PARAMETERS,
     TCGEN05,
     WGMMA,
     AttentionLaunch,
@@ -152,10 +151,8 @@ def covers_few(case: Case) -> bool:
 
 
 _SOURCE = "FlashAttention-3 (Shah et al. 2024) and its kernels' source; list scheduling, Graham 1966"
-_HOST = Parameter("host_us", "the host's time for a call, hidden behind a longer kernel")
-_FEW = (_HOST, *(one for one in PARAMETERS if one.name == "matmul"))
 _LISTED = (
-    Model("fa3", PARAMETERS, covers, seconds, _SOURCE, ASSUMES, (VLLM, "fa3", *_IN_TURN), launch=launch, runs_on=runs_on),
-    Model("fa3-few", _FEW, covers_few, few_s, _SOURCE, implementations=("fa3",), launch=launch, from_tables=True),
+    Model("fa3", "attention", covers, seconds, _SOURCE, ASSUMES, (VLLM, "fa3", *_IN_TURN), launch=launch, runs_on=runs_on),
+    Model("fa3-few", "attention", covers_few, few_s, _SOURCE, implementations=("fa3",), launch=launch, from_tables=True),
 )
 MODELS = {model.name: model for model in _LISTED}

@@ -37,7 +37,7 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing import products
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, chosen, lost_share, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, chosen, lost_share, numbers_of, once_per_case
 from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, parts_of_k, plan_of, worth_timing
 
 # Launch
@@ -203,33 +203,6 @@ WAIT, LATENCY, HALF, PART, TMA, ENERGY = "wait_cycles", "latency_cycles", "half_
 THROTTLE = "throttle"
 THROTTLED_FROM_S, MOST_THROTTLED = 300e-6, 3.0  # tuned
 """Products from this length on lower the clock, by so many e-folds at most: steps of a second are 9 % fast without."""
-PARAMETERS = (
-    Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work"),
-    Parameter("multiply_share", "share of the peak, of wgmma or mma.sync or the vector unit, that tiles reach"),
-    Parameter("flop_per_loaded_byte", "16-bit matmul FLOP in the time a byte comes from the L2 in copies of 16"),
-    Parameter("store_cost", "bytes loaded in the time that one is stored"),
-    Parameter(WAIT, "step of a block beyond the work of its slice, in kernels fed by TMA or copies of 16 bytes"),
-    Parameter(LATENCY, "of copies that pass through threads, over one less than the slices in SRAM"),
-    Parameter("dram_share", "share of the DRAM bandwidth that all multiprocessors together reach"),
-    Parameter(HALF, "share of the multiprocessors at which the bandwidth would be half of its limit"),
-    Parameter("overlap", "norm that joins DRAM traffic and multiprocessors: 1 adds them up, more takes the longer"),
-    Parameter("split_us", "split k: second pass over the parts"),
-    Parameter(PART, "split k: each part"),
-    Parameter(THROTTLE, "by which full power slows down a longer product, per e-fold of its length"),
-)
-
-
-def _without(*names: str) -> tuple[Parameter, ...]:
-    return tuple(parameter for parameter in PARAMETERS if parameter.name not in names)
-
-
-TF32_PARAMETERS = (*_without(HALF, WAIT, THROTTLE), Parameter(TMA, "by which kernels fed by TMA start later than those whose threads copy"))
-SIMT_PARAMETERS = (
-    *_without(WAIT, HALF, THROTTLE),
-    Parameter(ENERGY, "energy of the whole board for an fp32 FLOP on the vector unit, over that of others of its process"),
-)
-FP8_PARAMETERS = _without(LATENCY, HALF, PART, WAIT, THROTTLE)
-LINEAR_PARAMETERS = (*_without(LATENCY, HALF, PART), Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy"))
 
 
 def lasting_rate(device: Device) -> float:
@@ -360,7 +333,7 @@ def covers_formats(*formats: str) -> Callable[[Case], bool]:
 
 _GEMM = Model(
     "gemm",
-    PARAMETERS,
+    "gemm",
     covers_formats(),
     seconds,
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
@@ -372,18 +345,11 @@ MODELS = {
     model.name: model
     for model in (
         _GEMM,
-        replace(_GEMM, name="gemm-fp32", covers=covers_formats("fp32"), implementations=("torch-matmul",), parameters=SIMT_PARAMETERS),
-        replace(_GEMM, name="gemm-tf32", covers=covers_formats("tf32"), implementations=("torch-matmul",), parameters=TF32_PARAMETERS),
+        replace(_GEMM, name="gemm-fp32", covers=covers_formats("fp32"), implementations=("torch-matmul",)),
+        replace(_GEMM, name="gemm-tf32", covers=covers_formats("tf32"), implementations=("torch-matmul",)),
+        replace(_GEMM, name="gemm-fp8", covers=covers_formats("fp8", "fp4"), implementations=("torch-scaled-mm",)),
         replace(
-            _GEMM, name="gemm-fp8", covers=covers_formats("fp8", "fp4"), implementations=("torch-scaled-mm",), parameters=FP8_PARAMETERS
-        ),
-        replace(
-            _GEMM,
-            name="fp8-linear",
-            covers=covers_formats("fp8", "fp4"),
-            implementations=("trtllm-fp8-linear",),
-            parameters=LINEAR_PARAMETERS,
-            seconds=linear_seconds,
+            _GEMM, name="fp8-linear", covers=covers_formats("fp8", "fp4"), implementations=("trtllm-fp8-linear",), seconds=linear_seconds
         ),
     )
 }

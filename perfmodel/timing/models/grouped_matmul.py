@@ -20,19 +20,12 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.grouped_matmul import GroupedMatmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of
+from perfmodel.timing.base import ALONE, Case, Model, numbers_of
 
 SMALL, LARGE, FEW = (64, 128), (128, 256), 128  # known
 """Rows and columns of a tile; up to so many rows per matrix, or columns, the first is taken."""
 CLUSTER = 2  # known
 """Blocks along the rows that load B together."""
-
-PARAMETERS = (
-    Parameter("launch_us", "both kernels, without the work of tiles"),
-    Parameter("multiply_share", "of the matmul peak, which a tile reaches"),
-    Parameter("tile_cycles", "start and end of a tile"),
-    Parameter("dram_share", "of the DRAM bandwidth, matrices and rows"),
-)
 
 
 def tile_of(w: GroupedMatmul) -> tuple[int, int]:
@@ -65,7 +58,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "grouped-matmul",
-    PARAMETERS,
+    "grouped-matmul",
     covers,
     seconds,
     "pytorch GroupMM.cu; persistent tiles over streamed matrices",

@@ -20,20 +20,10 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.latent_decode import LatentDecode
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of
+from perfmodel.timing.base import ALONE, Case, Model, numbers_of
 from perfmodel.timing.engine import joined
 from perfmodel.timing.streaming import graph_gap_s
 
-PARAMETERS = (
-    Parameter("launch_us", "the kernels around the tiles, without their bytes"),
-    Parameter("tile_cycles", "64 heads by 64 keys, 16 bits"),
-    Parameter("narrow_factor", "of that, with a cache of 8 bits"),
-    Parameter("dram_share", "of the DRAM bandwidth"),
-    Parameter("overlap", "exponent of the norm of arithmetic and streaming"),
-    Parameter("sequence_tiles", "start and end of a sequence in a block, in tiles"),
-    Parameter("query_share", "of the DRAM bandwidth, Q and O of the kernels before and after"),
-    Parameter("join_cycles", "per part of a sequence, in the kernel that joins them"),
-)
 KEYS = 64  # known
 """Keys of a tile."""
 HEADS, WIDE_HEADS = 64, 128  # known
@@ -73,7 +63,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "latent-attention",
-    PARAMETERS,
+    "latent-attention",
     covers,
     seconds,
     "tiles dealt out to the multiprocessors, as FlashMLA does",

@@ -23,20 +23,15 @@ from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, never, once_per_case, plain_attention
+from perfmodel.timing.base import Case, Model, never, once_per_case, plain_attention
 from perfmodel.timing.engine import TileBlocks, TileRates, beside_dram, rates_of
-from perfmodel.timing.models._attention_grid import PARAMETERS, AttentionLaunch, Walk, grid_of_walk, keys_walk, rows_walk
+from perfmodel.timing.models._attention_grid import AttentionLaunch, Walk, grid_of_walk, keys_walk, rows_walk
 
 SUMS_SIZE = {"hipkittens": 2, "aiter": 4}  # known
 """Bytes of an element of dQ while it is added up."""
 KEEPS_ASSEMBLY = ("aiter-4warps", "aiter-8warps")
 """AITER as timed beside HipKittens' kernels of four and of eight waves: with assembly for grouped heads, too."""
 HEAD_DIMS = {FORWARD: (64, 128), BACKWARD: (128,)}  # known
-FORWARD_PARAMETERS = (
-    *(one for one in PARAMETERS if one.name != "side_block_cycles"),
-    Parameter("masked", "of a tile under a causal mask: more than without; forward only CK's"),
-)
-BACKWARD_PARAMETERS = (*FORWARD_PARAMETERS, Parameter("ck_step_cycles", "cycles of a step of CK's backward kernel besides its work"))
 
 
 def library(implementation: str) -> str:
@@ -148,19 +143,11 @@ _SOURCE = "HazyResearch/HipKittens @f09e968 analysis/attn; ROCm/aiter; ROCm/comp
 _ASSUMES = "inputs not in the caches; the host's start of a call counts, as where it is timed by events around one call"
 _LISTED = (
     Model(
-        "mfma-forward",
-        FORWARD_PARAMETERS,
-        covers_forward,
-        seconds,
-        _SOURCE,
-        _ASSUMES,
-        ("aiter", "hipkittens"),
-        knows_warm=never,
-        from_tables=True,
+        "mfma-forward", "attention", covers_forward, seconds, _SOURCE, _ASSUMES, ("aiter", "hipkittens"), knows_warm=never, from_tables=True
     ),
     Model(
         "mfma-backward",
-        BACKWARD_PARAMETERS,
+        "attention",
         covers_backward,
         seconds,
         _SOURCE,

@@ -16,21 +16,8 @@ from math import log2
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import ALL_REDUCE, P2P, Collective, link_bandwidth
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
+from perfmodel.timing.base import Case, Model, dram_bandwidth
 from perfmodel.timing.messages import message_s, sent_bytes, sooner_s, steps
-
-PARAMETERS = (
-    Parameter("start_us", "a collective with nothing to send"),
-    Parameter("step_us", "per step of a ring"),
-    Parameter("pair_factor", "start of an exchange over that of a ring without steps"),
-    Parameter("flagged_share", "of the link, small messages in a ring"),
-    Parameter("flagged_pair_factor", "of that share, small messages of an exchange"),
-    Parameter("chunk_us", "until chunks follow each other"),
-    Parameter("chunked_share", "of the link, large messages"),
-    Parameter("copy_share", "of the DRAM bandwidth, a GPU's own part"),
-    Parameter("sharpness", "of the change from small messages to large"),
-    Parameter("crowd_factor", "of the rate of a PCIe slot, per doubling of the GPUs beyond two"),
-)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -52,7 +39,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "nccl",
-    PARAMETERS,
+    "nccl",
     covers,
     seconds,
     "latency per step + bytes over a share of the link, in two protocols",

@@ -17,7 +17,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import WARM, WARM_LATENCY_S, Case, Model, Parameter, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.base import WARM, WARM_LATENCY_S, Case, Model, dram_bandwidth, lost_share, numbers_of
 from perfmodel.timing.cache_state import warm_s
 from perfmodel.timing.engine import joined
 from perfmodel.timing.models.softmax import read_again, resident_blocks
@@ -28,21 +28,6 @@ WARP_COLUMNS, COLUMNS = 32 * VECTOR, THREADS * VECTOR  # known
 """Elements of a step of a warp and of a block."""
 ELEMENT_STEPS = (512, 256)  # known
 """Elements of a step of each kernel by element: one for each of its threads."""
-
-PARAMETERS = (
-    Parameter("launch_us", "an empty kernel"),
-    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
-    Parameter("step_us", "latency of a row's step, read twice"),
-    Parameter("row_ns", "of a multiprocessor, per row that one warp takes"),
-    Parameter("warp_share", "of that, what each further warp takes"),
-    Parameter("overlap", "norm that joins the time of instructions and of bytes"),
-    Parameter("l2_share", "of the L2, in which a block finds its row again"),
-    Parameter("warm_share", "of the latency of steps, what is left of it where the L2 holds the rows"),
-    Parameter("second_us", "of the second kernel of rows by element"),
-    Parameter("element_step_us", "latency of a row's step by element"),
-    Parameter("element_row_ns", "of a multiprocessor, per row by element"),
-    Parameter("element_ns", "the same, per element"),
-)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -69,7 +54,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 MODEL = Model(
     "norm-rows",
-    PARAMETERS,
+    "norm-rows",
     lambda case: isinstance(case.workload, Stream) and case.workload.op == "norm" and case.direction == FORWARD,
     seconds,
     "launch + latency + instructions or bytes, rows read twice",

@@ -21,7 +21,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.register_tiles import FLOAT_BYTES, WARP, Instructions, TileLayout, instructions
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
+from perfmodel.timing.base import Case, Model, dram_bandwidth
 from perfmodel.timing.engine import L2_PORT
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
@@ -138,11 +138,7 @@ def flash1_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 _LISTED = (
     Model(
         "numba-standard",
-        (
-            Parameter("store_cycles", "per score that a thread stores"),
-            Parameter("softmax_cycles", "latency of 32 elements of a row"),
-            Parameter("mask_cycles", "with a causal mask, more for 32 elements that it leaves visible"),
-        ),
+        "numba",
         covers_standard,
         standard_seconds,
         "instructions of the kernels' loops; latency of a row",
@@ -151,7 +147,7 @@ _LISTED = (
     ),
     Model(
         "numba-flash1",
-        (Parameter("pair_cycles", "a pair's wait for Q and O"),),
+        "numba",
         tiles.covers,
         flash1_seconds,
         "instructions of the kernel's loops",

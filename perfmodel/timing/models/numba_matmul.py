@@ -18,7 +18,7 @@ from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.register_tiles import FLOAT_BYTES, Instructions, TileLayout
-from perfmodel.timing.base import Case, Model, Parameter, numbers_of
+from perfmodel.timing.base import Case, Model, numbers_of
 from perfmodel.timing.models import register_tiles as tiles
 
 DEPTH = 32  # known
@@ -89,7 +89,7 @@ def covers(case: Case) -> bool:
 _LISTED = (
     Model(
         "numba-matmul",
-        (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier"),),
+        "numba",
         covers,
         tiled_seconds,
         "instructions of the kernel's loops",
@@ -97,13 +97,7 @@ _LISTED = (
         composite=True,
     ),
     Model(
-        "numba-matmul-naive",
-        (Parameter("l2_bytes_per_clock", "from L2, to one multiprocessor"),),
-        covers,
-        naive_seconds,
-        "bytes of B from L2",
-        implementations=("numba-matmul-naive",),
-        composite=True,
+        "numba-matmul-naive", "numba", covers, naive_seconds, "bytes of B from L2", implementations=("numba-matmul-naive",), composite=True
     ),
 )
 MODELS = {model.name: model for model in _LISTED}

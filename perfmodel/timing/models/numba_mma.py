@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models._attention_grid import ASSUMES, PARAMETERS, AttentionLaunch, dense, resident_blocks, work_of
+from perfmodel.timing.base import Case, Model
+from perfmodel.timing.models._attention_grid import ASSUMES, AttentionLaunch, dense, resident_blocks, work_of
 
 WIDEST = 128  # known
 _LAUNCH = {"br": 128, "bc": 64, "threads": 128}  # known
@@ -35,10 +35,9 @@ def covers(case: Case) -> bool:
     return dense(case, FORWARD) and case.workload.n > 1 and case.workload.d <= WIDEST
 
 
-_ALONE = Parameter("alone", "cycles of a tile of four warps alone on its multiprocessor, over its share of a full one")
 MODEL = Model(
     "numba-mma",
-    (*(one for one in PARAMETERS if one.name != "side_block_cycles"), _ALONE),
+    "attention",
     covers,
     seconds,
     "FlashAttention-2 (Dao 2023, Alg. 1); list scheduling, Graham 1966",

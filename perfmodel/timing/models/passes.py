@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Pass
-from perfmodel.timing.base import Case, Model, Parameter, always, dram_bandwidth, numbers_of
+from perfmodel.timing.base import Case, Model, always, dram_bandwidth, numbers_of
 from perfmodel.timing.engine import joined
 from perfmodel.timing.models.streams import cycles_per_second
 
@@ -23,16 +23,6 @@ batch-norm batch-norm-inference batch-norm-backward group-norm group-norm-backwa
 pool pool-backward upsample depthwise depthwise-backward"""
 KINDS = tuple(_NAMES.split())
 """Kinds of passes, each an implementation with parameters of its own."""
-
-PARAMETERS = (
-    Parameter("launch_us", "a kernel without work, as a profile times it"),
-    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
-    Parameter("kept_share", "of the bytes that the L2 can hold, those that it holds from the kernels before, or keeps for those behind"),
-    Parameter("element_cycles", "of a multiprocessor, per element"),
-    Parameter("division_cycles", "the same, per element and division that finds its operands"),
-    Parameter("row_cycles", "the same, per row that a block or warp takes"),
-    Parameter("overlap", "norm that joins the time of elements and of bytes"),
-)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -50,7 +40,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 MODEL = Model(
     "pass",
-    PARAMETERS,
+    "pass",
     lambda case: isinstance(case.workload, Pass) and case.direction == FORWARD,
     seconds,
     "launch + elements by cycles or bytes over bandwidth, less what the L2 holds",

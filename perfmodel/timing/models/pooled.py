@@ -13,16 +13,9 @@ from collections.abc import Mapping
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
-from perfmodel.timing.base import Case, Model, Parameter, never, once_per_case
+from perfmodel.timing.base import Case, Model, never, once_per_case
 from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.engine import HARDEST, joined
-
-SHARES = (
-    Parameter("launch_us", "before anything"),
-    Parameter("compute_share", "of the matmul peak"),
-    Parameter("bandwidth_share", "of the DRAM bandwidth"),
-)
-OVERLAP = Parameter("overlap", "norm that joins FLOP and bytes: 1 would add them up, infinity hide the shorter time")
 
 
 @once_per_case
@@ -48,6 +41,6 @@ def covers(case: Case) -> bool:
     return True
 
 
-POOLED = Model("pooled", (*SHARES, OVERLAP), covers, seconds, "launch + roofline with shares of all devices together", knows_warm=never)
-THREE_SCALARS = Model("three-scalars", SHARES, covers, seconds, "launch + roofline with fitted shares")
+POOLED = Model("pooled", "pooled", covers, seconds, "launch + roofline with shares of all devices together", knows_warm=never)
+THREE_SCALARS = Model("three-scalars", "pooled", covers, seconds, "launch + roofline with fitted shares")
 MODELS = {model.name: model for model in (POOLED, THREE_SCALARS)}

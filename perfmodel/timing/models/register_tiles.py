@@ -22,7 +22,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.register_tiles import WARP, Geometry, Instructions, geometry, instructions
-from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.base import Case, Model, calibrations, numbers_of, once_per_case, plain_attention
 from perfmodel.timing.schedule import SharedSlots, shared_makespan
 
 SCHEDULERS = 4  # known
@@ -30,15 +30,6 @@ DEFAULT_TILE = (64, 64)  # known
 UNKNOWN_REGISTERS = 255  # known
 """Registers per thread where a launch does not say: the most that the compiler uses."""
 _ANY_SHAPE = Attention(n=64, kv_len=64, d=64, dv=64)  # known
-
-PARAMETERS = (
-    Parameter("launch_us", "before the first block and after the last one"),
-    Parameter("fma_cycles", "issue slots per multiply-add of a warp"),
-    Parameter("alone_factor", "time of a warp alone on its scheduler over its issue slots"),
-    Parameter("load_cycles", "per load of a warp from shared memory"),
-    Parameter("score_cycles", "softmax, per score of a thread: left to multiply-adds, products of other kernels would pay for it"),
-    Parameter("copy_cycles", "per 16-byte copy of a thread into shared memory"),
-)
 
 
 def launched_shape(case: Case) -> Geometry:
@@ -132,7 +123,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "register-tiles",
-    PARAMETERS,
+    "numba",
     covers,
     seconds,
     "instructions of the kernel's loops; schedulers of a multiprocessor",

@@ -19,7 +19,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, lost_share, never, numbers_of
+from perfmodel.timing.base import Case, Model, dram_bandwidth, lost_share, never, numbers_of
 from perfmodel.timing.engine import joined
 
 WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
@@ -35,23 +35,6 @@ REGISTERS_SINCE = 9.0  # known
 """Compute capability from which records are of a PyTorch whose blocks keep rows, as traces of AMD's are, too."""
 SLOWER = {"AMD": 2}  # known
 """Cycles for 128 operations of 32 bits, where a multiprocessor takes more than one. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
-
-PARAMETERS = (
-    Parameter("launch_us", "an empty kernel"),
-    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
-    Parameter("column_ns", "latency of a warp's first row, per element"),
-    Parameter("element_cycles", "of a multiprocessor, per element that warps hold"),
-    Parameter("row_cycles", "of a multiprocessor, per row of a warp"),
-    Parameter("spill", "time of a warp's rows that its registers do not hold, over what they would take"),
-    Parameter("register_cycles", "of a multiprocessor, per element that blocks hold in registers, two blocks at once"),
-    Parameter("single_cycles", "the same of one block at once, and of the first"),
-    Parameter("block_cycles", "of a multiprocessor, per later row in registers"),
-    Parameter("row_us", "of a block, per row that no registers hold"),
-    Parameter("step_us", "of such a block, each time all threads read a vector"),
-    Parameter("tail", "time of a step that reads single elements over one of vectors"),
-    Parameter("overlap", "norm that joins the time of blocks and of bytes"),
-    Parameter("l2_share", "of the L2, in which a block finds its row again"),
-)
 
 
 def padded(cols: int) -> int:
@@ -154,7 +137,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 MODEL = Model(
     "softmax-rows",
-    PARAMETERS,
+    "softmax-rows",
     lambda case: isinstance(case.workload, Stream) and case.workload.op == "softmax" and case.direction == FORWARD,
     seconds,
     "PyTorch's dispatch by row length",

@@ -17,7 +17,7 @@ from math import exp
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, never, numbers_of
+from perfmodel.timing.base import Case, Model, dram_bandwidth, never, numbers_of
 from perfmodel.timing.implementations import find
 
 LARGE_COPY, PAGE = 1 << 20, 4096  # known
@@ -25,15 +25,6 @@ LARGE_COPY, PAGE = 1 << 20, 4096  # known
 BROADCAST = ("torch-mask", "torch-rope")  # known
 """Implementations whose kernels broadcast an operand, as far as it is smaller than the other."""
 BY_DRIVER = "torch-copy"
-
-PARAMETERS = (
-    Parameter("launch_us", "an empty kernel"),
-    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached"),
-    Parameter("kept_share", "of the L2, what a kernel has written and leaves there when it ends"),
-    Parameter("spread_us", "more of a kernel on all multiprocessors than on one"),
-    Parameter("rest_us", "of the driver's kernel for what a copy of 1 MiB or more leaves of its last page"),
-    Parameter("element_cycles", "of a multiprocessor, per element of a kernel that broadcasts"),
-)
 
 
 def cycles_per_second(device: Device) -> float:
@@ -78,7 +69,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "stream",
-    PARAMETERS,
+    "stream",
     covers,
     seconds,
     "launch + bytes over bandwidth, or elements by cycles",

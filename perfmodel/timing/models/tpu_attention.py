@@ -21,20 +21,12 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, never, numbers_of, plain_attention
+from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, never, numbers_of, plain_attention
 
 RAGGED_PAGED = "tpu-ragged-paged-attention"
 QUERY_BLOCK = 32  # known
 LANES, SUBLANES = 128, 8  # known
 """Of a vector register, and of the unit that works on it."""
-
-PARAMETERS = (
-    Parameter("launch_us", "start of the kernel, its first pages and its last results"),
-    Parameter("visit_cycles", "per KV head, of a sequence in a block of queries"),
-    Parameter("score_cycles", "of the vector unit, per register of scores"),
-    Parameter("moved_share", "of the HBM bandwidth, at which a short cache is moved to VMEM first"),
-    Parameter("vmem_share", "of VMEM, up to which a cache is short"),
-)
 
 
 def visits(w: Attention) -> tuple[int, int]:
@@ -95,7 +87,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "tpu-attention",
-    PARAMETERS,
+    "tpu-attention",
     covers,
     seconds,
     "jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention; vllm-project/tpu-inference",

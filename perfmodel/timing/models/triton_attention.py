@@ -16,19 +16,7 @@ from collections.abc import Mapping
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case, Model, find_model
-from perfmodel.timing.models._attention_grid import (
-    ASYNCHRONOUS,
-    IN_TURN,
-    PARAMETERS,
-    WGMMA,
-    AttentionLaunch,
-    dense,
-    matrix_rows,
-    timed_again,
-    work_of,
-)
-
-_FITTED = ("block_cycles", "matmul", "softmax", "dram")
+from perfmodel.timing.models._attention_grid import ASYNCHRONOUS, IN_TURN, WGMMA, AttentionLaunch, dense, matrix_rows, timed_again, work_of
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
@@ -51,7 +39,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "triton-attention",
-    tuple(one for one in PARAMETERS if one.name in _FITTED),
+    "attention",
     covers,
     seconds,
     "Triton's tutorial 06; FlashAttention-2 (Dao 2023, Alg. 1 and 2); list scheduling, Graham 1966",

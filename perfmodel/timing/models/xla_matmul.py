@@ -19,18 +19,11 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, dram_bandwidth, never, numbers_of
+from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, never, numbers_of
 
 XLA = "xla"
 SUBLANES = 8  # known
 """Rows of a vector register."""
-
-PARAMETERS = (
-    Parameter("launch_us", "start of a kernel, its first slice and its last"),
-    Parameter("hbm_share", "of the HBM bandwidth, that slices of W and y reach"),
-    Parameter("peak_share", "of the peak of the systolic units, that whole squares reach"),
-    Parameter("rows_share", "of the HBM bandwidth, at which x comes in before the first product"),
-)
 
 
 def padded_flops(w: Matmul, edge: int) -> int:
@@ -62,7 +55,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     "xla-matmul",
-    PARAMETERS,
+    "xla-matmul",
     covers,
     seconds,
     "pipeline of blocks: jax-ml/scaling-book, roofline.md; jax-ml/jax, docs/pallas/tpu/matmul.md",

@@ -15,7 +15,7 @@ from perfmodel.timing.base import Case, Model
 from perfmodel.transformer.estimate import KnownDevice, ModelStep, all_ops, on_device
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import MODEL as NAME
-from perfmodel.transformer.op_time import PARAMETERS, LaunchCorrection, op_estimate, predict_op
+from perfmodel.transformer.op_time import LaunchCorrection, op_estimate, predict_op
 
 Alone = list[tuple[Op, float, float]]
 """Each row with the seconds of one run alone and their lower bound."""
@@ -43,7 +43,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     NAME,
-    PARAMETERS,
+    "steps",
     covers,
     seconds,
     "the sum of its kernels",

@@ -18,7 +18,7 @@ from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import MODEL as NAME
-from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, exposed_host_s, host_phases
+from perfmodel.transformer.training.step.layer_time import Machine, exposed_host_s, host_phases
 from perfmodel.transformer.training.step.step_time import step_time, tensors
 
 
@@ -59,7 +59,7 @@ def covers(case: Case) -> bool:
 
 MODEL = Model(
     NAME,
-    PARAMETERS,
+    "steps",
     covers,
     seconds,
     "the sum of its kernels, and the host that enqueues them",

@@ -27,7 +27,7 @@ from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import BACKWARD
-from perfmodel.timing.base import Parameter, chosen, dram_bandwidth
+from perfmodel.timing.base import chosen, dram_bandwidth
 from perfmodel.timing.power import scaled
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction
 from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
@@ -41,13 +41,6 @@ from perfmodel.transformer.training.step.system import DRAM
 
 MODEL = "torch-training"
 """Time model of the calibrations that hold these parameters."""
-PARAMETERS = (
-    Parameter("strided_factor", "of the time of an element-wise kernel that reads or writes another order of dimensions"),
-    Parameter("host_forward_us", "of the host to enqueue a layer's forward pass"),
-    Parameter("host_backward_us", "of the host to enqueue a layer's backward pass"),
-    Parameter("host_checkpoint_us", "of the host, more for a layer that will run again"),
-    Parameter("host_again_us", "of the host, more in the backward pass of a layer that runs again"),
-)
 BACKWARD_KERNELS = ("torch-sdpa-cudnn", "torch-sdpa-flash")
 """Borrowed where a device's own calibrations of attention are of forward passes only."""
 FORWARD_PASS, BACKWARD_PASS = "forward", "backward"
