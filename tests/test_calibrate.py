@@ -76,7 +76,7 @@ def test_what_is_kept_of_a_case_changes_no_digit_of_a_fit(families):
         assert cross_residuals(model, known, p, SHORT) == cross_residuals(model, [Anew(point) for point in known], p, SHORT)
 
 
-WORKED_OUT = (("fa2-forward", fa2, "launch"), ("gemm", gemm, "rates_of"), ("register-tiles", register_tiles, "tiles_by_block"))
+WORKED_OUT = (("fa2-forward", fa2, "fa2_tile"), ("gemm", gemm, "rates_of"), ("register-tiles", register_tiles, "tiles_by_block"))
 
 
 @pytest.mark.parametrize(("name", "models", "function"), WORKED_OUT)

@@ -58,7 +58,7 @@ def test_the_wide_memory_efficient_kernel_runs_four_blocks():
 
 def crowded(n: int, d: int, causal: bool = True) -> float:
     case = Case(attention(16, 16, n, n, d, causal), "torch-sdpa-flash")
-    return fa2._crowded(case, work_of(case, H200, fa2.launch))
+    return fa2.crowded(case, work_of(case, H200, fa2.launch))
 
 
 def test_code_for_odd_lengths_crowds_causal_blocks_that_come_past_their_first_tile() -> None:

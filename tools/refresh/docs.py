@@ -194,11 +194,12 @@ def time_models_part(page: str | None) -> str:
     headed = None if page is None else " ".join(re.findall(r"^### (.*)$", page, re.MULTILINE)).replace(",", "").split()
     for model in map(find_model, time_model_names()):
         if headed is None or model.name in headed:
-            files.setdefault(model.seconds.__module__, []).append(model)
+            files.setdefault((model.launch or model.seconds).__module__, []).append(model)
     for place, models in files.items():
         parts.append(f"### {', '.join(model.name for model in models)}\n\n" + "\n\n".join(paragraphs(import_module(place).__doc__)) + "\n")
         for model in models:
-            meant = re.sub(r"[;.]?\s*UnavailableError[^.]*\.", ".", "\n\n".join(paragraphs(model.seconds.__doc__)))
+            one = model.covers if "<locals>" in model.seconds.__qualname__ else model.seconds  # of an engine, all kernels take the same
+            meant = re.sub(r"[;.]?\s*UnavailableError[^.]*\.", ".", "\n\n".join(paragraphs(one.__doc__)))
             said = [f"`{model.name}`: {meant}"] if len(models) > 1 else []
             parts.append("\n\n".join([*said, f"Source: {model.source}.", f"Assumed: {model.assumes}."]) + "\n")
             parts.append(table(["parameter", "meaning"], ([code(one.name), one.meaning] for one in model.parameters)))

@@ -26,7 +26,6 @@ def module_of(path: Path) -> ModuleType:
 
 
 @cache
-@cache
 def modules() -> dict[str, ModuleType]:
     """Those that have tuned constants, by name."""
     paths = [path for path in sorted((ROOT / "perfmodel").rglob("*.py")) if marked(path.read_text(encoding="utf-8"), "tuned")]
@@ -114,9 +113,11 @@ def _spoken_of(module: str, name: str) -> Iterator[Constant]:
 @cache
 def drawn_on(name: str) -> frozenset[Constant]:
     """Tuned constants that the time model ``name`` uses, itself or by way of other definitions in files of time models."""
-    model = find_model(name)
+    functions = [find_model(name).seconds]
+    for one in functions:  # of a model that an engine makes: what its page gives the engine
+        functions += [cell.cell_contents for cell in one.__closure__ or () if inspect.isfunction(cell.cell_contents)]
     seen: set[Constant] = set()
-    left = [(model.seconds.__module__, model.seconds.__name__)]
+    left = [(one.__module__, one.__qualname__.partition(".")[0]) for one in functions]
     while left:
         one = left.pop()
         if one not in seen:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import chain, islice, repeat
-from math import inf
+from math import hypot, inf
+from typing import Any
 
 from perfmodel.core import architectures
 from perfmodel.core.architectures import traits_of
@@ -17,7 +18,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, lost_share, plain_attention
+from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Model, lost_share, plain_attention
+from perfmodel.timing.engine import ALONE as ALONE_CYCLES
 from perfmodel.timing.engine import HARDEST, ROUNDS, TileBlocks, TileRates, beside_dram, joined, rates_of
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
@@ -35,6 +37,8 @@ MMA_SYNC_FLOP = 0.629 * 4096  # known
 On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
 FP32 = 4  # known
 """Bytes of an element of partial results and of dQ while it is added up."""
+FOUR_WARPS = 128  # known
+"""Threads of the blocks that the parameter ``alone`` is of: others hide more of their own latencies, or less."""
 COPY_THREADS = 512  # known
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
 
@@ -242,6 +246,22 @@ def side_bytes(w: Attention, launch: AttentionLaunch, direction: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """What a kernel's tiles and blocks take beyond the counts. By name of a parameter, so many times that share more of a tile's matmuls,
+    of its other work, or of a block besides its tiles. ``done``: share of the matmuls that are done.
+    """
+
+    matmul: Mapping[str, float] = field(default_factory=dict)
+    other: Mapping[str, float] = field(default_factory=dict)
+    block: Mapping[str, float] = field(default_factory=dict)
+    done: float = 1.0
+
+
+def _more(p: Mapping[str, float], shares: Mapping[str, float]) -> float:
+    return 1 + sum(p[name] * share for name, share in shares.items())
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionWork:
     """A case on a device before any parameter. Of a tile: cycles of its matmuls, ``exps`` and all ``other`` work in exponentials.
 
@@ -262,10 +282,12 @@ class AttentionWork:
     lost: float
     cold: bool
 
-    def tile_cycles(self, p: Mapping[str, float], matmul: float = 1.0, other: float = 1.0) -> float:
-        """Cycles of a tile on a multiprocessor of its own, with as many times the work of its two parts."""
-        exps = self.rates.exp_cycles(p["softmax"] * other * self.other, self.exps)
-        return joined(self.launch.overlap, p["matmul"] * matmul * self.matmul, exps)
+    def cycles(self, p: Mapping[str, float], stage: Stage) -> float:
+        """Cycles of the main kernel beside its bytes, with what ``stage`` has beyond the counts."""
+        matmul = p["matmul"] * (stage.done * _more(p, stage.matmul)) * self.matmul
+        exps = self.rates.exp_cycles(p["softmax"] * _more(p, stage.other) * self.other, self.exps)
+        alone = p["alone"] * FOUR_WARPS / self.launch.threads if "alone" in p else ALONE_CYCLES
+        return self.grid.cycles(joined(self.launch.overlap, matmul, exps), p["block_cycles"] * _more(p, stage.block), alone)
 
     def seconds(self, p: Mapping[str, float], cycles: float) -> float:
         """Seconds of the call: its launch, the kernels beside the main one, and ``cycles`` of that one beside its bytes."""
@@ -329,4 +351,46 @@ def timed_again(case: Case, device: Device) -> Case:
     return replace(case, cache=CLEAN if case.flushed or moved > (device.cache_bytes or 0) else WARM)
 
 
+# A kernel's page
+
 ASSUMES = f"{ALONE}; Q, K and V stored as [batch, length, heads, d]"
+ASSUMES_AGAIN = "the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]"
+LaunchRule = Callable[[Case, Device], AttentionLaunch]
+
+
+def plain(case: Case, work: AttentionWork) -> Stage:
+    """The stage of a kernel without terms of its own."""
+    return Stage()
+
+
+def fitted(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
+    """The parameters of a kernel that is fitted in all of them."""
+    return p
+
+
+def page(
+    name: str,
+    launch: LaunchRule,
+    covers: Callable[[Case], bool],
+    source: str,
+    implementations: tuple[str, ...],
+    stage: Callable[[Case, AttentionWork], Stage] = plain,
+    known: Callable[[Case, Mapping[str, float]], Mapping[str, float]] = fitted,
+    again: bool = False,
+    **fields: Any,
+) -> Model:
+    """The time model of a library's kernel: what it launches, and what its ``stage`` takes beyond the counts. ``fields``: others of it.
+
+    ``known(case, parameters)``: all parameters, of a kernel that is fitted in a few of them. ``again``: whether it was timed on the same
+    buffers, call after call. With a parameter ``host_us`` a warm call, timed from the host, waits for it.
+    """
+    staged = cached_by_identity(stage)
+
+    def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+        """Seconds of one call with all its kernels; UnavailableError if there is no such kernel or the profile lacks a number."""
+        work, every = work_of(timed_again(case, device) if again else case, device, launch), known(case, p)
+        kernel = work.seconds(every, work.cycles(every, staged(case, work)))
+        return hypot(p["host_us"] * 1e-6, kernel) if "host_us" in p and not case.cache else kernel
+
+    fields = {"assumes": ASSUMES_AGAIN if again else ASSUMES, "from_tables": again, **fields}
+    return Model(name, "attention", covers, seconds, source, implementations=implementations, launch=launch, **fields)

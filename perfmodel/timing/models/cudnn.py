@@ -21,19 +21,19 @@ from collections.abc import Mapping
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, find_model, never, plain_attention
+from perfmodel.timing.base import Case, find_model, never, plain_attention
 from perfmodel.timing.models._attention_grid import (
-    ASSUMES,
     ASYNCHRONOUS,
     PING_PONG,
     TCGEN05,
     WGMMA,
     AttentionLaunch,
+    AttentionWork,
+    Stage,
     blackwell_launch,
     dense,
     matrix_rows,
-    timed_again,
-    work_of,
+    page,
 )
 from perfmodel.timing.models.decode_cudnn import MODEL as DECODE
 
@@ -59,26 +59,19 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
     return AttentionLaunch(64, bc, WGMMA, ASYNCHRONOUS, width=width, side_kernels=side, paired=128 // bc)
 
 
-def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of the forward pass."""
-    w, work = case.workload, work_of(case, device, launch)
-    masks = work.launch.rows == WGMMA  # what TensorRT-LLM's do for masks does not show
-    odd = masks and not w.causal and bool(w.n % work.launch.br or w.kv_len % work.launch.bc)
-    tile = work.tile_cycles(p, other=1 + p["padded"] * odd)
-    return work.seconds(p, work.grid.cycles(tile, p["block_cycles"] * (1 + p["causal"] * (masks and w.causal))))
+def stage(case: Case, work: AttentionWork) -> Stage:
+    """Masks of Hopper's forward kernel, under the diagonal and past the end, and wide heads of its backward one."""
+    w, launch = case.workload, work.launch
+    if case.direction == BACKWARD:
+        return Stage(other={"wide": launch.bc == 64})
+    masks = launch.rows == WGMMA  # what TensorRT-LLM's do for masks does not show
+    odd = masks and not w.causal and bool(w.n % launch.br or w.kv_len % launch.bc)
+    return Stage(other={"padded": odd}, block={"causal": masks and w.causal})
 
 
-def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of the backward pass with all its kernels."""
-    work = work_of(case, device, launch)
-    wide = work.launch.bc == 64
-    return work.seconds(p, work.grid.cycles(work.tile_cycles(p, other=1 + p["wide"] * wide), p["block_cycles"]))
-
-
-def published_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call of a published benchmark. No tile's matmuls take less than their instruction needs."""
-    name, pass_s = ("cudnn-backward", backward_s) if case.direction == BACKWARD else ("cudnn-forward", forward_s)
-    return pass_s(timed_again(case, device), device, {**find_model(name).starts(), **p, "matmul": max(1.0, p["matmul"])})
+def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
+    """What published benchmarks do not tell is as in PyTorch's calls; no tile's matmuls take less than their instruction needs."""
+    return {**find_model(f"cudnn-{case.direction}").starts(), **p, "matmul": max(1.0, p["matmul"])}
 
 
 def covers_forward(case: Case) -> bool:
@@ -103,11 +96,10 @@ def covers_published(case: Case) -> bool:
 
 
 _SOURCE = "kernels as profiled; FlashAttention-2 (Dao 2023, Alg. 1 and 2); list scheduling, Graham 1966"
-_AGAIN = "the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]"
 _NAMES = ("torch-sdpa-cudnn",)
 _LISTED = (
-    Model("cudnn-forward", "attention", covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
-    Model("cudnn-backward", "attention", covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
-    Model("cudnn-published", "attention", covers_published, published_s, _SOURCE, _AGAIN, PUBLISHED, launch=launch, from_tables=True),
+    page("cudnn-forward", launch, covers_forward, _SOURCE, _NAMES, stage, knows_warm=never),
+    page("cudnn-backward", launch, covers_backward, _SOURCE, _NAMES, stage, knows_warm=never),
+    page("cudnn-published", launch, covers_published, _SOURCE, PUBLISHED, stage, known, again=True),
 )
 MODELS = {model.name: model for model in _LISTED}

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
-from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
 from perfmodel.timing.base import Case, Model, never, once_per_case, plain_attention
@@ -32,9 +31,11 @@ from perfmodel.timing.models._attention_grid import (
     FP32,
     AttentionLaunch,
     AttentionWork,
+    Stage,
     dense,
     grid_of_walk,
     keys_walk,
+    page,
     tensor_bytes,
     work_of,
 )
@@ -53,21 +54,13 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
     return AttentionLaunch(64, 64, resident=4, width=64) if widest <= 64 else AttentionLaunch(64, 128, resident=2, threads=256, width=128)
 
 
-@cached_by_identity
-def _parts(case: Case, work: AttentionWork) -> tuple[float, float]:
-    """(share of a mean tile's matmuls that is done, share of tiles that are not the first of their block)."""
+def stage(case: Case, work: AttentionWork) -> Stage:
+    """Matmuls on the values of keys that exist, of a mean tile; over head dim 128, O in memory between the tiles of a block."""
     launch = work.launch
     walk, tiles = replace(case.workload, packed=False, window=None), max(1.0, work.grid.mean_tiles)
     values = _STEP * visited_tiles(walk, launch.br, _STEP) / row_tiles(walk, launch.br)
-    return (1 + min(1.0, values / (launch.bc * tiles))) / 2, 1 - 1 / tiles
-
-
-def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of the forward pass."""
-    work = work_of(case, device, launch)
-    done, later = _parts(case, work)
-    tile = work.tile_cycles(p, matmul=done * (1 + p["spilled"] * later * (work.launch.width > 128)))
-    return work.seconds(p, work.grid.cycles(tile, p["block_cycles"], p["alone"] * 128 / work.launch.threads))
+    done, later = (1 + min(1.0, values / (launch.bc * tiles))) / 2, 1 - 1 / tiles
+    return Stage(matmul={"spilled": later * (launch.width > 128)}, done=done)
 
 
 # Backward
@@ -194,7 +187,7 @@ def covers_backward(case: Case) -> bool:
 _NAMES = ("torch-sdpa-efficient", "xformers")
 _SOURCE = "PyTorch 2.11 mem_eff_attention/kernel_forward.h, kernel_backward.h, attention_backward.cu; list scheduling, Graham 1966"
 _LISTED = (
-    Model("efficient-forward", "attention", covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch),
+    page("efficient-forward", launch, covers_forward, _SOURCE, _NAMES, stage, knows_warm=never),
     Model("efficient-backward", "attention", covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never),
 )
 MODELS = {model.name: model for model in _LISTED}

@@ -13,12 +13,11 @@ Source: Dao-AILab/flash-attention at v1.0.9, csrc/flash_attn (fmha_fprop_fp16_ke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import hypot
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
-from perfmodel.timing.base import Case, Model, find_model, plain_attention
-from perfmodel.timing.models._attention_grid import AttentionLaunch, multiprocessors_of, work_of
+from perfmodel.timing.base import ALONE, Case, find_model, plain_attention
+from perfmodel.timing.models._attention_grid import AttentionLaunch, AttentionWork, Stage, multiprocessors_of, page
 
 RANDOM = 0.75  # tuned
 """A random number of dropout, in the time of an exponential."""
@@ -31,14 +30,15 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
     return AttentionLaunch(edge, edge, resident=2, by_head=bool(w.query_heads >= multiprocessors_of(device)))
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call as the host sees it."""
-    parameters = find_model("fa2-forward").starts()
-    parameters = {**parameters, "matmul": p["matmul"], "softmax": p["matmul"] * parameters["softmax"] / parameters["matmul"]}
-    work = work_of(case, device, launch)
-    other = 1 + RANDOM * bool(case.workload.dropout)
-    kernel = work.seconds(parameters, work.grid.cycles(work.tile_cycles(parameters, other=other), parameters["block_cycles"]))
-    return kernel if case.cache else hypot(p["host_us"] * 1e-6, kernel)
+def stage(case: Case, work: AttentionWork) -> Stage:
+    """Dropout's random numbers."""
+    return Stage(other={"dropout": RANDOM * bool(case.workload.dropout)})
+
+
+def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
+    """What few rows do not tell is as in FlashAttention-2's forward kernel."""
+    like = find_model("fa2-forward").starts()
+    return {**like, "matmul": p["matmul"], "softmax": p["matmul"] * like["softmax"] / like["matmul"], "dropout": 1.0}
 
 
 def covers(case: Case) -> bool:
@@ -47,13 +47,8 @@ def covers(case: Case) -> bool:
     return plain_attention(case, "mask", "window", "sparsity") and w.d == w.dv and w.n > 1
 
 
-MODEL = Model(
-    "fa1",
-    "attention",
-    covers,
-    seconds,
-    "FlashAttention (Dao et al. 2022) and its kernels' source",
-    implementations=("fa1", "fa1-triton"),
-    launch=launch,
+MODEL = page(
+    *("fa1", launch, covers, "FlashAttention (Dao et al. 2022) and its kernels' source", ("fa1", "fa1-triton"), stage, known),
+    assumes=ALONE,
     from_tables=True,
 )

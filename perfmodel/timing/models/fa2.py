@@ -31,28 +31,25 @@ flash_api.cpp: set_params_splitkv, mha_bwd); grids and registers of PyTorch 2.11
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from perfmodel.core.architectures import BY_THREAD, TCGEN05, WGMMA, Traits, traits_of
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
 from perfmodel.kernels.attention.tiles import fa2_tile
-from perfmodel.timing.base import Case, Model, never
+from perfmodel.timing.base import Case, never
 from perfmodel.timing.models._attention_grid import (
-    ASSUMES,
     MMA_ROWS,
     WIDEST,
     AttentionLaunch,
     AttentionWork,
+    Stage,
     dense,
     multiprocessors_of,
     padded,
+    page,
     resident_blocks,
-    work_of,
 )
 from perfmodel.timing.models.decode_fa2 import MODEL as DECODE
 
@@ -112,8 +109,7 @@ def takes_paged(implementation: str, traits: Traits) -> bool:
     return implementation == VLLM and traits.matrix not in (WGMMA, TCGEN05)
 
 
-@cached_by_identity
-def _crowded(case: Case, work: AttentionWork) -> float:
+def crowded(case: Case, work: AttentionWork) -> float:
     """Mean share of the masked tiles after the first that a block runs, over the last rounds; 0 where the code is short enough."""
     w, launch, last = case.workload, work.launch, work.grid.last
     odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d
@@ -123,30 +119,15 @@ def _crowded(case: Case, work: AttentionWork) -> float:
     return sum(min(tiles - 1, steps) for tiles in last if tiles) / (steps * len(last))
 
 
-def forward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of the forward pass, splits combined."""
-    work = work_of(case, device, launch)
-    block = p["block_cycles"] * (1 + p["crowded"] * _crowded(case, work))
-    narrow = p["narrow"] if padded(case.workload.d) != case.workload.d else 0.0
-    return work.seconds(p, work.grid.cycles(work.tile_cycles(p, matmul=1 + narrow), block))
-
-
-def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of the backward pass with all its kernels."""
-    work = work_of(case, device, launch)
-    narrow = p["narrow"] if padded(case.workload.d) != case.workload.d else 0.0
-    return work.seconds(p, work.grid.cycles(work.tile_cycles(p, matmul=1 + narrow), p["block_cycles"]))
+def stage(case: Case, work: AttentionWork) -> Stage:
+    """Checks of each load of a narrow head; forward, code that is too long."""
+    narrow = padded(case.workload.d) != case.workload.d
+    return Stage(matmul={"narrow": narrow}, block={"crowded": crowded(case, work)} if case.direction == FORWARD else {})
 
 
 def covers_forward(case: Case) -> bool:
     """Forward, more than one query, that ``decode-fa2`` does not cover; dense, with d = d_v of at most 256."""
     return dense(case, FORWARD) and case.workload.n > 1 and not DECODE.covers(case)
-
-
-def paged_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call of vLLM, copies into the cache included."""
-    work = work_of(case, device, paged_launch)
-    return work.seconds(p, work.grid.cycles(work.tile_cycles(p), p["block_cycles"]))
 
 
 def covers_backward(case: Case) -> bool:
@@ -156,7 +137,9 @@ def covers_backward(case: Case) -> bool:
 
 _NAMES = ("torch-sdpa-flash", "fa2")
 _SOURCE = "FlashAttention-2 (Dao 2023, Alg. 1 and 2) and its kernels' source; list scheduling, Graham 1966"
-_FORWARD = Model("fa2-forward", "attention", covers_forward, forward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch)
-_BACKWARD = Model("fa2-backward", "attention", covers_backward, backward_s, _SOURCE, ASSUMES, _NAMES, knows_warm=never, launch=launch)
-_PAGED = Model("fa2-paged", "attention", covers_forward, paged_s, _SOURCE, ASSUMES, (VLLM,), launch=paged_launch, runs_on=takes_paged)
-MODELS = {model.name: model for model in (_FORWARD, _BACKWARD, _PAGED)}
+_LISTED = (
+    page("fa2-forward", launch, covers_forward, _SOURCE, _NAMES, stage, knows_warm=never),
+    page("fa2-backward", launch, covers_backward, _SOURCE, _NAMES, stage, knows_warm=never),
+    page("fa2-paged", paged_launch, covers_forward, _SOURCE, (VLLM,), runs_on=takes_paged),
+)
+MODELS = {model.name: model for model in _LISTED}

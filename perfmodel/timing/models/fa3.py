@@ -20,16 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import ceil, hypot
+from math import ceil
 
 from perfmodel.core.architectures import Traits
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, find_model
+from perfmodel.timing.base import ALONE, Case, find_model
 from perfmodel.timing.models._attention_grid import (
-    ASSUMES,
     ASYNCHRONOUS,
     IN_TURN,
     TCGEN05,
@@ -40,7 +39,7 @@ from perfmodel.timing.models._attention_grid import (
     matrix_rows,
     multiprocessors_of,
     padded,
-    work_of,
+    page,
 )
 from perfmodel.timing.models.decode_fa3 import MODEL as DECODE
 from perfmodel.timing.models.fa2 import takes_paged
@@ -119,16 +118,9 @@ def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
     return int(max(1, min(ceil_div(key_tiles, tiles_per_sm), most)))
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call, copies into the cache and the combination of splits included."""
-    work = work_of(case, device, launch)
-    return work.seconds(p, work.grid.cycles(work.tile_cycles(p), p["block_cycles"]))
-
-
-def few_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call as the host sees it; what few rows do not tell is as in the other forward passes."""
-    kernel = seconds(case, device, {**find_model("fa3").starts(), "matmul": p["matmul"]})
-    return kernel if case.cache else hypot(p["host_us"] * 1e-6, kernel)
+def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
+    """What few rows do not tell is as in the other forward passes."""
+    return {**find_model("fa3").starts(), "matmul": p["matmul"]}
 
 
 def _rare(case: Case) -> bool:
@@ -152,7 +144,7 @@ def covers_few(case: Case) -> bool:
 
 _SOURCE = "FlashAttention-3 (Shah et al. 2024) and its kernels' source; list scheduling, Graham 1966"
 _LISTED = (
-    Model("fa3", "attention", covers, seconds, _SOURCE, ASSUMES, (VLLM, "fa3", *_IN_TURN), launch=launch, runs_on=runs_on),
-    Model("fa3-few", "attention", covers_few, few_s, _SOURCE, implementations=("fa3",), launch=launch, from_tables=True),
+    page("fa3", launch, covers, _SOURCE, (VLLM, "fa3", *_IN_TURN), runs_on=runs_on),
+    page("fa3-few", launch, covers_few, _SOURCE, ("fa3",), known=known, assumes=ALONE, from_tables=True),
 )
 MODELS = {model.name: model for model in _LISTED}

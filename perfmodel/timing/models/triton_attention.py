@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.timing.base import Case, Model, find_model
-from perfmodel.timing.models._attention_grid import ASYNCHRONOUS, IN_TURN, WGMMA, AttentionLaunch, dense, matrix_rows, timed_again, work_of
+from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.models._attention_grid import ASYNCHRONOUS, IN_TURN, WGMMA, AttentionLaunch, dense, matrix_rows, page
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
@@ -25,11 +25,9 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
     return AttentionLaunch(128, 64, rows, ASYNCHRONOUS if rows >= WGMMA else IN_TURN)
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call of a published benchmark. No tile's matmuls take less than their instruction needs."""
-    known = {**find_model("fa2-backward").starts(), **p, "matmul": max(1.0, p["matmul"])}
-    work = work_of(timed_again(case, device), device, launch)
-    return work.seconds(known, work.grid.cycles(work.tile_cycles(known), known["block_cycles"]))
+def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
+    """What benchmarks do not tell is as in FlashAttention-2's backward kernel; no tile's matmuls take less than their instruction needs."""
+    return {**find_model("fa2-backward").starts(), **p, "matmul": max(1.0, p["matmul"])}
 
 
 def covers(case: Case) -> bool:
@@ -37,14 +35,12 @@ def covers(case: Case) -> bool:
     return (dense(case, FORWARD) or dense(case, BACKWARD)) and case.workload.n > 1
 
 
-MODEL = Model(
+MODEL = page(
     "triton-attention",
-    "attention",
+    launch,
     covers,
-    seconds,
     "Triton's tutorial 06; FlashAttention-2 (Dao 2023, Alg. 1 and 2); list scheduling, Graham 1966",
-    "the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]",
     ("triton-attention", "triton-tileir"),
-    launch=launch,
-    from_tables=True,
+    known=known,
+    again=True,
 )
