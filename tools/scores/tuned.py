@@ -113,7 +113,7 @@ def _spoken_of(module: str, name: str) -> Iterator[Constant]:
 @cache
 def drawn_on(name: str) -> frozenset[Constant]:
     """Tuned constants that the time model ``name`` uses, itself or by way of other definitions in files of time models."""
-    functions = [find_model(name).seconds]
+    functions: list[Any] = [find_model(name).seconds]
     for one in functions:  # of a model that an engine makes: what its page gives the engine
         functions += [cell.cell_contents for cell in one.__closure__ or () if inspect.isfunction(cell.cell_contents)]
     seen: set[Constant] = set()
