@@ -1,6 +1,7 @@
 """Fit calibrations of the device profiles anew to the shipped records: ``python -m tools.refresh.calibrations [IMPLEMENTATION ...]``.
 
-Those of the implementations named, or all. A block whose figures stay keeps its date. A block that today's records are too few to fit
+Those of the implementations named, or all; intervals for other devices are of all kernels of a kind, named or not. A block whose figures
+stay keeps its date. A block that today's records are too few to fit
 keeps its parameters and its interval; its errors on held-out records are computed. No line of a calibration is written by hand.
 """
 
@@ -16,12 +17,13 @@ from functools import cache
 
 from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
 from perfmodel.core.errors import DataError
-from perfmodel.core.hardware import Calibration
-from perfmodel.timing.base import model_names
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.timing.base import find_model, model_names
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation import fit_points
 from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, from_records
+from perfmodel.validation.cross_device import kind_of, residuals, widths, with_borrowed
 from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import read_records, shipped_records
 
@@ -90,16 +92,42 @@ def judged(
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 
 
+def with_widths(every: Iterable[Calibrated], grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> list[Calibrated]:
+    """``every``, and the other devices that have kernels of the same kinds, with the intervals for other devices of a fit of all kernels.
+
+    ``grouped``: points of all records.
+    """
+    known = {device.id: device for device in calibrated_devices()} | {each.device.id: each.device for each in every}
+    kinds = {kind_of(fits.family_of(block)) for each in every for block in each.blocks}
+    fitted = {
+        (point.device.id, key[:4])
+        for key, own in grouped.items()
+        if not fits.too_few((point.record for point in own), find_model(key[3]))
+        for point in own
+    }
+    blocks = {name: [one for one in device.calibration if (name, fits.family_of(one)) in fitted] for name, device in known.items()}
+    blocks = {name: own for name, own in blocks.items() if own}
+    wide = with_borrowed(blocks, widths(residuals(grouped, blocks, known.values)))
+    alike = {name: [one for one in own if kind_of(fits.family_of(one)) in kinds] for name, own in wide.items()}
+    return [_with_blocks(known[name], own) for name, own in alike.items() if own]
+
+
+def _with_blocks(device: Device, blocks: list[Calibration]) -> Calibrated:
+    anew = {fits.family_of(block): block for block in blocks}
+    return Calibrated(replace(device, calibration=[anew.get(fits.family_of(one), one) for one in device.calibration]), [], blocks)
+
+
 def write(every: Iterable[Calibrated], implementations: Sequence[str] = ()) -> None:
     """Put the blocks of each device into its profile, those of ``implementations`` alone if there are any."""
-    records = [] if implementations else [record for path in shipped_records() for _, record in read_records(path)]
+    records = [record for path in shipped_records() for _, record in read_records(path)]
     devices = {name: find_device(name) for name in {record.hardware for record in records} & set(device_ids())}
     grouped = fits.points(records, devices)
-    every = list(every)
+    every = with_widths(list(every), grouped) if implementations else list(every)
     fallbacks = cache(lambda: [*(each.device for each in every), *calibrated_devices()])
+    judging = {} if implementations else grouped
     for each in every:
         path = data_folder("hardware_specs") / f"{each.device.id}.yaml"
-        path.write_text(with_calibrations(path.read_text(encoding="utf-8"), blocks_of(each, grouped, fallbacks)), encoding="utf-8")
+        path.write_text(with_calibrations(path.read_text(encoding="utf-8"), blocks_of(each, judging, fallbacks)), encoding="utf-8")
 
 
 if __name__ == "__main__":

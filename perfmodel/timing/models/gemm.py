@@ -32,12 +32,13 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.roofline import boost, rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing import products
-from perfmodel.timing.base import ALONE, Case, Model, chosen, lost_share, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, chosen, lost_share, numbers_of
 from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, parts_of_k, plan_of, worth_timing
 
 # Launch
@@ -199,7 +200,7 @@ def vector_plan(w: Matmul, slots: int) -> TilePlan:
 
 # Stage
 
-WAIT, LATENCY, HALF, PART, TMA, ENERGY = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us", "energy_share"
+WAIT, LATENCY, HALF, PART, TMA = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us"
 THROTTLE = "throttle"
 THROTTLED_FROM_S, MOST_THROTTLED = 300e-6, 3.0  # tuned
 """Products from this length on lower the clock, by so many e-folds at most: steps of a second are 9 % fast without."""
@@ -240,7 +241,7 @@ class _OnDevice:
     wgmma: bool
 
 
-@once_per_case
+@cached_by_identity
 def _work(case: Case, device: Device) -> _OnDevice:
     w: Matmul = case.workload
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
@@ -284,7 +285,7 @@ def _costs(kernels: Kernels, work: _OnDevice, p: Mapping[str, float]) -> Costs:
     share = p["multiply_share"] * (MMA_SYNC if work.wgmma and kernels.stages and not work.vector_unit else 1)
     rate = work.rate * share
     if work.vector_unit:
-        rate = min(rate, work.highest / p[ENERGY])
+        rate = min(rate, work.highest)
     load_s = work.slots * p["flop_per_loaded_byte"] / work.half * WIDE_COPY / kernels.width
     timed_narrow = kernels.stages and LATENCY in p  # narrow copies of 8-bit elements are in no record: they wait as whole ones do
     wait = p[LATENCY] / (kernels.stages - 1) if timed_narrow else p.get(WAIT, 0.0)
