@@ -14,7 +14,7 @@ from perfmodel.core.units import Quantity
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import WARM, Case
 from perfmodel.timing.predict import Prediction, TimeRequest, predict
-from perfmodel.timing.transfer import FILLING_S, held_share, joined, product_share, transferred, watts_per_clock
+from perfmodel.timing.transfer import FILLING_S, held_share, product_share, timed, transferred, watts_per_clock
 
 L40S, L4, H200, GEFORCE = (find_device(f"nvidia-{name}") for name in ("l40s", "l4", "h200-sxm", "rtx-4090"))
 PAGED = next(block for block in GEFORCE.calibration if block.model == "fa2-paged")
@@ -91,4 +91,4 @@ def test_large_products_tell_the_clock_better_than_watts() -> None:
 @pytest.mark.parametrize("boosted_s", [1e-6, FILLING_S, 1.0])
 def test_short_calls_run_at_the_boost_clock(boosted_s: float) -> None:
     share = boosted_s / (boosted_s + FILLING_S)
-    assert joined(boosted_s, 2 * boosted_s) == pytest.approx((1 + share) * boosted_s)
+    assert timed(lambda on: boosted_s * (2 if on is L4 else 1), L40S, L4) == pytest.approx((1 + share) * boosted_s)

@@ -78,7 +78,7 @@ def test_tensorrt_fills_blackwell_at_most_once_and_hopper_eight_times() -> None:
     plan = TRTLLM(work(batch=16, heads=48, kv_heads=4, kv_len=16384), B200, 148)
     assert (plan.splits, plan.blocks) == (2, 128)
     short = TRTLLM(work(batch=1, heads=8, kv_heads=8, kv_len=500), B200, 148)
-    assert (short.splits, short.later_terms) == (1, {})
+    assert short.splits == 1
     # 64 heads of 4,097 keys: 32 parts of 128, of which 8 * 132 / 64 = 16 are launched, four tiles of 64 each and one more
     assert (decode_trtllm.xqa(work(), H100, 132).splits, decode_trtllm.xqa(work(), H100, 132).tiles) == (16, 5)
 
@@ -160,7 +160,7 @@ def test_blocks_of_one_multiprocessor_work_one_after_the_other() -> None:
 
 def test_kernels_beside_take_launches_bytes_and_waits() -> None:
     alone = streamed(StreamLaunch(132, 1, 10, 65536))
-    more = StreamLaunch(132, 4, 10, 65536, gaps=1, moved_bytes=4.32e6, later_waits=2, later_terms={"split_waits": 4})
+    more = StreamLaunch(132, 4, 10, 65536, gaps=1, moved_bytes=4.32e6, later_waits=2)
     gap = H200.launch_overhead.graph.number if H200.launch_overhead and H200.launch_overhead.graph else 0.0
     assert streamed(more, split_waits=0.1) - alone == pytest.approx(gap + 1e-6 + (1.5 + 2 + 0.4) * LATENCY)
 

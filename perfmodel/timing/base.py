@@ -279,10 +279,6 @@ def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) ->
     return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters) if blocks else None
 
 
-once_per_case = cached_by_identity
-"""For data of a case on a device that do not depend on parameters: computed once for all steps of a fit."""
-
-
 def dram_bandwidth(device: Device) -> float:
     """DRAM bandwidth of ``device`` in B/s; UnavailableError without one in the profile."""
     bandwidth = device.dram.bandwidth_bytes_per_s

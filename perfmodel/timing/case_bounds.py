@@ -8,11 +8,12 @@ from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, library_tile
-from perfmodel.timing.base import Case, once_per_case
+from perfmodel.timing.base import Case
 from perfmodel.timing.implementations import algorithm_of
 
 DEFAULT_TILE = Tile(128, 128)
@@ -66,7 +67,7 @@ def roof_s(case: Case, device: Device) -> float:
     return sum(float(max((term * rates.get(name, 1) for name, term in cost.terms.items()), default=0.0)) for cost in costs)
 
 
-@once_per_case
+@cached_by_identity
 def _whole(case: Case, device: Device) -> Estimate | None:
     """Estimate of a collective or a step of a model, which provide one; else None."""
     return case.workload.estimate(device) if hasattr(case.workload, "estimate") else None

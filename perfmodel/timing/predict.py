@@ -19,7 +19,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.plugins import docstring
 from perfmodel.core.roofline import Estimate
-from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, WARM, Case, Model, calibrations, find_model, once_per_case, other_formats
+from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, WARM, Case, Model, calibrations, find_model, other_formats
 from perfmodel.timing.case_bounds import cost_of
 from perfmodel.timing.implementations import is_variant
 from perfmodel.timing.intervals import composed_interval, own_interval
@@ -214,7 +214,7 @@ def _cleaned(case: Case) -> Case:
     return replace(case, cache=CLEAN)
 
 
-@once_per_case
+@cached_by_identity
 def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
     """Bytes of inputs and of outputs."""
     tensors = cost_of(case, device).needs.tensors.items()

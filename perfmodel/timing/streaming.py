@@ -20,11 +20,12 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import PARTIAL_SIZE
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import ALONE, Case, Model, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.base import ALONE, Case, Model, numbers_of, plain_attention
 from perfmodel.timing.engine import L2_PORT, joined
 
 GRAPH_GAP_S = 1.4e-6  # known
@@ -43,8 +44,7 @@ class StreamLaunch:
 
     ``tile_bytes``: of a tile's keys and values; ``tile_cycles``: clocks for which its work occupies the units of its multiprocessor.
     ``gaps``: launches of kernels beside it, ``moved_bytes`` by them, and ``later_waits``. By name of a parameter, how often it counts:
-    ``block_terms``, waits before a block's first tile; ``later_terms``, waits of kernels after it; factors of the wait for a tile,
-    ``wait_factors``, and of its work, ``work_factors``.
+    ``block_terms``, waits before a block's first tile; factors of the wait for a tile, ``wait_factors``, and of its work, ``work_factors``.
     """
 
     blocks: int
@@ -58,7 +58,6 @@ class StreamLaunch:
     moved_bytes: float = 0.0
     later_waits: float = 0.0
     block_terms: Mapping[str, float] = field(default_factory=dict)
-    later_terms: Mapping[str, float] = field(default_factory=dict)
     wait_factors: tuple[str, ...] = ()
     work_factors: tuple[str, ...] = ()
 
@@ -77,7 +76,7 @@ def page(name: str, launches: Mapping[str, Mapping[str, LaunchRule]], source: st
     def runs_on(implementation: str, traits: Traits) -> bool:
         return traits.copies != BY_THREAD and traits.matrix in launches.get(implementation, {})
 
-    @once_per_case
+    @cached_by_identity
     def launched(case: Case, device: Device) -> StreamLaunch:
         if not runs_on(case.implementation, traits_of(device)):
             found = f"{device.id}: no decode kernel of {case.implementation} is known for its architecture, {device.architecture}"
@@ -124,8 +123,9 @@ def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mappin
     waves_s = start_s + joined(p["overlap"], worked, streamed) + min(worked, streamed) / stream.tiles
     for count, blocks in ((later, slots), (1, rest)):
         waves_s += count * joined(p["overlap"], start_s + worked_s(blocks), blocks * block_s) if count and blocks else 0.0
-    waits = stream.later_waits + sum(p[name] * count for name, count in stream.later_terms.items())
-    waits += p["combine_waits"] if stream.splits > 1 else 0.0
+    waits = stream.later_waits
+    if stream.splits > 1:
+        waits = waits + p.get("split_waits", 0.0) * stream.splits + p["combine_waits"]
     later_s = waits * latency_s + stream.gaps * graph_gap_s(device) + stream.moved_bytes / dram
     return float(p["launch_us"] * 1e-6 + waves_s + later_s)
 

@@ -313,9 +313,5 @@ def _at_clocks(device: Device) -> dict[float, Device]:
 
 def timed(seconds: Callable[[Device], float], device: Device, held: Device | None) -> float:
     """``seconds`` of a call on ``device``; once it is long, at the clock of ``held``, where there is one."""
-    return seconds(device) if held is None else joined(seconds(device), seconds(held))
-
-
-def joined(boosted_s: float, held_s: float) -> float:
-    """Seconds of a call that takes ``boosted_s`` at the boost clock and ``held_s`` at the held one."""
-    return boosted_s + (held_s - boosted_s) * boosted_s / (boosted_s + FILLING_S)
+    boosted_s = seconds(device)
+    return boosted_s if held is None else boosted_s + (seconds(held) - boosted_s) * boosted_s / (boosted_s + FILLING_S)

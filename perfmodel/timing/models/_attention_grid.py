@@ -16,7 +16,7 @@ from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
-from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.base import ALONE, CLEAN, WARM, Case, Model, lost_share, plain_attention
 from perfmodel.timing.engine import ALONE as ALONE_CYCLES
@@ -78,6 +78,9 @@ class AttentionLaunch:
     def widths(self, w: Attention) -> tuple[int, int]:
         """Head dims of K and V that the kernel computes."""
         return self.width or padded(w.d), self.width or padded(w.dv)
+
+
+LaunchRule = Callable[[Case, Device], AttentionLaunch]
 
 
 def slowdown(launch: AttentionLaunch, peak: float, element_size: int) -> float:
@@ -247,8 +250,8 @@ def side_bytes(w: Attention, launch: AttentionLaunch, direction: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a kernel's tiles and blocks take beyond the counts. By name of a parameter, so many times that share more of a tile's matmuls,
-    of its other work, or of a block besides its tiles. ``done``: share of the matmuls that are done.
+    """Terms of a kernel beyond the counts: by name of a parameter, how many times its share is added to a tile's matmuls, to its other
+    work, or to the cycles of a block besides its tiles. ``done``: share of the matmuls that are done.
     """
 
     matmul: Mapping[str, float] = field(default_factory=dict)
@@ -289,15 +292,16 @@ class AttentionWork:
         alone = p["alone"] * FOUR_WARPS / self.launch.threads if "alone" in p else ALONE_CYCLES
         return self.grid.cycles(joined(self.launch.overlap, matmul, exps), p["block_cycles"] * _more(p, stage.block), alone)
 
-    def seconds(self, p: Mapping[str, float], cycles: float) -> float:
-        """Seconds of the call: its launch, the kernels beside the main one, and ``cycles`` of that one beside its bytes."""
+    def seconds(self, p: Mapping[str, float], stage: Stage) -> float:
+        """Seconds of the call: its launch, the kernels beside the main one, and the cycles of that one beside its bytes."""
         byte_s, clock = self.rates.byte_s(p["dram"], self.lost), self.rates.clock_hz
         side = self.side_waves * p["side_block_cycles"] / clock if self.side_waves else 0.0
-        return p["launch_us"] * 1e-6 + side + self.side_bytes * byte_s + beside_dram(cycles / clock, self.moved * byte_s, self.cold)
+        main = beside_dram(self.cycles(p, stage) / clock, self.moved * byte_s, self.cold)
+        return p["launch_us"] * 1e-6 + side + self.side_bytes * byte_s + main
 
 
 @cached_by_identity
-def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], AttentionLaunch]) -> AttentionWork:
+def work_of(case: Case, device: Device, launch_of: LaunchRule) -> AttentionWork:
     """``case`` on ``device`` as ``launch_of`` has it; UnavailableError if there is no such kernel or the profile lacks a number."""
     w: Attention = case.workload
     rates, launch = rates_of(device, w.dtype.name), with_tile(case, device, launch_of)
@@ -325,7 +329,7 @@ def work_of(case: Case, device: Device, launch_of: Callable[[Case, Device], Atte
     )
 
 
-def with_tile(case: Case, device: Device, launch_of: Callable[[Case, Device], AttentionLaunch]) -> AttentionLaunch:
+def with_tile(case: Case, device: Device, launch_of: LaunchRule) -> AttentionLaunch:
     """The launch of ``case``; ``br`` and ``bc`` of the case's launch come before those of its implementation.
 
     UnavailableError where it has no kernel: all of these are CUDA kernels.
@@ -344,6 +348,11 @@ def dense(case: Case, direction: str) -> bool:
     return plain_attention(case, "sparsity", "dropout", "mask") and case.direction == direction and w.d == w.dv <= WIDEST
 
 
+def covers_backward(case: Case) -> bool:
+    """Backward, dense, with d = d_v of at most 256."""
+    return dense(case, BACKWARD)
+
+
 @cached_by_identity
 def timed_again(case: Case, device: Device) -> Case:
     """``case`` as published benchmarks time it: the same buffers again and again, which come from DRAM if the L2 does not hold them."""
@@ -355,7 +364,6 @@ def timed_again(case: Case, device: Device) -> Case:
 
 ASSUMES = f"{ALONE}; Q, K and V stored as [batch, length, heads, d]"
 ASSUMES_AGAIN = "the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]"
-LaunchRule = Callable[[Case, Device], AttentionLaunch]
 
 
 def plain(case: Case, work: AttentionWork) -> Stage:
@@ -382,14 +390,15 @@ def page(
     """The time model of a library's kernel: what it launches, and what its ``stage`` takes beyond the counts. ``fields``: others of it.
 
     ``known(case, parameters)``: all parameters, of a kernel that is fitted in a few of them. ``again``: whether it was timed on the same
-    buffers, call after call. With a parameter ``host_us`` a warm call, timed from the host, waits for it.
+    buffers, call after call. With a parameter ``host_us`` calls were timed from the host, one behind the other, and wait for it, but where
+    the case says what the L2 holds.
     """
     staged = cached_by_identity(stage)
 
     def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         """Seconds of one call with all its kernels; UnavailableError if there is no such kernel or the profile lacks a number."""
         work, every = work_of(timed_again(case, device) if again else case, device, launch), known(case, p)
-        kernel = work.seconds(every, work.cycles(every, staged(case, work)))
+        kernel = work.seconds(every, staged(case, work))
         return hypot(p["host_us"] * 1e-6, kernel) if "host_us" in p and not case.cache else kernel
 
     fields = {"assumes": ASSUMES_AGAIN if again else ASSUMES, "from_tables": again, **fields}

@@ -23,11 +23,12 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul, scale_block, scales
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing import products
-from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, numbers_of
 from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, plan_of, worth_timing
 
 ROWS, COLUMNS = (16, 32, 64, 96, 128, 192, 256), (32, 64, 128, 192, 256)  # known
@@ -75,7 +76,7 @@ def resident(br: int, bc: int, sram: float, registers: float) -> int:
     return max(int(min(sram // ((br + bc) * SLICE_BYTES), registers // (2 * br * bc))), 1)
 
 
-@once_per_case
+@cached_by_identity
 def _work(case: Case, device: Device) -> _OnCdna:
     w: Matmul = case.workload
     count, clock = numbers_of(device, "multiprocessors", "tensor clock")

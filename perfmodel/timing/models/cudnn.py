@@ -31,6 +31,7 @@ from perfmodel.timing.models._attention_grid import (
     AttentionWork,
     Stage,
     blackwell_launch,
+    covers_backward,
     dense,
     matrix_rows,
     page,
@@ -77,11 +78,6 @@ def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
 def covers_forward(case: Case) -> bool:
     """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256."""
     return dense(case, FORWARD) and case.workload.n > 1 and not DECODE.covers(case)
-
-
-def covers_backward(case: Case) -> bool:
-    """Backward, dense, with d = d_v of at most 256."""
-    return dense(case, BACKWARD)
 
 
 def covers_published(case: Case) -> bool:

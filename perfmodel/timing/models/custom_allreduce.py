@@ -17,7 +17,6 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import ALL_REDUCE, Collective, host_gpus, link_bandwidth
 from perfmodel.timing.base import Case, Model, dram_bandwidth
-from perfmodel.timing.messages import message_s
 
 KIB, MIB = 1 << 10, 1 << 20  # known
 ONE_SHOT, TWO_SHOT, IN_SWITCH = "one-shot", "two-shot", "in the switch"
@@ -133,10 +132,10 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     received = received_bytes(way, w.world, size)
     rate = link * p["link_share"]
     if way == IN_SWITCH:
-        return message_s(p["switched_us"], received, rate) + COPIED * size / dram_bandwidth(device)
+        return p["switched_us"] * 1e-6 + received / rate + COPIED * size / dram_bandwidth(device)
     passes = max((size if way == ONE_SHOT else size / w.world) / PASS_BYTES - 1, 0.0)
     start_us = p["start_us"] * (1 + p["again_factor"] * (way == TWO_SHOT)) + p["peer_us"] * (w.world - 1)
-    return message_s(start_us + p["pass_us"] * passes, received, rate)
+    return (start_us + p["pass_us"] * passes) * 1e-6 + received / rate
 
 
 def covers(case: Case) -> bool:

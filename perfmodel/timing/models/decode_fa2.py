@@ -52,7 +52,6 @@ def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
         rereads=row_tiles * (1 if packed else int(w.group)),
         gaps=int(splits > 1),
         moved_bytes=partial_bytes(w, splits, tile.head_dim),
-        later_terms={"split_waits": splits} if splits > 1 else {},
         wait_factors=narrower,
         work_factors=narrower,
     )
@@ -77,7 +76,6 @@ def paged(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
         gaps=(splits > 1) + (2 if transposed else packed),
         moved_bytes=float((4 if transposed else 2 * packed) * w.query_heads * w.n * w.d * w.dtype.size),
         later_waits=2 * transposed,
-        later_terms={"split_waits": splits} if splits > 1 else {},
     )
 
 

@@ -38,8 +38,7 @@ def xqa(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
 
 
 def _stream(w: Attention, blocks: int, splits: int, tiles: int, keys: int) -> StreamLaunch:
-    later = {"split_waits": splits} if splits > 1 else {}
-    return StreamLaunch(blocks * splits, splits, int(ceil_div(tiles, splits)), keys * (w.d + w.dv) * w.dtype.size, later_terms=later)
+    return StreamLaunch(blocks * splits, splits, int(ceil_div(tiles, splits)), keys * (w.d + w.dv) * w.dtype.size)
 
 
 MODEL = page(

@@ -14,7 +14,6 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import joined_gpus, link_bandwidth, network_bandwidth
 from perfmodel.kernels.expert_exchange import ExpertExchange
 from perfmodel.timing.base import Case, Model
-from perfmodel.timing.messages import at_once_s
 
 LOW_LATENCY_TOKENS = 256  # known
 """Tokens of a GPU up to which low-latency kernels are meant to run. Source: docs/legacy.md."""
@@ -30,10 +29,10 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     link, network = link_bandwidth(device, w.world), network_bandwidth(device) if w.world > domain else 1.0
     if float(w.tokens) <= LOW_LATENCY_TOKENS:
         near, far = float(w.sent) * (domain - 1) / w.world, float(w.sent) * (w.world - domain) / w.world
-        return at_once_s(p["start_us"], (near, link * p["link_share"]), (far, network * p["network_share"]))
+        return p["start_us"] * 1e-6 + max(near / (link * p["link_share"]), far / (network * p["network_share"]))
     near = float(w.bytes) * (w.world - 1) / w.world
     far = float(w.to_groups(w.world // domain)) if w.world > domain else 0.0
-    return at_once_s(p["start_us"], (near, link * NORMAL_LINK_SHARE), (far, network * NORMAL_NETWORK_SHARE))
+    return p["start_us"] * 1e-6 + max(near / (link * NORMAL_LINK_SHARE), far / (network * NORMAL_NETWORK_SHARE))
 
 
 def covers(case: Case) -> bool:

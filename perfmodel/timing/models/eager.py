@@ -24,6 +24,7 @@ from math import hypot
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import (
@@ -37,7 +38,6 @@ from perfmodel.timing.base import (
     find_model,
     lost_share,
     never,
-    once_per_case,
     plain_attention,
 )
 from perfmodel.timing.cache_state import write_back_s
@@ -129,7 +129,7 @@ def timed_parts(case: Case, device: Device) -> list[PartTime]:
     return [timed_part(name, part, device) for name, part in parts(case, device)]
 
 
-@once_per_case
+@cached_by_identity
 def _of_parts(case: Case, device: Device) -> tuple[int, float, float, float]:
     """Number of the kernels that are also timed alone; seconds of all, of softmax, and of write-backs where scores exceed the L2.
 

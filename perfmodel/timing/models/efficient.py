@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import row_tiles, visited_tiles
-from perfmodel.timing.base import Case, Model, never, once_per_case, plain_attention
+from perfmodel.timing.base import Case, Model, never, plain_attention
 from perfmodel.timing.engine import beside_dram
 from perfmodel.timing.models._attention_grid import (
     ASSUMES,
@@ -117,7 +118,7 @@ def zeroed_bytes(w: Attention, parts: int) -> int:
     return int(w.query_heads * (ceil_div(w.n, launch.br) * launch.br * columns + kept) * FP32)
 
 
-@once_per_case
+@cached_by_identity
 def _backward(case: Case, device: Device) -> _Backward:
     w: Attention = case.workload
     work, parts = work_of(case, device, launch), splits(w)

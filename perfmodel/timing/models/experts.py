@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts, rows_per_expert, tiles
-from perfmodel.timing.base import ALONE, Case, Model, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, numbers_of
 
 LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128  # known
 """Height and width of a tile."""
@@ -50,7 +51,7 @@ class _ExpertPart:
     waves: float = 0.0
 
 
-@once_per_case
+@cached_by_identity
 def _work(case: Case, device: Device) -> tuple[float, float, list[_ExpertPart]]:
     """DRAM bandwidth in B/s, FLOP/s, and the parts."""
     w: Experts = case.workload

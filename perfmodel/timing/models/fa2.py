@@ -45,6 +45,7 @@ from perfmodel.timing.models._attention_grid import (
     AttentionLaunch,
     AttentionWork,
     Stage,
+    covers_backward,
     dense,
     multiprocessors_of,
     padded,
@@ -128,11 +129,6 @@ def stage(case: Case, work: AttentionWork) -> Stage:
 def covers_forward(case: Case) -> bool:
     """Forward, more than one query, that ``decode-fa2`` does not cover; dense, with d = d_v of at most 256."""
     return dense(case, FORWARD) and case.workload.n > 1 and not DECODE.covers(case)
-
-
-def covers_backward(case: Case) -> bool:
-    """Backward, dense, with d = d_v of at most 256."""
-    return dense(case, BACKWARD)
 
 
 _NAMES = ("torch-sdpa-flash", "fa2")

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, never, once_per_case, plain_attention
+from perfmodel.timing.base import Case, Model, never, plain_attention
 from perfmodel.timing.engine import TileBlocks, TileRates, beside_dram, rates_of
 from perfmodel.timing.models._attention_grid import AttentionLaunch, Walk, grid_of_walk, keys_walk, rows_walk
 
@@ -81,7 +82,7 @@ class _Work:
     beside: float
 
 
-@once_per_case
+@cached_by_identity
 def _work(case: Case, device: Device) -> _Work:
     w: Attention = case.workload
     if device.vendor != "AMD":
@@ -141,20 +142,9 @@ def covers_backward(case: Case) -> bool:
 _VARIANTS = ("hipkittens-4warps", "hipkittens-8warps", *KEEPS_ASSEMBLY)
 _SOURCE = "HazyResearch/HipKittens @f09e968 analysis/attn; ROCm/aiter; ROCm/composable_kernel; list scheduling, Graham 1966"
 _ASSUMES = "inputs not in the caches; the host's start of a call counts, as where it is timed by events around one call"
-_LISTED = (
-    Model(
-        "mfma-forward", "attention", covers_forward, seconds, _SOURCE, _ASSUMES, ("aiter", "hipkittens"), knows_warm=never, from_tables=True
-    ),
-    Model(
-        "mfma-backward",
-        "attention",
-        covers_backward,
-        seconds,
-        _SOURCE,
-        _ASSUMES,
-        ("aiter", "hipkittens", *_VARIANTS),
-        knows_warm=never,
-        from_tables=True,
-    ),
-)
-MODELS = {model.name: model for model in _LISTED}
+MODELS = {
+    name: Model(
+        *(name, "attention", covered, seconds, _SOURCE, _ASSUMES, ("aiter", "hipkittens", *variants)), knows_warm=never, from_tables=True
+    )
+    for name, covered, variants in (("mfma-forward", covers_forward, ()), ("mfma-backward", covers_backward, _VARIANTS))
+}

@@ -5,7 +5,7 @@ link. Large ones are sent in chunks that wait for each other: a larger share aft
 think faster. All-gather and reduce-scatter pass n - 1 steps of a ring, all-reduce twice as many; an all-to-all sends to all others
 at once, by fewer copies. A GPU's own part is copied within its memory. Over PCIe all GPUs of a host share its root and bridges: with
 each doubling of them a GPU keeps a share of its slot's rate.
-Source: NCCL's documentation of NCCL_PROTO and NCCL_ALGO; how messages add up: ``timing/messages.py``.
+Source: NCCL's documentation of NCCL_PROTO and NCCL_ALGO; Hockney 1994 (latency and bandwidth); Patarasuk & Yuan 2009 (ring).
 """
 
 from __future__ import annotations
@@ -15,9 +15,35 @@ from math import log2
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, P2P, Collective, link_bandwidth
+from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE, P2P, Collective, link_bandwidth
 from perfmodel.timing.base import Case, Model, dram_bandwidth
-from perfmodel.timing.messages import message_s, sent_bytes, sooner_s, steps
+
+
+def sent_bytes(w: Collective) -> float:
+    """Bytes that each GPU sends; an all-reduce is a reduce-scatter and an all-gather.
+
+    >>> from perfmodel.core.dtypes import DTYPES
+    >>> [sent_bytes(Collective(op, 4, 400, DTYPES["bf16"])) for op in ("all_gather", "all_reduce", "all_to_all", "p2p")]
+    [300.0, 600.0, 300.0, 400.0]
+    """
+    if w.op == P2P:
+        return float(w.bytes)
+    return float(w.bytes) * (w.world - 1) / w.world * (2 if w.op == ALL_REDUCE else 1)
+
+
+def steps(w: Collective) -> int:
+    """Steps of a ring in which GPUs wait for each other; none where all send to all at once."""
+    return 0 if w.op in (*AT_ONCE, P2P) else (w.world - 1) * (2 if w.op == ALL_REDUCE else 1)
+
+
+def sooner_s(first: float, second: float, sharpness: float) -> float:
+    """Seconds by whichever of two protocols is faster, and less near where they are equal: a norm with a negative exponent.
+
+    >>> round(sooner_s(2.0, 2.0, 1.0), 3), round(sooner_s(1.0, 9.0, 9.0), 3)
+    (1.0, 1.0)
+    """
+    shorter, longer = min(first, second), max(first, second)
+    return shorter * (1 + (shorter / longer) ** sharpness) ** (-1 / sharpness) if shorter else 0.0
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -27,7 +53,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     link *= p["crowd_factor"] ** log2(w.world / 2) if device.over_pcie else 1.0
     flagged = p["flagged_share"] * (1.0 if waits else p["flagged_pair_factor"])
     copy_s = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])
-    chunked = message_s(p["chunk_us"], sent, link * p["chunked_share"]) + copy_s
+    chunked = p["chunk_us"] * 1e-6 + sent / (link * p["chunked_share"]) + copy_s
     start_us = p["start_us"] * (1.0 if waits else p["pair_factor"]) + p["step_us"] * waits
     return start_us * 1e-6 + sooner_s(sent / (link * flagged), chunked, p["sharpness"])
 

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.roofline import rates_of
-from perfmodel.timing.base import Case, Model, never, once_per_case
+from perfmodel.timing.base import Case, Model, never
 from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.engine import HARDEST, joined
 
 
-@once_per_case
+@cached_by_identity
 def terms(case: Case, device: Device) -> tuple[float, float]:
     """Seconds of visible FLOP at the peak, and of what each kernel touches at the DRAM bandwidth.
 

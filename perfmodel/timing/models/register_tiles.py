@@ -19,10 +19,11 @@ from functools import lru_cache
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.register_tiles import WARP, Geometry, Instructions, geometry, instructions
-from perfmodel.timing.base import Case, Model, calibrations, numbers_of, once_per_case, plain_attention
+from perfmodel.timing.base import Case, Model, calibrations, numbers_of, plain_attention
 from perfmodel.timing.schedule import SharedSlots, shared_makespan
 
 SCHEDULERS = 4  # known
@@ -88,7 +89,7 @@ def tiles_by_block(w: Attention, br: int, bc: int) -> list[int]:
     return [ceil_div(max(0, last), bc) for last in lasts]
 
 
-@once_per_case
+@cached_by_identity
 def _grid(case: Case, device: Device) -> tuple[Instructions, tuple[int, ...], int, SharedSlots]:
     """Instructions of a tile, tiles of each block of a head, warps of a block, and slots, before any parameter."""
     shape = launched_shape(case)
