@@ -13,6 +13,7 @@ def run() -> None:
         code = main()
     except KeyboardInterrupt:
         code = 130
+    gc.freeze()  # nor is anything searched for garbage at the end
     sys.exit(code)
 
 

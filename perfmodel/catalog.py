@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perfmodel.core import hardware
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.core.files import read_json, read_yaml, validated_section
-from perfmodel.core.question import short_name
+from perfmodel.core.files import parse_yaml, read_json, read_yaml, validated_section
+from perfmodel.core.kept import LazyList
+from perfmodel.core.question import short_name, typed
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -88,13 +90,13 @@ def _meant(
     return matches[0]
 
 
-def _trusted(path: Path, built: Callable[[Any], _Model], checked: Callable[[Path], _Model]) -> _Model:
-    """The content of a shipped file, made by ``built``, which checks nothing. If that fails, because the file was edited, ``checked`` says
+def _trusted(path: Path, read: Callable[[], _Model], checked: Callable[[Path], _Model]) -> _Model:
+    """The content of a shipped file, built by ``read``, which checks nothing. If that fails, because the file was edited, ``checked`` says
     why.
     """
     try:
-        return built(read_yaml(path)[0])
-    except (AttributeError, DataError, KeyError, TypeError):
+        return read()
+    except (AttributeError, DataError, KeyError, TypeError, UnicodeDecodeError):
         return checked(path)
 
 
@@ -132,9 +134,24 @@ def _shipped_device(path: Path) -> Device:
 @cache
 def _read_once(path: Path, changed: int) -> Device:
     """The profile in ``path``. ``changed``: time of its last change, so that an edited file is read again."""
-    from perfmodel.core.hardware import trusted
+    return _trusted(path, partial(_shipped, path), load_device)
 
-    return _trusted(path, trusted, load_device)
+
+def _shipped(path: Path) -> Device:
+    """The shipped profile in ``path``, unchecked. Its records, most of its text, are read at their first use: few devices' are needed."""
+    sections = re.split(r"\n(?=\w)", path.read_text(encoding="utf-8"))
+    records = {name: section for section in sections if (name := section.partition(":")[0]) in hardware.RECORDS}
+    raw = parse_yaml("\n".join(section for section in sections if section not in records.values()), str(path))
+    return hardware.trusted({**raw, **{name: LazyList(partial(_records, path, name, section)) for name, section in records.items()}})
+
+
+def _records(path: Path, name: str, section: str) -> list[Any]:
+    """Records of the kind ``name``, a key of ``hardware.RECORDS``, from ``section``: the text of that key in the profile ``path``."""
+
+    def read() -> list[Any]:
+        return [hardware.RECORDS[name](**record) for record in parse_yaml(section, str(path))[name]]
+
+    return _trusted(path, read, lambda path: getattr(load_device(path), name))
 
 
 # Configurations
@@ -156,8 +173,6 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
                 f"--config: no configuration is called {name!r}", f"{suggest(name, config_names(section))}; or give a path ending in .yaml"
             )
     from pydantic import TypeAdapter
-
-    from perfmodel.core.question import typed
 
     renamed = getattr(model, "OPTION_NAMES", {})  # options whose names are Python keywords
 
@@ -183,7 +198,12 @@ def find_model(name: str) -> ModelSpec:
 
     known_name = _meant(name, model_names(), "", "model", "a config.json")
     path = data_folder("configs") / "models" / f"{known_name}.yaml"
-    return _trusted(path, lambda raw: spec(raw["config"], known_name, raw["source"]), load_model)
+
+    def read() -> ModelSpec:
+        raw = read_yaml(path)[0]
+        return spec(raw["config"], known_name, raw["source"])
+
+    return _trusted(path, read, load_model)
 
 
 def load_model(path: Path) -> ModelSpec:
@@ -229,7 +249,8 @@ def find_system(name: str) -> System:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return checked(Path(name))
     known_name = _meant(name, system_names(), "--system: ", "system", "a file, ending in .yaml")
-    return _trusted(data_folder("configs") / "systems" / f"{known_name}.yaml", trusted, checked)
+    path = data_folder("configs") / "systems" / f"{known_name}.yaml"
+    return _trusted(path, lambda: trusted(read_yaml(path)[0]), checked)
 
 
 def system_of(device: str) -> System | None:
@@ -260,7 +281,8 @@ def find_engine(name: str) -> Engine:
         return checked(Path(name))
     name = ENGINE_ALIASES.get(name.lower(), name)
     known_name = _meant(name, engine_names(), "--engine: ", "engine", "a file, ending in .yaml")
-    return _trusted(data_folder("configs") / "engines" / f"{known_name}.yaml", lambda raw: known(trusted(raw)), checked)
+    path = data_folder("configs") / "engines" / f"{known_name}.yaml"
+    return _trusted(path, lambda: known(trusted(read_yaml(path)[0])), checked)
 
 
 @cache

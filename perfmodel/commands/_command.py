@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -197,21 +197,23 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     return reports[0]
 
 
+_KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "list[str]": list[str]}
+"""Types of options by their annotation: evaluating annotations takes as long as parsing the command line."""
+
+
 def _parameters(questions: Sequence[type[Question]]) -> list[Parameter]:
     """A Typer parameter per field of ``questions``; the last field of a name counts."""
     parameters: dict[str, Parameter] = {}
-    kinds = {question: get_type_hints(question) for question in questions}
-    for question, field_ in ((kind, field_) for kind in kinds for field_ in fields(kind)):
+    for field_ in (field_ for question in questions for field_ in fields(question)):
         shown: Option = field_.metadata["option"]
-        kind = kinds[question][field_.name]
-        listed = [member for member in get_args(kind) if getattr(member, "__origin__", None) is list]
+        kind, _, others = str(field_.type).partition(" | ")  # of "list[str] | str", a text alone is for Python and files
         names = shown.names or (f"--{field_.name.replace('_', '-')}",)
         info = (
             typer.Argument(metavar=shown.metavar, help=shown.help, show_default=False)
             if shown.argument
             else typer.Option(*names, metavar=shown.metavar, help=shown.help, show_default=False, rich_help_panel=shown.group or None)
         )
-        annotation: Any = listed[0] | None if listed else kind  # a text alone is for Python and files
+        annotation: Any = _KINDS[kind] | None if others else _KINDS[kind]
         default = Parameter.empty if shown.argument and field_.default is MISSING else field_.default
         parameters.pop(field_.name, None)
         parameters[field_.name] = Parameter(field_.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from perfmodel.commands._command import say
+from perfmodel.core.units import format_si, format_time
 
 AFTER_S = 1.0
 """Seconds after which a bar appears."""
@@ -97,8 +98,6 @@ class SweepProgress(ProgressBar):
             self.words = f"{self.points:,} of {self.total:,} rows"
             self.done(self.points / self.total if self.total else 1.0)
         elif now - self.begun > AFTER_S and (not self.reported or now - self.reported_at > 10):
-            from perfmodel.core.units import format_si, format_time
-
             self.reported_at, self.reported, rate = now, True, self.points / (now - self.begun)
             time_left = format_time((self.total - self.points) / rate, 2)
             say(f"{self.points:,} of {self.total:,} rows, {format_si(rate, 'rows/s', 3)}, {time_left} left")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +45,6 @@ def require(least: int | None, count: int, what: str, reasons: Sequence[str] = (
 
     ``reasons``: a text for each that does not count.
     """
-    from collections import Counter
-
     from perfmodel.core.errors import UsageError
 
     least = 1 if least is None else least

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.transformer.question import BatchQuestion
 
@@ -12,8 +14,6 @@ def batch(options: BatchQuestion, to: ExplainedPicture) -> None:
 
     Example: perfmodel batch llama-3-8b --kv-len 2048 --hardware h200
     """
-    from functools import cache
-
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.report.batch import report
     from perfmodel.transformer.generation import curve

@@ -12,6 +12,7 @@ from typing import Any
 
 from perfmodel.commands._command import Destination, command, say
 from perfmodel.commands._shared import SHIPPED, record_paths, require
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _FITTED = Condition("is for --from-records", "leave it out", lambda options: bool(options.from_records))
@@ -45,7 +46,6 @@ def calibrate(options: CalibrationQuestion, to: _Fits) -> None:
     to.check(["profile"] if options.from_records else ["records", "profile"])
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.commands._progress import ProgressBar
-    from perfmodel.core.errors import UnavailableError
     from perfmodel.report.calibration import calibration_report
     from perfmodel.validation.calibration_run import CalibrationOptions, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from perfmodel import __version__
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._shared import command_line, share_of, workloads_of
+from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.question import Common, Question, argument, as_in, option
 
 if TYPE_CHECKING:
@@ -39,8 +42,6 @@ def compare(asked: ComparisonQuestion, to: Pictured) -> None:
     Example: perfmodel compare before.json after.json --fail-on slower. Or: perfmodel compare a100-sxm-80gb h200 --model 'llama-3-8b decode'
     """
     allowed = share_of("--threshold", asked.threshold)
-    from perfmodel.core.errors import DataError, UsageError, suggest
-
     if asked.fail_on not in FAILS:
         raise UsageError(f"--fail-on is {asked.fail_on!r}", suggest(asked.fail_on, list(FAILS)))
     options = {name: getattr(asked, name) for name in ("attention", "matmul", "model", "hardware")}
@@ -69,12 +70,7 @@ def compare(asked: ComparisonQuestion, to: Pictured) -> None:
 
 def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Report, list[Change]]:
     """The report and the changes between two saved answers."""
-    from dataclasses import replace
-    from pathlib import Path
-
-    from perfmodel import __version__
     from perfmodel.core.checks import sha256
-    from perfmodel.core.errors import DataError
     from perfmodel.core.files import read_json
     from perfmodel.report.compare import Compared, MetricComparison
     from perfmodel.report.document import Provenance
@@ -98,8 +94,6 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
 
 def _named(options: ComparisonQuestion, threshold: float, line: str) -> tuple[Report, list[Change]]:
     """The report and the changes between two devices, algorithms or implementations."""
-    from dataclasses import replace
-
     from perfmodel.study.kinds.comparison import ComparisonSection
     from perfmodel.study.schema import Scope
 

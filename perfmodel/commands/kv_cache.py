@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from perfmodel.commands._command import ExplainedPicture, command, device_for
+from perfmodel.core.errors import UsageError
 from perfmodel.transformer.question import CacheQuestion
 
 
@@ -12,10 +15,7 @@ def kv_cache(options: CacheQuestion, to: ExplainedPicture) -> None:
 
     Example: perfmodel kv-cache llama-3-8b --n 8192 --batch 16 --hardware h100-sxm
     """
-    from functools import cache
-
     from perfmodel.catalog import calibrated_devices, find_model, model_names
-    from perfmodel.core.errors import UsageError
     from perfmodel.report.kv_cache import report
     from perfmodel.transformer.cache_plan import evaluate, generation_on
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.question import Common, as_in
 from perfmodel.kernels.question import MatmulQuestion
 
@@ -28,7 +29,6 @@ def matmul(options: MatmulRun, to: ExplainedPicture) -> None:
     """
     from perfmodel.catalog import calibrated_devices
     from perfmodel.core.checks import measured_s
-    from perfmodel.core.errors import UnavailableError
     from perfmodel.kernels.matmul import evaluate, scale_block
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import check_state_read, state_named

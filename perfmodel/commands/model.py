@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
@@ -23,8 +24,6 @@ def model(options: ModelQuestion, to: _InTime) -> None:
 
     Example: perfmodel model llama-3-8b --phase decode --batch 8 --kv-len 2048
     """
-    from functools import cache
-
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.core.checks import measured_s
     from perfmodel.report.model import report
@@ -45,8 +44,6 @@ def model(options: ModelQuestion, to: _InTime) -> None:
 
 def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report:
     """The report of a training step, or of a search for the fastest layout."""
-    from functools import cache
-
     from perfmodel.catalog import calibrated_devices, find_model, find_system
     from perfmodel.transformer.training.implementations import FUSED, implementation_named
     from perfmodel.transformer.training.question import timed

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
+
+import typer
 
 from perfmodel.commands._command import Pictured, command, device_for
 from perfmodel.serving.question import DEFAULT_ENGINE, ServeQuestion
@@ -23,15 +26,11 @@ def serve(options: ServeQuestion, to: Pictured) -> None:
     document = _searched(options, to.pictures) if options.search else _served(options, to.pictures)
     to.emit(document)
     if options.search and document.data["best"] is None:
-        import typer
-
         raise typer.Exit(3)
 
 
 def _served(options: ServeQuestion, pictures: bool) -> Report:
     """The report on one layout."""
-    from functools import cache
-
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.report.serve import report
     from perfmodel.serving.answer import answered
@@ -50,8 +49,6 @@ def _served(options: ServeQuestion, pictures: bool) -> Report:
 
 def _searched(options: ServeQuestion, pictures: bool) -> Report:
     """The report of a search over layouts and numbers of users, with one engine or all."""
-    from functools import cache
-
     from perfmodel.catalog import calibrated_devices, engine_names, find_engine
     from perfmodel.report.serve_search import report, searched
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
+from perfmodel.core.errors import UnavailableError
 from perfmodel.core.question import Common, Condition, as_in, option
 from perfmodel.kernels.question import SoftmaxQuestion
 
@@ -37,10 +39,7 @@ def softmax(options: SoftmaxRun, to: ExplainedPicture) -> None:
 
     Example: perfmodel softmax --rows 4096 --cols 32768
     """
-    from contextlib import suppress
-
     from perfmodel.core.checks import measured_s
-    from perfmodel.core.errors import UnavailableError
     from perfmodel.kernels.softmax import evaluate
     from perfmodel.report.softmax import report
 

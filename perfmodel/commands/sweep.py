@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.commands._command import Command, Destination, Pictured, add_command, new_app, say
@@ -221,8 +222,6 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
 
 def _axes_help(name: str) -> str:
     """Help on axes and columns of the workload called ``name``, 78 characters wide."""
-    from textwrap import wrap
-
     from perfmodel.sweep.study import WORKLOADS, workload_named
 
     workload = workload_named(name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import Pictured, command
+from perfmodel.core.errors import UsageError
 from perfmodel.core.question import Question, argument, option
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
     Example: perfmodel trace step.json.gz --on b200 --on mi300x -o step.html
     """
     from perfmodel.catalog import find_device
-    from perfmodel.core.errors import UsageError
     from perfmodel.report.trace import report
 
     answer, prices = _answer(options.file, options.hardware), _prices(options.gpu_hour or ())
@@ -52,10 +53,7 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
 
 def _answer(file: str, hardware: str | None) -> ProgramAnswer:
     """The answer for a profile or a captured program on ``hardware``, by default the device that the profile names."""
-    from pathlib import Path
-
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.core.errors import UsageError
     from perfmodel.program.answer import ProgramAnswer, captured_answer
     from perfmodel.program.capture import captured
     from perfmodel.program.profile import read
@@ -76,7 +74,6 @@ def _answer(file: str, hardware: str | None) -> ProgramAnswer:
 def _prices(texts: Iterable[str]) -> dict[str, float]:
     """Price of an hour by device id; UsageError for a text that states none."""
     from perfmodel.catalog import find_device
-    from perfmodel.core.errors import UsageError
 
     prices = {}
     for text in texts:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import typer
 
@@ -53,9 +55,6 @@ def validate(options: ValidationQuestion, to: _Records) -> None:
     the records. Example: perfmodel validate --records shipped
     """
     allowed = share_of("--tolerance", options.tolerance)
-    from functools import cache
-    from pathlib import Path
-
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.report.validation import beyond, counters_report, report, scoreboard_report
     from perfmodel.validation import run as validation_run

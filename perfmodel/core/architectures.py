@@ -9,9 +9,9 @@ whitepapers (two partitions), Blackwell Architecture Technical Brief (two dies),
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from math import isclose
+from typing import NamedTuple
 
 from perfmodel.core.hardware import Device
 
@@ -21,8 +21,7 @@ BY_THREAD, CP_ASYNC, BULK = 0, 1, 2
 """Ways of tiles to SRAM: through registers, by asynchronous copies of threads, whole by a copy engine (TMA)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(NamedTuple):
     """Traits of an architecture that decide how kernels run.
 
     ``matrix``: the matrix instruction that reaches the peak, empty if unknown. ``copies``: how tiles come to SRAM. ``l2_parts``: parts of

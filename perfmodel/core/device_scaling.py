@@ -10,11 +10,11 @@ alone; the measured one is what multiprocessors draw from it. Hidden and estimat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from math import prod
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from perfmodel.core.hardware import Device, LevelName, Limits
 from perfmodel.core.units import Quantity, format_si
@@ -28,8 +28,7 @@ CHIP = (TENSOR, VECTOR, EXPONENTIALS, ON_CHIP, CLOCKS)
 CLOCK, CYCLES = ("clocks.vector",), ("multiprocessors", "clocks.vector")
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """The unit of a quantity, the resource of which it is a rate (a time for launches), and the fields it is proportional to."""
 
     unit: str = ""

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,26 +24,24 @@ if TYPE_CHECKING:
 _Model = TypeVar("_Model")
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 LARGEST_NUMBER = 1e60
 """Largest number that a file may hold: far above any count, and products of several still fit a float."""
-_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
-_BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_NUMBERS = {
-    "tag:yaml.org,2002:int": re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*|0b[01]+|0x[0-9a-fA-F]+)$"),
-    "tag:yaml.org,2002:float": re.compile(
-        r"(?:[-+]?(?:[0-9]+(?:_[0-9]+)*\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-    ),
+Lines = dict[tuple[str | int, ...], int]
+"""Line number of each value of a document by its place, the keys and indices that lead to it."""
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAGS = {None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))}
+_CONSTANTS = {
+    **{"null": None, ".inf": inf, "+.inf": inf, "-.inf": -inf},
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
 }
+_CONSTANTS = {form: value for word, value in _CONSTANTS.items() for form in (word, word.title(), word.upper())}
+_CONSTANTS |= {"": None, "~": None, **dict.fromkeys((".nan", ".NaN", ".NAN"), nan)}
+"""Values of the plain words that YAML 1.1 does not read as text."""
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*|0b[01]+|0x[0-9a-fA-F]+)")
+_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:_[0-9]+)*\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?")
 """Patterns of numbers. YAML 1.1 would also read 1:30 as 90 (base 60), 020 as 16 and 5__1 as 51; here these are text."""
-
-
-def _resolvers() -> dict[str, list[tuple[str, Any]]]:
-    """YAML resolvers by first character, with this module's patterns for numbers."""
-    usual = _BaseLoader.yaml_implicit_resolvers
-    return {first: [(tag, _NUMBERS.get(tag, how)) for tag, how in resolvers] for first, resolvers in usual.items()}
-
-
-_Loader: Any = type("Loader", (_BaseLoader,), {"yaml_implicit_resolvers": _resolvers()})
 
 
 # YAML
@@ -57,70 +56,114 @@ def text_of_yaml(value: Any) -> str:
     return str(yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True))
 
 
-def read_yaml(path: Path) -> tuple[Any, dict[tuple[str | int, ...], int]]:
+def read_yaml(path: Path) -> tuple[Any, Lines]:
     """The document in ``path``, and the line number of each value by its place in the document."""
-    text = _read_text(path)
-    if _nesting(text) > 4 * MAX_DEPTH:  # the C parser recurses: refuse before it overflows the stack
-        raise DataError(f"{path}: nested deeper than {MAX_DEPTH} levels")
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        lines: dict[tuple[str | int, ...], int] = {}
-        return (None if node is None else _build(loader, node, (), lines, set())), lines
-    except yaml.MarkedYAMLError as error:
-        line, problem = error.problem_mark.line + 1 if error.problem_mark else 1, error.problem or ""
-        if "nesting depth" in problem:  # the parser's own limit, since PyYAML 6.0.4
-            raise DataError(f"{path}: nested deeper than {MAX_DEPTH} levels") from None
-        raise DataError(f"{path}, line {line}: {problem}", "mend the YAML there") from None
-    except yaml.YAMLError as error:
-        raise DataError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    finally:
-        loader.dispose()
+    lines: Lines = {}
+    return parse_yaml(_read_text(path), str(path), lines), lines
 
 
 def _read_text(path: Path) -> str:
     return read_text(path, MAX_BYTES, "this is no profile or configuration; those take a few KiB")
 
 
-def _nesting(text: str) -> int:
-    """An upper estimate of how deep ``text`` nests on one line or in brackets, without parsing it."""
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth = depth + 1 if bracket in "[{" else max(depth - 1, 0)
-        deepest = max(deepest, depth)
-    stacked = max((len(run) // 2 for run in re.findall(r"(?:[-?:][ \t]+){8,}", text)), default=0)
-    return max(deepest, stacked)
+def parse_yaml(text: str, origin: str, lines: Lines | None = None) -> Any:
+    """The YAML document ``text``, None if it is empty. ``lines``, if given, is filled.
+
+    Raises DataError, with ``origin`` as the name of the file, for text that is not YAML or that holds what is not allowed here.
+    """
+    loader = _Loader(text)
+    try:
+        return _document(loader, lines)
+    except yaml.MarkedYAMLError as error:
+        line, problem = error.problem_mark.line + 1 if error.problem_mark else 1, error.problem or ""
+        if "nesting depth" in problem:  # the parser's own limit, since PyYAML 6.0.4
+            problem = TOO_DEEP
+        raise DataError(f"{origin}, line {line}: {problem}", "mend the YAML there") from None
+    except yaml.YAMLError as error:
+        raise DataError(f"{origin}: not YAML: {' '.join(str(error).split())}") from None
+    finally:
+        loader.dispose()
 
 
-def _build(loader: Any, node: Any, place: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int], seen: set[int]) -> Any:
-    """Plain Python values of ``node``; refuses aliases, duplicate keys and deep nesting."""
-    lines[place] = node.start_mark.line + 1
-    problem = None
-    if id(node) in seen:
-        problem = "aliases (*name) are not allowed; write the value out"
-    elif len(place) > MAX_DEPTH:
-        problem = f"nested deeper than {MAX_DEPTH} levels"
-    elif node.tag not in _TAGS:
-        problem = f"tag {node.tag!r} is not allowed; quote the value if it is text"
-    if problem:
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-    seen.add(id(node))
-    if isinstance(node, yaml.ScalarNode):
-        try:
-            return sound(loader.construct_object(node))
-        except ValueError as error:
-            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
-    if isinstance(node, yaml.SequenceNode):
-        return [_build(loader, item, (*place, index), lines, seen) for index, item in enumerate(node.value)]
+def _document(loader: Any, lines: Lines | None) -> Any:
+    """The value of the only document of ``loader``, None if it is empty."""
+    loader.get_event()  # start of the stream
+    if loader.check_event(yaml.StreamEndEvent):
+        return None
+    loader.get_event()  # start of the document
+    value = _value(loader, loader.get_event(), (), lines)
+    loader.get_event()  # end of the document
+    if not loader.check_event(yaml.StreamEndEvent):
+        raise _wrong(loader.get_event(), "but found another document")
+    return value
+
+
+def _value(loader: Any, event: Any, place: tuple[str | int, ...], lines: Lines | None) -> Any:
+    """The plain Python value that begins with ``event``, at ``place`` in the document; its line is added to ``lines`` if given.
+
+    Refuses aliases, duplicate keys and deep nesting. Events are read directly: PyYAML's nodes and constructors take four times as long.
+    """
+    if lines is not None:
+        lines[place] = event.start_mark.line + 1
+    if len(place) > MAX_DEPTH:
+        raise _wrong(event, TOO_DEEP)
+    if isinstance(event, yaml.ScalarEvent):
+        return _scalar(loader, event)
+    if isinstance(event, yaml.AliasEvent):
+        raise _wrong(event, "aliases (*name) are not allowed; write the value out")
+    if event.tag not in _TAGS:
+        raise _not_allowed(event, event.tag)
+    if isinstance(event, yaml.SequenceStartEvent):
+        items: list[Any] = []
+        while not isinstance(item := loader.get_event(), yaml.SequenceEndEvent):
+            items.append(_value(loader, item, (*place, len(items)), lines))
+        return items
     mapping: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+    while not isinstance(start := loader.get_event(), yaml.MappingEndEvent):
+        key = _scalar(loader, start) if isinstance(start, yaml.ScalarEvent) else _value(loader, start, (*place, ""), None)
         if not isinstance(key, str):
-            raise yaml.MarkedYAMLError(problem="a key must be plain text", problem_mark=key_node.start_mark)
+            raise _wrong(start, "a key must be plain text")
         if key in mapping:
-            raise yaml.MarkedYAMLError(problem=f"key {key!r} appears twice", problem_mark=key_node.start_mark)
-        mapping[key] = _build(loader, value_node, (*place, key), lines, seen)
+            raise _wrong(start, f"key {key!r} appears twice")
+        mapping[key] = _value(loader, loader.get_event(), (*place, key), lines)
     return mapping
+
+
+def _scalar(loader: Any, event: Any) -> Any:
+    """The text, number, boolean or None of a scalar ``event``."""
+    text: str = event.value
+    is_plain, _ = event.implicit
+    tag = None if event.tag == "!" else event.tag
+    if tag is None and not is_plain:
+        return text
+    try:
+        if tag is None:
+            if text in _CONSTANTS:
+                return _CONSTANTS[text]
+            if text[0] not in "+-.0123456789<=":
+                return text
+            if _INTEGER.fullmatch(text):
+                return sound(int(text, 0))
+            if _FLOAT.fullmatch(text):
+                return sound(float(text))
+            if text[0] not in "<=" and text[4:5] != "-":
+                return text
+        kind = tag or loader.resolve(yaml.ScalarNode, text, event.implicit)  # a date, <<, =
+        if kind not in _TAGS:
+            raise _not_allowed(event, kind)
+        return text if tag is None else sound(loader.construct_object(yaml.ScalarNode(kind, text, event.start_mark)))
+    except ValueError as error:
+        raise _wrong(event, str(error)) from None
+
+
+def _not_allowed(event: Any, tag: str) -> yaml.MarkedYAMLError:
+    """The error for a value of type ``tag``, such as a date."""
+    return _wrong(event, f"tag {tag!r} is not allowed; quote the value if it is text")
+
+
+def _wrong(event: Any, problem: str) -> yaml.MarkedYAMLError:
+    """The error for ``problem`` at the line of ``event``."""
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def validated_section(path: Path, section: tuple[str, ...], validate: Callable[[Any], _Model]) -> _Model:
@@ -142,7 +185,7 @@ def validated_section(path: Path, section: tuple[str, ...], validate: Callable[[
         raise DataError(f"{path}{'' if line is None else f', line {line}'}: {error.message}", error.fix) from None
 
 
-def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
+def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: Lines) -> str:
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     # a name misspelt is also one that is missing
     first = next((problem for problem in problems if problem["type"] in _UNKNOWN), problems[0])
@@ -179,10 +222,19 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: {error}") from None
 
 
+def _nesting(text: str) -> int:
+    """An upper estimate of how deep ``text`` nests in brackets, without parsing it."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def parse_json(text: str, **options: Any) -> Any:
     """The JSON document ``text``; ValueError for one that nests too deep, names a key twice, or has a number that is too large."""
     if text.count("[") + text.count("{") > 4 * MAX_DEPTH and _nesting(text) > 4 * MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+        raise ValueError(TOO_DEEP)
     return json.loads(text, object_pairs_hook=_mapping, **options)
 
 

@@ -7,7 +7,7 @@ measured values are separate fields. Peaks are dense, an FMA counts 2 FLOP. What
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from perfmodel.core import units
@@ -321,10 +321,10 @@ _PARTS = {
     "limits": Limits,
     "interconnect": Interconnect,
     "launch_overhead": LaunchOverhead,
-    "microbenchmarks": Microbenchmark,
-    "calibration": Calibration,
     "power": PowerFit,
 }
+RECORDS = {"microbenchmarks": Microbenchmark, "calibration": Calibration}
+"""Parts of a profile that are lists of records, without quantities."""
 
 
 def trusted(raw: dict[str, Any]) -> Device:
@@ -348,6 +348,11 @@ def _value(key: str, raw: Any) -> Any:
         value = raw["value"]
         return Quantity(**raw, number=value if isinstance(value, int) else units.parse_any(value))
     return {name: _value(name, item) for name, item in raw.items()}
+
+
+def whole(device: Device) -> Device:
+    """``device`` with its records read into plain lists, for code that writes every field."""
+    return replace(device, microbenchmarks=[*device.microbenchmarks], calibration=[*device.calibration])
 
 
 def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:

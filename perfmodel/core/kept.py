@@ -1,9 +1,10 @@
-"""Memoization of functions by the identity of their arguments, or by a key."""
+"""Memoization of functions by the identity of their arguments, or by a key; lists that are read at the first use."""
 
 from __future__ import annotations
 
+from collections import UserList
 from collections.abc import Callable, Hashable
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
@@ -57,3 +58,15 @@ def cached_by(key: Callable[..., Hashable]) -> Callable[[Callable[Arguments, Res
         return cached
 
     return memoized
+
+
+class LazyList(UserList[Result]):
+    """A list whose items come from ``read``, called at the first use."""
+
+    def __init__(self, read: Callable[[], list[Result]]) -> None:
+        self.read = read
+
+    @cached_property
+    def data(self) -> list[Result]:  # type: ignore[override]
+        """The items, under the name that UserList keeps them by."""
+        return self.read()

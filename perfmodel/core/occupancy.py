@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.hardware import Device
@@ -30,8 +31,7 @@ LIMIT_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadBlock:
+class ThreadBlock(NamedTuple):
     """A thread block. ``registers`` per thread, None if they are no limit; ``sram_bytes`` of shared memory."""
 
     threads: Number
@@ -133,8 +133,7 @@ def least(limits: dict[str, Number]) -> Number:
     return reduce(minimum, limits.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     """Blocks, warps and threads active at once on one multiprocessor; ``limited_by``: every resource that allows no more."""
 
     limits: dict[str, Number]

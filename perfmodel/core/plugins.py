@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import is_dataclass
+from functools import cache
 from importlib import import_module
 from inspect import Signature, signature
 from pathlib import Path
@@ -45,8 +48,14 @@ def _modules(packages: Sequence[str], wanted: str) -> list[str]:
     files = [(f"{package}.{name}", Path(folder, f"{name}.py")) for package, folder in folders for name in module_names([folder])]
     if wanted:
         stem, quoted = wanted.replace("-", "_"), f'"{wanted}"'
-        files.sort(key=lambda file: (file[1].stem != stem, quoted not in file[1].read_text(encoding="utf-8")))
+        files.sort(key=lambda file: (file[1].stem != stem, quoted not in _source(file[1])))
     return [name for name, _ in files]
+
+
+@cache
+def _source(path: Path) -> str:
+    """Source of the module in ``path``, read once."""
+    return path.read_text(encoding="utf-8")
 
 
 def make_callable(module: str) -> None:
@@ -77,13 +86,10 @@ def _function(module: str) -> Any:
 
 def docstring(documented: Any) -> str:
     """The docstring of a module, class or function without indentation, read from the source if ``python -OO`` stripped it."""
-    import inspect
-
     text = inspect.getdoc(documented)
     is_signature = is_dataclass(documented) and (text or "").startswith(f"{getattr(documented, '__name__', '')}(")  # its signature
     if text is not None and not is_signature:
         return text
-    import ast
     from textwrap import dedent
 
     tree = ast.parse(dedent(inspect.getsource(documented)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, largest
 from perfmodel.core.cache import dram_bytes, multicast_bytes
@@ -98,8 +99,7 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
     return sum(estimates, Estimate())
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """Rates of a device per second for one dtype; None where the profile does not say.
 
     ``dram`` and ``l2`` in B/s; ``matmul`` in FLOP/s on the dtype's unit; ``vector`` in FLOP/s, fp32 or fp64; ``sfu`` in exponentials. All

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fractions import Fraction
+from decimal import Context, Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
 from perfmodel.core.errors import DataError
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
-_SMALL = {"m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9), "p": Fraction(1, 10**12)}
+_SMALL = {"m": Decimal("1e-3"), "u": Decimal("1e-6"), "n": Decimal("1e-9"), "p": Decimal("1e-12")}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _COUNT = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*([kKMGT]?|[KMGT]i)\s*")
 _BYTES = re.compile(r"(?:[kKMGTP]i?)?B|[kmgtp]?i?b|[KMGTP]?I?B")
 BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
 MAX_LENGTH = 200
+_EXACT = Context(prec=MAX_LENGTH + 40)
+"""Decimal arithmetic in which a number of at most ``MAX_LENGTH`` digits times a prefix is exact."""
 LARGEST = 10**30
 """Numbers above this, or nonzero ones below its inverse, are refused as mistakes; products of the others fit a float."""
+_SMALLEST = Decimal("1e-30")
+"""Inverse of ``LARGEST``."""
 _QUANTITY = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
 NUMBER_FIX = "write it like 8192, 8k (8,000), 8Ki (8,192) or 1e6"
 """Fix in messages about a plain number."""
@@ -39,8 +43,8 @@ def parse_number(text: str) -> int | float:
     match = _COUNT.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise DataError(f"{text[:40]!r} is not a number", NUMBER_FIX)
-    value = Fraction(match[1].replace(",", "")) * {"K": 1000, **_DECIMAL, **_BINARY}[match[2]]
-    return int(value) if value.denominator == 1 else float(value)
+    value = _EXACT.multiply(Decimal(match[1].replace(",", "")), {"K": 1000, **_DECIMAL, **_BINARY}[match[2]])
+    return int(value) if value == value.to_integral_value() else float(value)
 
 
 def parse(text: str, base: str) -> int | float:
@@ -68,10 +72,10 @@ def parse(text: str, base: str) -> int | float:
     factor = _factor(_as_written(unit) if base == "B" else unit, base)
     if factor is None:
         raise DataError(f"{text!r} is not in {base}", f"write it like {example(base)!r}")
-    value = Fraction(number.replace(",", "")) * factor
-    if value and not 1 <= value * LARGEST <= LARGEST**2:
+    value = _EXACT.multiply(Decimal(number.replace(",", "")), factor)
+    if value and not _SMALLEST <= value <= LARGEST:
         raise DataError(f"{text!r} is out of range", f"units of {base} go from {1 / LARGEST:.0e} to {LARGEST:.0e}")
-    if value.denominator == 1:
+    if value == value.to_integral_value():
         return int(value)
     if base == "B" and unit != base and value >= 1:
         return round(value)
@@ -102,16 +106,16 @@ def _as_written(unit: str) -> str:
     return f"{'k' if prefix == 'K' and not binary else prefix}{binary}B"
 
 
-def _factor(unit: str, base: str) -> Fraction | None:
+def _factor(unit: str, base: str) -> Decimal | int | None:
     if not unit.endswith(base):
         return None
     prefix = unit[: len(unit) - len(base)]
     if prefix in _BINARY and base in ("B", "B/s"):
-        return Fraction(_BINARY[prefix])
+        return _BINARY[prefix]
     if prefix in _SMALL and base == "s":
         return _SMALL[prefix]
     if prefix in _DECIMAL and not (base == "s" and prefix):
-        return Fraction(_DECIMAL[prefix])
+        return _DECIMAL[prefix]
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, once
@@ -16,8 +16,7 @@ LARGEST_SIZE = 10**15
 """Largest length, head count or batch taken: counts stay exact far beyond it, times stay finite."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCounts:
+class BlockCounts(NamedTuple):
     """Counts of one walk over its nonzero, visible blocks.
 
     ``streamed_rows``: query rows summed over the blocks. ``distinct_rows``: rows in at least one block; ``seeing_rows``: those of them that

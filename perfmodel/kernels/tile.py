@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import positive_int
@@ -61,8 +62,7 @@ def product_tile(shape: tuple[Number, Number], largest: Tile) -> Tile:
     return replace(largest, br=br, bc=bc, threads=tile_threads(br, bc))
 
 
-@dataclass(frozen=True, slots=True)
-class OnChip:
+class OnChip(NamedTuple):
     """Fast memory of one block in bytes: SRAM, and the registers of a multiprocessor (0 where unknown)."""
 
     sram: int

@@ -13,7 +13,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, theta
+from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, explain, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.answer import (
@@ -538,7 +538,6 @@ def _with(plain: Report, key: str, title: str, entries: Sequence[Sequence[Metric
 
 def _with_formulas(plain: Report, answer: _Answer) -> Report:
     """``plain`` with formula and source of every number of every pass."""
-    from perfmodel.kernels.attention.evaluate import explain
     from perfmodel.timing.explain import explain_power, explain_time
 
     comparison, parts = answer.comparison, []

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from perfmodel.core.custom_device import USER
 from perfmodel.core.device_scaling import REFERENCE
-from perfmodel.core.hardware import Device, Microbenchmark, PowerFit, named_quantities
+from perfmodel.core.hardware import Device, Microbenchmark, PowerFit, named_quantities, whole
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import Quantity, format_binary
 from perfmodel.report.charts.schema import Chart
@@ -97,7 +97,7 @@ def show_report(device: Device, explained: bool = False, pictures: bool = False)
         [f"{key}: {source}" for key, source in device.sources.items()] + device.notes,
         {
             **head("device"),
-            "device": asdict(device, dict_factory=lambda items: {key: value for key, value in items if value is not None}),
+            "device": asdict(whole(device), dict_factory=lambda items: {key: value for key, value in items if value is not None}),
             "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
         },
         charts=[_chart(device, ridges)] if pictures else [],

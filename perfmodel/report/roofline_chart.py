@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from perfmodel.core.cache import beyond_caches
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, Microbenchmark
 from perfmodel.core.power import flops_per_joule
-from perfmodel.core.roofline import Estimate
+from perfmodel.core.roofline import Estimate, Traffic, estimate, total
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import Quantity, parse_any
 from perfmodel.report.charts.format_number import text
@@ -32,6 +33,7 @@ from perfmodel.report.charts.schema import (
 )
 from perfmodel.report.document import Formula
 from perfmodel.report.metrics import seconds
+from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.power import energy_name
 
 if TYPE_CHECKING:
@@ -179,9 +181,6 @@ def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -
 
 def _cost(case: Case, device: Device) -> Estimate:
     """The estimate of all kernels of ``case``. In warm runs only the part beyond the caches comes from DRAM."""
-    from perfmodel.core.cache import beyond_caches
-    from perfmodel.core.roofline import Traffic, estimate, total
-    from perfmodel.timing.case_bounds import kernels_of
 
     def warm(cost: Estimate) -> Estimate:
         missed = beyond_caches(cost.dram.total, device) / cost.dram.total

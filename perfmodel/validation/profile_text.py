@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import fields, is_dataclass
 
-from perfmodel.core.hardware import Device
+from perfmodel.core.hardware import Device, whole
 
 
 def profile_text(device: Device) -> str:
     """``device`` as a profile that reads back to the same device: a key per line, its value in flow style."""
-    lines = []
+    lines, device = [], whole(device)
     for part in fields(device):
         value = getattr(device, part.name)
         if value is None or value in ([], {}):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, tensor_bytes
@@ -126,8 +127,7 @@ COMPULSORY_SOURCE = "each input read once, each output written once"
 THETA_SOURCE = "Saha & Ye, ICML 2024, arXiv 2402.07443; Dao et al. 2022, Theorem 2 and Proposition 3"
 
 
-@dataclass(frozen=True, slots=True)
-class Theta:
+class Theta(NamedTuple):
     """A tight growth class without its constant, which is not known."""
 
     io_class: str

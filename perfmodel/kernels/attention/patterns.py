@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import cache, partial
 from math import isqrt
 from pathlib import Path
@@ -75,26 +75,26 @@ def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attentio
     sizes = (group * w.n, w.kv_len, br, bc, reach, group)
 
     @cache
-    def checked(*sizes: int) -> tuple[int, ...]:
+    def checked(*sizes: int) -> BlockCounts:
         counts = count(BlockGrid(*sizes))
         if counts.streamed_rows == 0:
             raise UsageError(f"--pattern {name}: the causal mask hides every nonzero block", "include one on or below the diagonal")
-        return astuple(counts)
+        return counts
 
     numbers: Iterable[Number]
     if is_traced(*sizes):
-        values = astuple(count(BlockGrid(*(int(plain(size)) for size in sizes))))
+        values = count(BlockGrid(*(int(plain(size)) for size in sizes)))
         shown, plain_name = (w.n, w.kv_len, br, bc), name.replace("{", "{{").replace("}", "}}")
-        nodes = (f"[{field.name.replace('_', ' ')} of {plain_name}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
+        nodes = (f"[{field.replace('_', ' ')} of {plain_name}]({{}}, {{}}, {{}}, {{}})" for field in BlockCounts._fields)
         numbers = (template(node, value, *shown) for node, value in zip(nodes, values, strict=True))
     elif all(isinstance(size, int) for size in sizes):
         numbers = checked(*sizes)
     else:
-        numbers = (deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts))))
+        numbers = (deferrable(partial(_column, checked, index), *sizes) for index in range(len(BlockCounts._fields)))
     return BlockCounts(*(heads * number for number in numbers))
 
 
-def _column(count: Callable[..., tuple[int, ...]], index: int, *sizes: Number) -> Number:
+def _column(count: Callable[..., BlockCounts], index: int, *sizes: Number) -> Number:
     """The ``index``-th of the counts over arrays of sizes, computed point by point."""
     import numpy as np
 

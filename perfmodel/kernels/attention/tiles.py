@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from perfmodel.core.cost import Tile
 from perfmodel.core.errors import UsageError
@@ -16,8 +17,7 @@ LARGEST_EDGE = 128
 _FA2 = "FlashAttention-2's"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A tile of FlashAttention-2's launch templates and the conditions for its choice; None means any."""
 
     direction: str

@@ -7,7 +7,7 @@ read and written on every pass. One thread block per head, as in the paper's ker
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, matmul_work, once
@@ -54,8 +54,7 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
     return (tile.br + tile.bc) * (w.d + w.dv)
 
 
-@dataclass(frozen=True, slots=True)
-class Streams:
+class Streams(NamedTuple):
     """Rows that stream past the key tiles, over all heads and sequences; it depends on which blocks are computed.
 
     ``rows``: rows of a query-shaped tensor that are streamed, ``distinct`` ones among them, and ``seeing`` ones that see a key (None if
