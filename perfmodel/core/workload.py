@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from perfmodel.core.arith import Number
-from perfmodel.core.cost import READ, WRITE, Kernel, Tile, once
+from perfmodel.core.cost import READ, WRITE, Kernel, Tile, matmul_work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.core.trace import label
@@ -161,7 +161,33 @@ class Stream:
         return [Kernel(self.op, self.dtype, accesses)]
 
 
-LOOKUPS = frozenset({"gather", "scatter", "embedding-backward"})
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """``places`` of the result, each by ``filters`` of each of ``groups`` that multiply ``channels`` of ``window`` places of the input.
+
+    Bytes are those of one pass: operands read, and the result. ``passes``: gradients of input and weights, each a product as large.
+    """
+
+    places: Number
+    filters: Number
+    channels: Number
+    window: Number
+    read_bytes: Number
+    write_bytes: Number
+    groups: Number = 1
+    passes: int = 1
+    dtype: Dtype = DTYPES["bf16"]
+
+    def kernels(self, tile: Tile) -> list[Kernel]:
+        """The passes as one kernel; ``tile`` does not matter."""
+        flop = 2 * self.passes * self.places * self.filters * self.groups * self.channels * self.window
+        inputs = once("inputs", READ, self.passes * self.read_bytes, 1)
+        outputs = once("outputs", WRITE, self.passes * self.write_bytes, 1)
+        work = matmul_work(self.dtype, flop)
+        return [Kernel("convolution", self.dtype, (inputs, outputs), flop, flop, work, work)]
+
+
+LOOKUPS = frozenset({"gather", "scatter", "embedding-backward", "embedding-backward-few"})
 """Kinds of passes that read a table by index. Which entries they read is unknown, so no read is compulsory."""
 
 

@@ -17,7 +17,7 @@ from perfmodel.program.calls import Call, Operand, shown
 from perfmodel.program.operators._counts import passed, product
 from perfmodel.program.price import OperatorGroup, Priced, operator_prediction
 from perfmodel.timing.streaming import graph_gap_s
-from perfmodel.transformer.op import Op
+from perfmodel.transformer.op import COLLECTIVE, Op
 from perfmodel.transformer.op_time import op_estimate
 
 FUSABLE = frozenset({"elements", "functions", "cast", "strided", "strided-cast"})
@@ -76,7 +76,8 @@ def _slow(answer: ProgramAnswer) -> list[Gain]:
         takes, could, first = sum(row.group.measured_s for row in rows), sum(row.predicted_s for row in rows), rows[0]
         kernel = first.prediction.calibration.implementation if first.prediction else ""
         other_shapes = f" and {len(rows) - 1} other shape{'s' * (len(rows) > 2)}" if len(rows) > 1 else ""
-        why = f"{takes / could:.2g}x the {format_time(could, 3)} predicted for {kernel} on {largest(first.group)}{other_shapes}"
+        waits = "; the wait of ranks for one another counts in" * (first.group.ops[0].group == COLLECTIVE)
+        why = f"{takes / could:.2g}x the {format_time(could, 3)} predicted for {kernel} on {largest(first.group)}{other_shapes}{waits}"
         listed.append(Gain(f"faster {name.rpartition('::')[2]}", takes - could, why))
     return listed
 

@@ -72,7 +72,8 @@ def _arange(call: Call, results: Results) -> list[Call]:
 
 def _padded(call: Call, results: Results) -> list[Call]:
     x, out = call.tensor(0), results[0]
-    return [_fill(out, call.value(2, "0")), _copy(replace(x, strides=out.strides), x)]
+    filled = [] if x.shape == out.shape else [_fill(out, call.value(2, "0"))]
+    return [*filled, _copy(replace(x, strides=out.strides), x)]
 
 
 def _power(call: Call, results: Results) -> list[Call]:
@@ -129,7 +130,10 @@ def _batch_norm(call: Call, _: Results) -> list[Call]:
     """Batch norm by cuDNN, except in bf16 or without spatial dimensions: aten/src/ATen/native/Normalization.cpp."""
     x, weight = call.tensor(0), call.arguments[1]
     by_cudnn = len(x.shape) > 2 and isinstance(weight, Operand) and "bf16" not in (x.dtype, weight.dtype)
-    return [Call("aten::cudnn_batch_norm", call.arguments) if by_cudnn else call]
+    mean = call.arguments[3]
+    narrow = isinstance(mean, Operand) and mean.dtype != "fp32" and call.value(5) == "False"
+    widened = [_copy(replace(mean, dtype="fp32"), mean)] if narrow and isinstance(mean, Operand) else []
+    return [*widened, Call("aten::cudnn_batch_norm", call.arguments) if by_cudnn else call]
 
 
 def _part(call: Call, results: Results) -> list[Call]:
@@ -183,6 +187,14 @@ def _convolution(call: Call, results: Results) -> list[Call]:
     return [product, Call("aten::add_", (out, Operand((1, *bias.shape, *ones), bias.dtype, (*bias.shape, 1, *ones)), "1"))]
 
 
+def _convolution_backward(call: Call, _: Results) -> list[Call]:
+    """The gradients of input and weight, and the sum that is the gradient of the bias."""
+    wanted = call.value(10, "[True, True, False]").strip("[]").split(",")
+    axes = str([axis for axis in range(len(call.tensor(0).shape)) if axis != 1])
+    summed = [Call("aten::sum", (call.tensor(0), axes, "False", None))] if wanted[-1].strip() == "True" else []
+    return [call, *summed]
+
+
 def _as_picture(operand: Operand) -> Operand:
     a, b, c = operand.strides
     return Operand((*operand.shape[:2], 1, operand.shape[2]), operand.dtype, (a, b, c * operand.shape[2], c))
@@ -234,6 +246,14 @@ def _efficient_backward(call: Call, _: Results) -> list[Call]:
     return [*(products if call.tensor(1).dtype == "fp32" else []), zeros, backward]
 
 
+def _safe_softmax(call: Call, results: Results) -> list[Call]:
+    """A softmax, and zeros for the rows that a mask leaves nothing of: aten/src/ATen/native/transformers/attention.cpp."""
+    x, out = call.tensor(0), results[0]
+    masked, rows, zero = replace(x, dtype="bool"), Operand((*x.shape[:-1], 1), "bool"), Operand((), x.dtype)
+    found = [Call("aten::_softmax", (x, "-1", "False")), Call("aten::isneginf", (x,)), Call("aten::all", (masked, "-1", "True"))]
+    return [*found, _fill(zero), Call("aten::where", (rows, zero, out, out))]
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("_to_copy", "clone", "contiguous", "copy", "repeat"), _copied),
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero_", "zero"), _filled()),
@@ -260,6 +280,8 @@ RULES: dict[str, Rule] = {
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
     "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "_safe_softmax": _safe_softmax,
     "_scaled_dot_product_cudnn_attention": _cudnn,
     "_scaled_dot_product_cudnn_attention_backward": _renamed("_cudnn_attention_backward"),
     "_scaled_dot_product_efficient_attention": _efficient,

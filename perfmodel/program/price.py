@@ -16,7 +16,7 @@ from perfmodel.program.profile import Operator, ProgramProfile
 from perfmodel.timing.base import chosen
 from perfmodel.timing.predict import Prediction, added
 from perfmodel.timing.reference_devices import FallbackDevices
-from perfmodel.transformer.op import ATTENTION, Op
+from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 
 
@@ -104,19 +104,13 @@ def _priced(group: OperatorGroup, device: Device, fallbacks: FallbackDevices) ->
 
 def operator_prediction(op: Op, cost: Estimate, device: Device, fallbacks: FallbackDevices) -> Prediction:
     """The time of one run of ``op`` as a profile would show it; UnavailableError says why there is none."""
-    return _in_profile(op, predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost)
+    return _in_profile(predict_op(op, device, float(cost.lower_warm_s), fallbacks), cost)
 
 
-def _in_profile(op: Op, alone: Prediction, cost: Estimate) -> Prediction:
+def _in_profile(alone: Prediction, cost: Estimate) -> Prediction:
     """``alone`` without the gap to the next kernel, which a profile does not count."""
-    if op.group == ATTENTION and any(access.tensor == "mask" for access in op.kernel.accesses):
-        alone = _slower(alone, chosen("masked_attention"))
     gap = 1e-6 * chosen("profile_gap_us").get(alone.calibration.workload, 0.0)
     if not gap:
         return alone
     seconds, low, high = (max(end - min(gap, end / 2), float(cost.lower_warm_s)) for end in (alone.seconds, alone.low, alone.high))
     return replace(alone, seconds=seconds, low=low, high=high)
-
-
-def _slower(prediction: Prediction, factor: float) -> Prediction:
-    return replace(prediction, seconds=prediction.seconds * factor, low=prediction.low * factor, high=prediction.high * factor)

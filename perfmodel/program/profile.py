@@ -76,7 +76,7 @@ class Operator:
 class ProgramProfile:
     """The operators of ``steps`` steps on ``device``. ``span_s``: seconds from the first start to the last end.
 
-    ``graphs``: number of kernels replayed by CUDA graphs.
+    ``graphs``: number of kernels replayed by CUDA graphs. ``gpus``: number of GPUs in the file, of which this is the busiest.
     """
 
     device: str
@@ -84,6 +84,7 @@ class ProgramProfile:
     span_s: float
     operators: list[Operator]
     graphs: int = 0
+    gpus: int = 1
 
     @property
     def kernels(self) -> list[Launched]:
@@ -279,8 +280,13 @@ def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
     """The profile of all kernels that lie in whole steps, each with the operator that launched it."""
     operators: dict[int, Operator] = {}
     spans, graphs, held_steps = [], 0, set[int]()
-    origin = min(float(event["ts"]) for event in events.kernels) * 1e-6
-    for event in sorted(events.kernels, key=lambda event: float(event["ts"])):
+    busy: Counter[Any] = Counter()
+    for event in events.kernels:
+        busy[event["args"].get("device", 0)] += float(event["dur"])  # type: ignore[assignment]
+    busiest = max(busy, key=lambda gpu: busy[gpu])
+    kernels = [event for event in events.kernels if event["args"].get("device", 0) == busiest]
+    origin = min(float(event["ts"]) for event in kernels) * 1e-6
+    for event in sorted(kernels, key=lambda event: float(event["ts"])):
         arguments = event["args"]
         launch = events.launches.get(arguments.get("correlation"))
         host = events.operators.get(arguments.get("External id")) if "External id" in arguments else None
@@ -306,7 +312,7 @@ def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
         (str(properties.get("name", "")) for properties in head.get("deviceProperties") or [] if isinstance(properties, dict)), ""
     )
     steps = len(held_steps) or repetitions([operator.call.name or operator.kernels[0].name for operator in operators.values()])
-    return ProgramProfile(device, steps, max(spans) - min(spans), list(operators.values()), graphs)
+    return ProgramProfile(device, steps, max(spans) - min(spans), list(operators.values()), graphs, len(busy))
 
 
 def repetitions(names: Sequence[str]) -> int:
@@ -332,8 +338,15 @@ def _number(value: Any) -> int:
 
 
 def called(host: _Host) -> Call:
-    """The call that an operator's event records: tensors with shape, strides and format, other arguments as text."""
+    """The call that an operator's event records: tensors with shape, strides and format, other arguments as text.
+
+    A collective has its larger buffer and the number of GPUs that take part.
+    """
     recorded = host.arguments
+    if "Collective name" in recorded:
+        elements = max(_number(recorded.get(f"{way} msg nelems", 0)) for way in ("In", "Out"))
+        buffer = Operand((elements,), DTYPES.get(f"c10::{recorded.get('dtype')}", DTYPES.get(str(recorded.get("dtype")).lower(), "")))
+        return Call(f"c10d::{recorded['Collective name']}", (buffer, str(recorded.get("Group size", 1))))
     shapes, types = recorded.get("Input Dims", []), recorded.get("Input type", [])
     strides, values = recorded.get("Input Strides", []), recorded.get("Concrete Inputs", [])
     arguments = [

@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from perfmodel.core.errors import UsageError
 from perfmodel.program.calls import Argument, Call, Operand
@@ -86,6 +86,8 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
         outer, self.inside = not self.inside, True
         try:
             out = super().__torch_dispatch__(func, types, args, kwargs)
+            if func in CONVOLUTIONS and any(map(_is_channels_last, args[:3])):
+                out = tree_map_only(torch.Tensor, _channels_last, out)
         finally:
             self.inside = not outer
         if outer:
@@ -130,6 +132,21 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
 
 def _on_device(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
+
+
+CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
+"""Operators whose results are stored channels last on a GPU where an operand is. Source: aten/src/ATen/native/ConvUtils.h."""
+
+
+def _is_channels_last(value: Any) -> bool:
+    """Whether ``value`` is a tensor [b, c, h, w] that is stored channels last and no other way."""
+    stored = isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
+    return bool(stored and not value.is_contiguous())
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` stored channels last, if it has four dimensions."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
 def _is_same(tensor: Any, options: dict[str, Any]) -> bool:
@@ -332,7 +349,7 @@ def _attended(
         query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
         attn_mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.to(dtype)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        allowed, masked = (torch.scalar_tensor(number, dtype=query.dtype) for number in (0.0, float("-inf")))
+        allowed, masked = (torch.scalar_tensor(number, dtype=query.dtype, device=query.device) for number in (0.0, float("-inf")))
         attn_mask = torch.where(attn_mask, allowed, masked)
     statistics = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     width, same_heads = query.shape[-1], query.shape[1] == key.shape[1]
@@ -341,6 +358,8 @@ def _attended(
         return aten._scaled_dot_product_cudnn_attention(query, key, value, attn_mask, statistics, dropout_p, is_causal, False, scale=scale)[
             0
         ]
+    if learned:
+        return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
     if query.dim() == 4 and same_heads:
         return aten._scaled_dot_product_efficient_attention(query, key, value, attn_mask, statistics, dropout_p, is_causal, scale=scale)[0]
     return torch._C._nn.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)

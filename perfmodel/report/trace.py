@@ -221,7 +221,9 @@ def _headline(
     if other is not None:
         return headline(first, second, _compared(answer, other, other_name))
     if answer.known_share < 0.5 and answer.captured is None:
-        return headline(first, second, "most operators have no shapes: profile with record_shapes=True and ProfilerActivity.CPU")
+        has_shapes = any(group.call.arguments for group in answer.groups)
+        fix = "the operators have no shapes: profile with record_shapes=True and ProfilerActivity.CPU"
+        return headline(first, second, "most of the kernels' time is in operators that are not known" if has_shapes else fix)
     if not won:
         return headline(first, second, "nothing of 0.2% of the step or more can be won that is known here")
     best = won[0]
@@ -289,6 +291,8 @@ def _notes(answer: ProgramAnswer) -> list[str]:
     if answer.captured is not None:
         fastest, _, slowest = (format_time(value, 2) for value in answer.captured.launch_s)
         return [*notes, f"The interval of a step holds those of its kernels, and {between(fastest, slowest)} of the host for each launch."]
+    if answer.profile.gpus > 1:
+        notes.append(f"The file has kernels of {answer.profile.gpus} GPUs; only the busiest is shown.")
     if answer.profile.graphs:
         notes.append(f"{answer.profile.graphs} kernels were replayed by a CUDA graph: a profile does not say what launched them.")
     return [

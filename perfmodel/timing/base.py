@@ -215,7 +215,7 @@ def check_calibrations(device: Device) -> None:
 
 
 COLLECTIVE = "collective"
-PASS = "pass"
+PASS, CONVOLUTION = "pass", "convolution"
 """Workload of the passes over memory of programs, whose source is one for all makers."""
 
 SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}

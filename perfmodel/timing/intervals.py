@@ -19,7 +19,7 @@ from perfmodel.core.device_scaling import FACTS
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.timing.base import PASS, WARM, Case, Model, find_model
+from perfmodel.timing.base import CONVOLUTION, PASS, WARM, Case, Model, find_model
 
 ENOUGH_TO_TRANSFER = 40  # tuned
 """Points from which a fit says enough of each of its parameters, and of its error, to serve other devices."""
@@ -53,7 +53,7 @@ def transferred_interval(block: Calibration, device: Device, reference: Device, 
 
     UnavailableError if the block has no interval for other devices.
     """
-    if block.workload == PASS:
+    if block.workload in (PASS, CONVOLUTION):
         return streamed_interval(block)
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {block.implementation} on {reference.id} was never tried on another device")

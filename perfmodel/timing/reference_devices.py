@@ -8,7 +8,7 @@ from functools import cache, partial
 
 from perfmodel.core.architectures import are_alike, distance, run_the_same_code, same_board, transferable
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.timing.base import PASS, SAME_TIME, find_model
+from perfmodel.timing.base import CONVOLUTION, PASS, SAME_TIME, find_model
 from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
 from perfmodel.timing.transfer import held_share, multiplies
 
@@ -41,7 +41,7 @@ def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibra
     fed = [(other, block) for other, block in candidates if not multiplies(block) or held_share(other, devices) >= share]
     sure = [(other, block) for other, block in fed or candidates if block.points >= _enough(device, other, block)]
     closest = nearest(device, [other for other, _ in sure]) or nearest(device, [other for other, _ in fed or candidates])
-    anywhere = [(other, block) for other, block in sure if find_model(block.model).part_workloads or block.workload == PASS]
+    anywhere = [(other, block) for other, block in sure if find_model(block.model).part_workloads or block.workload in (PASS, CONVOLUTION)]
     alike = [other for other, _ in anywhere if are_alike(device, other)]
     return closest or min(alike, key=lambda other: distance(device, other), default=None)
 

@@ -52,7 +52,7 @@ class Timed:
     covers it. ``strided``: it reads a slice of a wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked
     first. ``direction``: pass of the kernel. ``fallback``: what runs on devices without a peak for the workload's format.
     ``calibrated``: the format whose calibrations count, if another one; ``similar``: which kernels those time, in words, where this is
-    none of them, so that the interval is wider.
+    none of them, so that the interval is wider; ``slower``: by which factor it takes longer than those beyond its start.
     """
 
     kind: str
@@ -65,6 +65,7 @@ class Timed:
     fallback: Timed | None = None
     calibrated: str = ""
     similar: str = ""
+    slower: float = 1.0
     candidates: tuple[str, ...] = ()
 
 

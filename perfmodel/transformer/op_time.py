@@ -14,7 +14,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
-from perfmodel.timing.base import Case
+from perfmodel.timing.base import Case, chosen
 from perfmodel.timing.implementations import is_fused
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
@@ -108,7 +108,12 @@ def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
     if not timed.similar:
         return prediction
     words = f"{prediction.provenance}; as {timed.similar}"
-    return replace(prediction, low=prediction.low / LIKENESS, high=prediction.high * LIKENESS, kind=BORROWED, provenance=words)
+    start_s = 1e-6 * chosen("attention_extras")["start_us"]
+    seconds, low, high = (
+        end + (timed.slower - 1) * max(0.0, end - start_s)
+        for end in (prediction.seconds, prediction.low / LIKENESS, prediction.high * LIKENESS)
+    )
+    return replace(prediction, seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words)
 
 
 def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:

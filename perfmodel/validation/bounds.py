@@ -10,7 +10,7 @@ from perfmodel.catalog import find_model, model_names
 from perfmodel.core.dtypes import DTYPES, PRODUCTS, Dtype, dtype_of_products
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.workload import FORWARD, Attention, Pass, Stream
+from perfmodel.core.workload import FORWARD, Attention, Convolution, Pass, Stream
 from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.collectives import COMBINE, DISPATCH, OPS, Collective
 from perfmodel.kernels.expert_exchange import expert_exchange
@@ -193,6 +193,11 @@ _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = 
     ),
     "grouped-matmul": ("tokens top_k experts touched n k", "", lambda sizes, dtype, record: GroupedMatmul(**sizes, dtype=dtype).check()),
     "pass": ("elements write_bytes", "read_bytes divisions rows", _pass),
+    "convolution": (
+        "places filters channels window read_bytes write_bytes",
+        "groups passes",
+        lambda sizes, dtype, record: Convolution(**sizes, dtype=dtype),
+    ),
     "moe": ("tokens hidden width experts experts_per_token touched", "weight_bits", _experts),
 }
 """Keys of a shape that must be there, those that may be, and the workload that they describe."""

@@ -12,6 +12,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import flash2
 from perfmodel.program.calls import Call, Operand, UnknownError
+from perfmodel.timing.base import chosen
 from perfmodel.transformer.op import ATTENTION, KEY_TILE, Op, Timed
 
 TILE = Tile(128, KEY_TILE)
@@ -27,28 +28,36 @@ def attention(call: Call, w: Attention, implementations: tuple[str, ...], direct
 
 
 def _timed(w: Attention, implementations: tuple[str, ...], direction: str) -> Timed:
-    """The prediction to request: without dropout; in fp32, as separate products and softmax, because fused kernels were not timed in it."""
-    left_out = [name for name, present in (("dropout", w.dropout > 0), ("mask", w.mask)) if present]
-    similar = [f"{implementations[0]} without {' and '.join(left_out)}"] * bool(left_out)
+    """The prediction to request: of the kernel without mask and dropout, slower by a factor with them; in fp32, of eager attention."""
+    odd = " of odd rows" * bool(w.kv_len % VECTOR)
+    extras = " and ".join([f"mask{odd}"] * w.mask + ["dropout"] * (w.dropout > 0))
+    similar, slower = f"{implementations[0]} with {extras}" * bool(extras), chosen("attention_extras")[direction].get(extras, 1.0)
     if w.dtype.name == "fp32":
-        implementations, similar = ("torch-eager",), ["attention kernel by kernel in fp32"]
-    return Timed("attention", replace(w, dropout=0.0, mask=False), implementations, direction=direction, similar=" and ".join(similar))
+        implementations, similar, slower = ("torch-eager",), "attention kernel by kernel in fp32", 1.0
+    return Timed("attention", replace(w, dropout=0.0, mask=False), implementations, direction=direction, similar=similar, slower=slower)
 
 
-BIAS = 3
-"""Argument place of an additive mask, after Q, K and V."""
+VECTOR = 8
+"""Elements of a mask in one vector load; rows of another length are loaded element by element."""
 
 
 def shaped(
-    call: Call, heads_first: bool, first: int = 0, *, causal: int | None, direction: str = FORWARD, dropout: int | None = None
+    call: Call, heads_first: bool, first: int = 0, *, causal: int | None, dropout: int | None = None, mask: int | None = None
 ) -> Attention:
-    """The workload of Q, K, V from place ``first`` on: [b, h, n, d] if ``heads_first``, else [b, n, h, d]."""
+    """The workload of Q, K, V from place ``first`` on: [b, h, n, d] if ``heads_first``, else [b, n, h, d].
+
+    ``causal``, ``dropout``, ``mask``: places of the flag, the probability and the additive mask.
+    """
     q, k, v = (call.tensor(first + place) for place in range(3))
     if any(len(tensor.shape) != 4 for tensor in (q, k, v)):
         raise UnknownError(f"{call.name} of packed sequences")
     (b, h, n, d), (_, g, m, _), dv = _order(q, heads_first), _order(k, heads_first), v.shape[-1]
     return _checked(
-        Attention(n, m, d, dv, b, h, g, _dtype(q), causal is not None and call.is_true(causal), dropout=_dropout(call, dropout))
+        Attention(
+            *(n, m, d, dv, b, h, g, _dtype(q), causal is not None and call.is_true(causal)),
+            mask=mask is not None and len(call.arguments) > mask and isinstance(call.arguments[mask], Operand),
+            dropout=_dropout(call, dropout),
+        )
     )
 
 
@@ -85,10 +94,12 @@ def packed(call: Call, lengths: int, causal: bool = True) -> Attention:
     return _checked(Attention(n, n, q.shape[2], q.shape[2], sequences, q.shape[1], k.shape[-2], _dtype(q), causal))
 
 
-def sdpa(call: Call, names: tuple[str, ...], heads_first: bool, causal: int, dropout: int, direction: str = FORWARD) -> Op:
+def sdpa(
+    call: Call, names: tuple[str, ...], heads_first: bool, causal: int, dropout: int, mask: int | None = None, direction: str = FORWARD
+) -> Op:
     """Rule for PyTorch's own attention operators; a backward pass has dO before Q."""
     first = 0 if direction == FORWARD else 1
-    return attention(call, shaped(call, heads_first, first, causal=causal, dropout=dropout), names, direction)
+    return attention(call, shaped(call, heads_first, first, causal=causal, dropout=dropout, mask=mask), names, direction)
 
 
 def variable(call: Call, names: tuple[str, ...], lengths: int) -> Op:
@@ -100,10 +111,12 @@ FLASH, EFFICIENT, CUDNN = ("torch-sdpa-flash",), ("torch-sdpa-efficient",), ("to
 OPERATORS: dict[str, Callable[[Call], Op]] = {
     "aten::_flash_attention_forward": partial(sdpa, names=FLASH, heads_first=False, causal=8, dropout=7),
     "aten::_flash_attention_backward": partial(sdpa, names=FLASH, heads_first=False, causal=11, dropout=10, direction=BACKWARD),
-    "aten::_efficient_attention_forward": partial(sdpa, names=EFFICIENT, heads_first=False, causal=9, dropout=8),
-    "aten::_efficient_attention_backward": partial(sdpa, names=EFFICIENT, heads_first=False, causal=14, dropout=11, direction=BACKWARD),
-    "aten::_cudnn_attention_forward": partial(sdpa, names=CUDNN, heads_first=True, causal=10, dropout=9),
-    "aten::_cudnn_attention_backward": partial(sdpa, names=CUDNN, heads_first=True, causal=14, dropout=13, direction=BACKWARD),
+    "aten::_efficient_attention_forward": partial(sdpa, names=EFFICIENT, heads_first=False, causal=9, dropout=8, mask=3),
+    "aten::_efficient_attention_backward": partial(
+        sdpa, names=EFFICIENT, heads_first=False, causal=14, dropout=11, mask=4, direction=BACKWARD
+    ),
+    "aten::_cudnn_attention_forward": partial(sdpa, names=CUDNN, heads_first=True, causal=10, dropout=9, mask=3),
+    "aten::_cudnn_attention_backward": partial(sdpa, names=CUDNN, heads_first=True, causal=14, dropout=13, mask=8, direction=BACKWARD),
     "flash_attn::_flash_attn_forward": partial(sdpa, names=("fa2",), heads_first=False, causal=5, dropout=3),
     "aiter::mha_batch_prefill": partial(variable, names=("aiter",), lengths=3),
 }

@@ -7,14 +7,15 @@ from functools import partial
 from math import prod
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.cost import READ, WRITE, Kernel, matmul_work, once
-from perfmodel.kernels.matmul import Matmul, flops
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.workload import Convolution
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.program.calls import SIZES, Call, Operand, UnknownError, product_dtype
-from perfmodel.program.operators._counts import passed
+from perfmodel.program.operators._counts import LARGEST_TILE, passed
 from perfmodel.transformer.op import MATMUL, Op, Timed
 
 
-def convolved(call: Call, padding: int, stride: int, dilation: int, groups: int) -> tuple[Op, ...]:
+def convolved(call: Call, padding: int, stride: int, dilation: int) -> tuple[Op, ...]:
     """The forward convolution; the parameters are the places of these arguments."""
     x, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
@@ -25,51 +26,46 @@ def convolved(call: Call, padding: int, stride: int, dilation: int, groups: int)
         (x.shape[2 + axis] + 2 * _of(pads, axis) - _of(gaps, axis) * (weight.shape[2 + axis] - 1) - 1) // _of(steps, axis) + 1
         for axis in range(spatial)
     ]
-    return _product(call, x, weight, prod(places), int(call.value(groups, "1") or 1), 1)
+    return _product(call, x, weight, prod(places), 1)
 
 
 def _of(values: list[int], place: int) -> int:
     return values[place] if place < len(values) else values[-1]
 
 
-def _product(call: Call, x: Operand, weight: Operand, places: int, groups: int, passes: int) -> tuple[Op, ...]:
+def _product(call: Call, x: Operand, weight: Operand, places: int, passes: int) -> tuple[Op, ...]:
     """The product, ``passes`` times, and the passes that change operands to channels-last order if they are not.
 
     Source: NVIDIA cuDNN Developer Guide, Tensor Core kernels take NHWC; kernels nchwToNhwc and nhwcToNchw in profiles of PyTorch.
     """
-    rows, columns, depth = x.shape[0] * places, weight.shape[0] // groups, prod(weight.shape[1:])
-    size, out = SIZES[x.dtype], x.shape[0] * places * weight.shape[0]
-    if depth == prod(weight.shape[2:]) and groups > 1:  # depthwise: no product
-        return (
-            passed(
-                call,
-                "depthwise" if call.name != BACKWARD else "depthwise-backward",
-                passes * (x.bytes + weight.bytes),
-                passes * out * size,
-                out * depth,
-                flops=2 * passes * out * depth,
-            ),
-        )
-    if min(rows, columns, depth) < 1:
+    if 0 in (*x.shape, *weight.shape, places):
         raise UnknownError(f"{call.name} has an empty operand")
-    dtype = product_dtype(x.dtype)
-    w = Matmul(rows, columns, passes * depth, groups, dtype=dtype)
-    work = matmul_work(dtype, flops(w))
-    accesses = (once("inputs", READ, passes * (x.bytes + weight.bytes), 1), once("outputs", WRITE, passes * out * size, 1))
-    kernel = Kernel(call.name, dtype, accesses, flops(w), flops(w), work, work)
-    product = Op(
-        call.name, MATMUL, 1, kernel, Timed("matmul", w, ("torch-matmul",), similar="products: a convolution is one, gathered on the way")
-    )
-    in_order = prod(weight.shape[2:]) == 1 and places == prod(x.shape[2:]) and places % VECTOR == 0  # a product in either order
-    if in_order or not (x.contiguous and size == 2 and len(x.shape) == 4):
+    channels, window, groups = weight.shape[1], prod(weight.shape[2:]), x.shape[1] // weight.shape[1]
+    rows, filters = x.shape[0] * places, weight.shape[0] // groups
+    size, out, way = SIZES[x.dtype], x.shape[0] * places * weight.shape[0], "-backward" * (call.name == BACKWARD)
+    if channels == 1 and groups > 1:  # depthwise: no product
+        last = "" if x.contiguous else "-last"
+        read, written, flop = passes * (x.bytes + weight.bytes), passes * out * size, 2 * passes * out * window
+        return (passed(call, f"depthwise{way}{last}", read, written, out * window, flops=flop),)
+    dtype = DTYPES["tf32"] if x.dtype == "fp32" else product_dtype(x.dtype)
+    w = Convolution(rows, filters, channels, window, x.bytes + weight.bytes, out * size, groups, passes, dtype)
+    [kernel] = w.kernels(LARGEST_TILE)
+    kind = "-point" if window == 1 else "-narrow" if channels % VECTOR else "-wide" if window > WIDE else ""
+    timed = Timed("convolution", w, (f"torch-convolution{kind}{way}",))
+    in_order = window == 1 and places == prod(x.shape[2:]) and places % VECTOR == 0  # a product in either order
+    if in_order and not way and size == 2:
+        timed = Timed("matmul", Matmul(rows, filters, channels, groups, dtype=dtype), ("torch-matmul",))
+    product = Op(call.name, MATMUL, 1, kernel, timed)
+    if in_order or x.dtype == "fp64" or not (x.contiguous and len(x.shape) == 4):
         return (product,)
     moved = passes * (_whole(x.elements, x.shape[1]) + _whole(out, weight.shape[0]))
     return product, passed(call, "layout", moved * size, moved * size, moved, at_least=0.0)
 
 
 BACKWARD = "aten::convolution_backward"
-VECTOR, CHANNELS = 8, 32
-"""16-bit elements of a vector load, and channels of a tile of the transposition; fewer channels take as long."""
+VECTOR, CHANNELS, WIDE = 8, 32, 25
+"""16-bit elements of a vector load, channels of a tile of the transposition (fewer take as long), and places of the largest window for
+which cuDNN takes tensor-core kernels in profiles."""
 
 
 def _whole(elements: int, channels: int) -> int:
@@ -82,15 +78,15 @@ def backward(call: Call) -> tuple[Op, ...]:
     gradient, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     wanted = call.value(10, "[True, True, False]")
     passes = max(1, sum(flag.strip() == "True" for flag in wanted.strip("[]").split(",")[:2]))
-    return _product(call, x, weight, prod(gradient.shape[2:]), int(call.value(9, "1") or 1), passes)
+    return _product(call, x, weight, prod(gradient.shape[2:]), passes)
 
 
 OPERATORS: dict[str, Callable[[Call], tuple[Op, ...]]] = {
-    "aten::cudnn_convolution": partial(convolved, padding=2, stride=3, dilation=4, groups=5),
-    "aten::miopen_convolution": partial(convolved, padding=3, stride=4, dilation=5, groups=6),
-    "aten::_conv_depthwise2d": partial(convolved, padding=5, stride=4, dilation=6, groups=9),
-    "aten::conv_depthwise3d": partial(convolved, padding=5, stride=4, dilation=6, groups=9),
-    "aten::_convolution": partial(convolved, padding=4, stride=3, dilation=5, groups=8),
-    "aten::convolution": partial(convolved, padding=4, stride=3, dilation=5, groups=8),
+    "aten::cudnn_convolution": partial(convolved, padding=2, stride=3, dilation=4),
+    "aten::miopen_convolution": partial(convolved, padding=3, stride=4, dilation=5),
+    "aten::_conv_depthwise2d": partial(convolved, padding=5, stride=4, dilation=6),
+    "aten::conv_depthwise3d": partial(convolved, padding=5, stride=4, dilation=6),
+    "aten::_convolution": partial(convolved, padding=4, stride=3, dilation=5),
+    "aten::convolution": partial(convolved, padding=4, stride=3, dilation=5),
     BACKWARD: backward,
 }

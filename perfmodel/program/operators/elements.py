@@ -10,9 +10,14 @@ from perfmodel.program.operators._counts import ELEMENTS, STRIDED, iterated, pas
 from perfmodel.transformer.op import Op
 
 
-def elementwise(call: Call, flops: int = 1, exponentials: int = 0, result: str = "", outputs: int = 1, kind: str = ELEMENTS) -> Op:
-    """An operator on operands broadcast to one shape. ``result``: format of the result, if not the promoted one."""
-    inputs = [argument for argument in call.arguments if isinstance(argument, Operand)]
+def elementwise(
+    call: Call, flops: int = 1, exponentials: int = 0, result: str = "", outputs: int = 1, kind: str = ELEMENTS, read: int | None = None
+) -> Op:
+    """An operator on operands broadcast to one shape. ``result``: format of the result, if not the promoted one.
+
+    ``read``: number of arguments that are read; a tensor after them is the result's.
+    """
+    inputs = [argument for argument in call.arguments[:read] if isinstance(argument, Operand)]
     if not inputs:
         raise UnknownError(f"{call.name} has no tensor")
     shape = broadcast(*(operand.shape for operand in inputs))
@@ -71,6 +76,7 @@ _FUNCTIONS_OF_MANY_STEPS = "gelu gelu_backward erf tanh tanh_backward sigmoid_ba
 _COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_not isnan isinf isneginf isposinf isfinite bitwise_not isin"
 _BY_NAME: dict[str, Callable[[Call], Op]] = {
     **dict.fromkeys(_SIMPLE.split(), elementwise),
+    "clamp": partial(elementwise, read=3),
     **dict.fromkeys(_TWO_STEPS.split(), partial(elementwise, flops=2)),
     **dict.fromkeys(_EXPONENTIAL.split(), partial(elementwise, flops=2, exponentials=1)),
     **dict.fromkeys(_ACTIVATIONS.split(), partial(elementwise, flops=4, exponentials=1)),

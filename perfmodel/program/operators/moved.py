@@ -72,10 +72,15 @@ def scattered(call: Call) -> Op:
 
 
 def embedding_backward(call: Call) -> Op:
-    """The gradient of a lookup: indices are sorted, a table of zeros is filled, and gradients are added to its rows."""
+    """The gradient of a lookup: many indices are sorted, a table of zeros is filled, and gradients are added to its rows."""
     gradient, places = call.tensor(0), call.tensor(1)
     size = places.elements * gradient.shape[-1] * SIZES[gradient.dtype]
-    return passed(call, "embedding-backward", size + 4 * places.bytes, size, places.elements * gradient.shape[-1])
+    kind = "embedding-backward" if places.elements > UNSORTED else "embedding-backward-few"
+    return passed(call, kind, size + 4 * places.bytes, size, places.elements * gradient.shape[-1])
+
+
+UNSORTED = 3072
+"""Places up to which they are not sorted. Source: PyTorch, aten/src/ATen/native/cuda/Embedding.cu."""
 
 
 def pooled(call: Call, forward: bool = True) -> Op:
@@ -93,7 +98,8 @@ def upsampled(call: Call) -> Op:
     out = x.shape[0] * x.shape[1]
     for size in sizes or (x.shape[2] * 2, x.shape[3] * 2):
         out *= size
-    return passed(call, "upsample", x.bytes, out * SIZES[x.dtype], out)
+    rule = next((rule for rule in ("bicubic", "bilinear") if rule in call.name), "nearest")
+    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], out, rows=x.shape[0] * x.shape[1] if rule == "bicubic" else 0)
 
 
 def rolled(call: Call) -> Op:

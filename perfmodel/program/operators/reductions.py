@@ -13,7 +13,7 @@ from perfmodel.program.calls import SIZES, Call, Operand
 from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import Op, Timed
 
-ROWS, COLUMNS, ALL = "reduce", "reduce-columns", "reduce-all"
+ROWS, COLUMNS, ALL, NORM = "reduce", "reduce-columns", "reduce-all", "reduce-norm"
 
 
 def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
@@ -27,10 +27,9 @@ def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
     size = prod(size for place, size in enumerate(x.shape) if place not in gone)
     strides = x.strides or (1,) * rank
     inner = min((place for place in range(rank) if x.shape[place] > 1), key=lambda place: strides[place], default=0)
-    kind = "argmax" if "arg" in call.name else ALL if size == 1 else ROWS if inner in gone else COLUMNS
-    return passed(
-        call, kind, x.bytes, size * (width or SIZES[x.dtype]), x.elements, flops=x.elements, rows=size if kind in (ROWS, "argmax") else 0
-    )
+    kind = "argmax" if "arg" in call.name else ALL if size == 1 else COLUMNS if inner not in gone else NORM if "norm" in call.name else ROWS
+    rows = size if kind in (ROWS, NORM, "argmax") else 0
+    return passed(call, kind, x.bytes, size * (width or SIZES[x.dtype]), x.elements, flops=x.elements, rows=rows)
 
 
 def scanned(call: Call) -> Op:
@@ -94,7 +93,7 @@ def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
     x = call.tensor(0)
     if call.name == "aten::native_batch_norm" and not call.is_true(TRAINING):
         return passed(call, "batch-norm-inference", x.bytes, x.bytes, x.elements, flops=4 * x.elements, rows=x.shape[0] * x.shape[1])
-    rows = x.shape[1] if "batch" in kind else 32 * x.shape[0]
+    rows = 32 * x.shape[0] if "group" in kind else x.shape[1] if x.contiguous else 0  # blocks divide rows of channels evenly
     return passed(call, kind, reads * x.bytes, x.bytes, x.elements, flops=flops * x.elements, rows=rows)
 
 
@@ -149,7 +148,8 @@ def loss_backward(call: Call) -> Op:
 
 
 _FUNCTIONS: dict[str, Callable[[Call], Op]] = {
-    **dict.fromkeys(("sum", "mean", "amax", "amin", "prod", "norm", "logsumexp", "std", "var", "linalg_vector_norm"), reduced),
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "prod", "logsumexp", "std", "var"), reduced),
+    **dict.fromkeys(("norm", "linalg_vector_norm"), partial(reduced, axes=2)),
     **dict.fromkeys(("all", "any"), partial(reduced, axes=None, width=1)),
     **dict.fromkeys(("max", "min"), reduced),
     **dict.fromkeys(("argmax", "argmin"), partial(reduced, width=8)),

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tools.measure.programs.cases import FRESH, PROGRAMS, WIDER, Step, prepared
+from tools.measure.programs.cases import FRESH, PROGRAMS, Step, prepared
 
 WARM_UP, LEAST_S, MOST_STEPS = 4, 1.0, 60
 
@@ -82,7 +82,7 @@ def main(folder: Path, limit_s: float, names: list[str]) -> None:
             line: dict[str, Any] = {"name": name, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
             step: Step | None = None
             try:
-                step = prepared((PROGRAMS | FRESH | WIDER)[name], torch)
+                step = prepared((PROGRAMS | FRESH)[name], torch)
                 line |= timed(step, torch)
                 content = gzip.compress(json.dumps(profiled(step, torch, folder / "trace.json")).encode(), 9)
                 entry = tarfile.TarInfo(f"{name}.json.gz")
@@ -100,4 +100,4 @@ def main(folder: Path, limit_s: float, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 500.0, sys.argv[3:] or list(WIDER))
+    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 500.0, sys.argv[3:] or list(FRESH))

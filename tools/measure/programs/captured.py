@@ -1,6 +1,6 @@
 """Programs captured without a GPU beside their profiles: ``python -m tools.measure.programs.captured TRACES HARDWARE [NAME ...]``.
 
-TRACES is the folder that ``python -m tools.measure.programs`` filled. A line for each program, of FIT if none is named: operators of the
+TRACES is the folder that ``python -m tools.measure.programs`` filled. A line for each program, of FRESH if none is named: operators of the
 profile, those that a capture lacks and has too many; peak memory and time of a step, captured and measured.
 """
 
@@ -18,8 +18,9 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.program.calls import Call, Operand
 from perfmodel.program.capture import Captured, capture, predicted_profile
 from perfmodel.program.profile import ProgramProfile, read
-from tools.measure.programs.cases import DECODE, FIT, PROGRAMS, TRAINING, prepared
+from tools.measure.programs.cases import DECODE, FRESH, PROGRAMS, TRAINING, prepared
 
+ALL = PROGRAMS | FRESH
 WARM_UP = 4
 """Steps before the one whose memory was measured."""
 LEFT = 33 << 20
@@ -27,9 +28,12 @@ LEFT = 33 << 20
 
 
 def operators(calls: Iterable[Call]) -> Counter[tuple[Any, ...]]:
-    """Calls by name, shapes, formats and strides; profiles record neither formats of lists nor the tensors of long ones."""
+    """Calls by name, shapes, formats and strides; profiles record neither formats of lists, nor the tensors of long ones or of places."""
     return Counter(
-        (call.name, *(isinstance(one, tuple) if "_foreach_" in call.name else _key(one) for one in call.arguments)) for call in calls
+        (call.name, *(isinstance(one, tuple) if "_foreach_" in call.name else _key(one) for one in call.arguments))
+        if call.name != "aten::index"
+        else (call.name, _key(call.arguments[0]))
+        for call in calls
     )
 
 
@@ -44,7 +48,7 @@ def captured(name: str, profile: ProgramProfile) -> tuple[Captured, Captured]:
     """The step that was profiled, and the one whose memory was measured: a cache grows with each."""
     import torch
 
-    program = PROGRAMS[name]
+    program = ALL[name]
     if program.phase != DECODE:
         found = capture(prepared(program, torch, "meta"))
         return found, found
@@ -60,7 +64,7 @@ def compared(name: str, folder: Path, measured: dict[str, Any], hardware: str) -
     here, there = operators(step.calls), operators(one.call for one in profile.operators)
     lacking = sum((there - here).values())
     more = sum((here - there).values())
-    left = LEFT if PROGRAMS[name].phase != TRAINING and any(one.phase == TRAINING for one in earlier(name)) else 0
+    left = LEFT if ALL[name].phase != TRAINING and any(one.phase == TRAINING for one in earlier(name)) else 0
     peak = first.peak_bytes / (measured["peak_bytes"] - left) - 1
     predicted, (low, high) = predicted_profile(step, find_device(hardware), calibrated_devices)
     step_s, busy = measured["step_s"], profile.busy_s / profile.steps / measured["step_s"]
@@ -79,8 +83,8 @@ def compared(name: str, folder: Path, measured: dict[str, Any], hardware: str) -
 
 def earlier(name: str) -> list[Any]:
     """Programs that were measured before ``name``."""
-    names = list(PROGRAMS)
-    return [PROGRAMS[one] for one in names[: names.index(name)]]
+    names = list(ALL)
+    return [ALL[one] for one in names[: names.index(name)]]
 
 
 if __name__ == "__main__":
@@ -90,9 +94,9 @@ if __name__ == "__main__":
         "| program | operators | lacking | too many | launches | peak memory | busy | step, ms | predicted, ms | off | interval | holds |"
     )
     print("|---|" + "---|" * 11)
-    for one in sys.argv[3:] or FIT:
+    for one in sys.argv[3:] or FRESH:
         try:
-            cells = [] if PROGRAMS[one].compiled else compared(one, traces, steps[one], device)
+            cells = [] if ALL[one].compiled else compared(one, traces, steps[one], device)
         except Exception as error:
             cells = [f"{type(error).__name__}: {error}".splitlines()[0][:120]]
         print(f"| {one} | {' | '.join(cells) if cells else 'compiled'} |", flush=True)

