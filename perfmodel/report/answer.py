@@ -45,7 +45,7 @@ def fit_sentence(
     ``unknown`` replaces ``more`` if the profile has no capacity.
 
     >>> from perfmodel.catalog import find_device
-    >>> held(10**9, find_device("h200"), " per GPU", "; batch 8 would fit")
+    >>> fit_sentence(10**9, find_device("h200"), " per GPU", "; batch 8 would fit")
     'fits: 1 GB of 150.1 GB per GPU; batch 8 would fit'
     """
     fits = fit_phrase(needed, device)
@@ -82,7 +82,7 @@ def fit_phrase(needed: Number, device: Device) -> str:
     """Beginning of a sentence on whether ``needed`` bytes fit the device; empty if its profile has no capacity.
 
     >>> from perfmodel.catalog import find_device
-    >>> fit(10**9, find_device("h200")), fit(10**12, find_device("h200"))
+    >>> fit_phrase(10**9, find_device("h200")), fit_phrase(10**12, find_device("h200"))
     ('fits: 1 GB of 150.1 GB', 'does not fit: needs 1 TB of 150.1 GB')
     """
     fits, capacity = device.fits(int(needed)), device.dram.capacity
@@ -98,9 +98,9 @@ def limit_sentence(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bo
     the profile lacks.
 
     >>> tensor, dram = Meter("tensor unit", 0.44), Meter("DRAM bandwidth", 1.0)
-    >>> limits([tensor, Meter("exponential unit", 0.31)]), limits([tensor], ["32 blocks for 108 SMs"])
+    >>> limit_sentence([tensor, Meter("exponential unit", 0.31)]), limit_sentence([tensor], ["32 blocks for 108 SMs"])
     ('The tensor unit is the ceiling but busy only 44%', 'Too small: 32 blocks for 108 SMs; the tensor unit is 44% busy')
-    >>> limits([Meter("DRAM bandwidth", 0.1)]), limits([dram], roof=True)
+    >>> limit_sentence([Meter("DRAM bandwidth", 0.1)]), limit_sentence([dram], roof=True)
     ('Nothing is over 10% busy', 'Limited by DRAM bandwidth, at the roof')
     """
     ordered = sorted(meters, key=lambda meter: (not meter.limits, -meter.share))
@@ -127,7 +127,7 @@ def few_blocks(blocks: int, device: Device) -> list[str]:
     """List of one cause if ``blocks`` (0: unknown) are too few for all multiprocessors, else empty.
 
     >>> from perfmodel.catalog import find_device
-    >>> too_few(32, find_device("h200")), too_few(128, find_device("h200")), too_few(1, find_device("mi300x"))
+    >>> few_blocks(32, find_device("h200")), few_blocks(128, find_device("h200")), few_blocks(1, find_device("mi300x"))
     (['32 blocks for 132 SMs'], [], ['1 block for 304 CUs'])
     """
     count = device.multiprocessors
@@ -156,7 +156,7 @@ def slow_start(prediction: Prediction | None) -> list[str]:
 def time_text(interval: Interval) -> str:
     """A time to three digits with its interval.
 
-    >>> taken(Interval(7.907e-5, 7.2e-5, 8.43e-5)), taken(Interval(1e-3))
+    >>> time_text(Interval(7.907e-5, 7.2e-5, 8.43e-5)), time_text(Interval(1e-3))
     ('79.1 us (72 to 84.3 us)', '1 ms')
     """
     time, low, high = format_time(interval.value, 3), interval.low, interval.high
@@ -180,7 +180,7 @@ def upper_first(words: str) -> str:
 def lower_first(words: str) -> str:
     """``words`` with a small first letter, but for an abbreviation.
 
-    >>> small("Limited by DRAM bandwidth"), small("DRAM bandwidth is the ceiling")
+    >>> lower_first("Limited by DRAM bandwidth"), lower_first("DRAM bandwidth is the ceiling")
     ('limited by DRAM bandwidth', 'DRAM bandwidth is the ceiling')
     """
     return words if words[1:2].isupper() else words[:1].lower() + words[1:]

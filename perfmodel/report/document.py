@@ -231,7 +231,7 @@ def on_screen(report: Report, room: int | None = None) -> list[Table]:
 def provenance_lines(provenance: Provenance | None) -> list[str]:
     """Lines on provenance: the command, each profile and each input.
 
-    >>> made_lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))
+    >>> provenance_lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))
     ['perfmodel 1.0: perfmodel attention --n 64 --d 64', 'profile a100, SHA-256 0123456789ab, calibrated 2026-11-22']
     """
     if provenance is None:

@@ -62,7 +62,7 @@ def ratio(over: Interval, under: Interval) -> Interval:
 def ratio_text(gain: float) -> str:
     """A ratio to three digits.
 
-    >>> times(2.0), times(5463.2)
+    >>> ratio_text(2.0), ratio_text(5463.2)
     ('2x', '5,460x')
     """
     rounded = float(f"{gain:.3g}")
@@ -72,7 +72,7 @@ def ratio_text(gain: float) -> str:
 def gain_text(gain: float, than: str = "", most: str = "") -> str:
     """Phrase for a gain: how much faster or slower. ``most``: "at most " or "at least " before a gain, of which a loss gets the opposite.
 
-    >>> way(2.0), way(0.5, "standard"), way(1.001, "standard"), way(0.5, most="at most ")
+    >>> gain_text(2.0), gain_text(0.5, "standard"), gain_text(1.001, "standard"), gain_text(0.5, most="at most ")
     ('2x faster', '2x slower than standard', 'as fast as standard', 'at least 2x slower')
     """
     if abs(gain - 1) <= EVEN:
@@ -84,9 +84,9 @@ def gain_text(gain: float, than: str = "", most: str = "") -> str:
 def gain_range_text(low: float, high: float, than: str) -> str:
     """Phrase for a range of gains to two digits.
 
-    >>> ways(5.89, 11.44, "standard"), ways(0.25, 0.5, "standard")
+    >>> gain_range_text(5.89, 11.44, "standard"), gain_range_text(0.25, 0.5, "standard")
     ('5.9 to 11 times faster than standard', '2 to 4 times slower than standard')
-    >>> ways(2.0, 2.01, "standard"), ways(0.5, 2.0, "standard")
+    >>> gain_range_text(2.0, 2.01, "standard"), gain_range_text(0.5, 2.0, "standard")
     ('2 times faster than standard', 'from 2x slower to 2x faster than standard')
     """
     if max(abs(low - 1), abs(high - 1)) <= EVEN:
@@ -123,13 +123,13 @@ def verdict_sentence(reference: Side, other: Side, at: str = "") -> str:
 def faster_sentence(reference: Side, other: Side) -> str:
     """Sentence without full stop on which side is faster, without the times.
 
-    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
+    >>> faster_sentence(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
     'flash2 is predicted 2x faster than standard (1.74x to 2.31x)'
-    >>> compared(Side("standard", 1e-3, Interval(2e-3, 1e-3, 4e-3)), Side("flash2", 5e-4, Interval(1e-3, 5e-4, 2e-3)))
+    >>> faster_sentence(Side("standard", 1e-3, Interval(2e-3, 1e-3, 4e-3)), Side("flash2", 5e-4, Interval(1e-3, 5e-4, 2e-3)))
     'either may be faster: flash2 is predicted 2x faster (0.75x to 5.33x)'
-    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4))
+    >>> faster_sentence(Side("standard", 1e-3), Side("flash2", 5e-4))
     'by the ratio of roofs flash2 is 2x faster than standard; not predicted'
-    >>> compared(Side("standard", 1e-3), Side("flash2", 5e-4, Interval(8e-4)))
+    >>> faster_sentence(Side("standard", 1e-3), Side("flash2", 5e-4, Interval(8e-4)))
     'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof stands in'
     """
     if reference.time is None or other.time is None:

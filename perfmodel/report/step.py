@@ -100,7 +100,7 @@ def _details(part: StepPart, runs: int) -> dict[str, str]:
 def as_time(seconds: float, interval: Times | None, prefix: str = "") -> str:
     """A time to three digits with its interval; ``prefix`` goes before it if there is none.
 
-    >>> taken(0.0137, (0.0137, 0.012, 0.0157)), taken(0.003, None, "at least ")
+    >>> as_time(0.0137, (0.0137, 0.012, 0.0157)), as_time(0.003, None, "at least ")
     ('13.7 ms (12 to 15.7 ms)', 'at least 3 ms')
     """
     return f"{prefix}{answer.time_text(Interval(seconds) if interval is None else Interval(*interval))}"
