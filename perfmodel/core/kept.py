@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import UserList
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -60,13 +59,24 @@ def cached_by(key: Callable[..., Hashable]) -> Callable[[Callable[Arguments, Res
     return memoized
 
 
-class LazyList(UserList[Result]):
-    """A list whose items come from ``read``, called at the first use."""
+class LazyList(Sequence[Result]):
+    """A sequence whose items come from ``read``, called at the first use. It equals a list of the same items."""
 
     def __init__(self, read: Callable[[], list[Result]]) -> None:
         self.read = read
 
     @cached_property
-    def data(self) -> list[Result]:  # type: ignore[override]
-        """The items, under the name that UserList keeps them by."""
+    def items(self) -> list[Result]:
+        """The items that ``read`` gave."""
         return self.read()
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.items[place]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        return self.items == (other.items if isinstance(other, LazyList) else other)
+
+    __hash__ = None  # type: ignore[assignment]

@@ -187,8 +187,8 @@ class Convolution:
         return [Kernel("convolution", self.dtype, (inputs, outputs), flop, flop, work, work)]
 
 
-LOOKUPS = frozenset({"gather", "scatter", "embedding-backward", "embedding-backward-few"})
-"""Kinds of passes that read a table by index. Which entries they read is unknown, so no read is compulsory."""
+LOOKUPS = frozenset({"gather", "scatter", "embedding-backward", "embedding-backward-few", "layout"})
+"""Kinds of passes that read a table by index, or channels padded to tiles. What they read is uncertain, so no read is compulsory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,9 @@ def _product(call: Call, x: Operand, weight: Operand, places: int, passes: int) 
     dtype = DTYPES["tf32"] if x.dtype == "fp32" else product_dtype(x.dtype)
     w = Convolution(rows, filters, channels, window, x.bytes + weight.bytes, out * size, groups, passes, dtype)
     [kernel] = w.kernels(LARGEST_TILE)
-    kind = "-point" if window == 1 else "-narrow" if channels % VECTOR else "-wide" if window > WIDE else ""
-    timed = Timed("convolution", w, (f"torch-convolution{kind}{way}",))
+    kind = "-point" if window == 1 else "-narrow" if channels % VECTOR else ""
+    obstacle = NO_MODEL if window > WIDE and channels >= VECTOR else ""
+    timed = Timed("convolution", w, (f"torch-convolution{kind}{way}",), obstacle)
     in_order = window == 1 and places == prod(x.shape[2:]) and places % VECTOR == 0  # a product in either order
     if in_order and not way and size == 2:
         timed = Timed("matmul", Matmul(rows, filters, channels, groups, dtype=dtype), ("torch-matmul",))
@@ -65,7 +66,8 @@ def _product(call: Call, x: Operand, weight: Operand, places: int, passes: int) 
 BACKWARD = "aten::convolution_backward"
 VECTOR, CHANNELS, WIDE = 8, 32, 25
 """16-bit elements of a vector load, channels of a tile of the transposition (fewer take as long), and places of the largest window for
-which cuDNN takes tensor-core kernels in profiles."""
+which cuDNN always takes tensor-core kernels in profiles."""
+NO_MODEL = "no time model of large windows over many channels: the kernels that cuDNN takes differ by a factor of 100"
 
 
 def _whole(elements: int, channels: int) -> int:

@@ -99,7 +99,7 @@ def upsampled(call: Call) -> Op:
     for size in sizes or (x.shape[2] * 2, x.shape[3] * 2):
         out *= size
     rule = next((rule for rule in ("bicubic", "bilinear") if rule in call.name), "nearest")
-    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], out, rows=x.shape[0] * x.shape[1] if rule == "bicubic" else 0)
+    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], out, rows=x.shape[0] * x.shape[1] if rule != "nearest" else 0)
 
 
 def rolled(call: Call) -> Op:

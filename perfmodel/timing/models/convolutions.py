@@ -17,11 +17,10 @@ from perfmodel.core.workload import FORWARD, Convolution
 from perfmodel.timing.base import Case, Model, always, dram_bandwidth, numbers_of
 from perfmodel.timing.engine import joined
 
-TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64))
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64))  # known
 """Places and filters of a tile: the library's heuristic is taken to pick the fastest."""
-VECTOR, LEAST_DEPTH, WIDE = 8, 256, 25  # known
-"""Channels are padded to whole vectors; a block keeps so much of the depth at least where it is divided. For larger windows cuDNN has
-no such kernels: those of the vector units walk all of the depth."""
+VECTOR, LEAST_DEPTH = 8, 256  # known
+"""Channels are padded to whole vectors; a block keeps so much of the depth at least where it is divided."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -30,12 +29,11 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     [sms] = numbers_of(device, "multiprocessors")
     depth = float(ceil_div(w.channels, VECTOR) * VECTOR * w.window) + p["start_depth"]
     peak = rates_of(device, w.dtype).matmul / sms * p["tensor_share"]
-    least = depth if w.window > WIDE and w.channels >= VECTOR else LEAST_DEPTH
     largest = TILES[0][0] * TILES[0][1]
 
     def multiplied_s(br: int, bc: int) -> float:
         blocks = float(ceil_div(w.places, br) * ceil_div(w.filters, bc) * w.groups)
-        waves = ceil_div(blocks, sms) if blocks >= sms else max(blocks / sms, min(1.0, least / depth))
+        waves = ceil_div(blocks, sms) if blocks >= sms else max(blocks / sms, min(1.0, LEAST_DEPTH / depth))
         return float(waves * 2 * br * bc * depth / (peak * (br * bc / largest) ** p["tile_exponent"]))
 
     bytes_s = float(w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"])
@@ -51,5 +49,5 @@ MODEL = Model(
     "implicit product over tiles, with the bytes of its tensors",
     assumes="operands where the kernels before have left them, as in a program",
     knows_warm=always,
-    implementations=tuple(f"torch-convolution{kind}{way}" for kind in ("", "-narrow", "-point", "-wide") for way in ("", "-backward")),
+    implementations=tuple(f"torch-convolution{kind}{way}" for kind in ("", "-narrow", "-point") for way in ("", "-backward")),
 )

@@ -35,7 +35,7 @@ def records(hardware: str, torch: str, source: str, paths: list[Path]) -> list[d
             except UnknownError:
                 continue
             for op in ops:
-                if op.timed is None or op.timed.kind not in FIELDS:
+                if op.timed is None or op.timed.obstacle or op.timed.kind not in FIELDS:
                     continue
                 w = op.timed.workload
                 [name] = op.timed.implementations or ("",)
