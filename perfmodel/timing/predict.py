@@ -38,8 +38,8 @@ class Prediction:
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
     one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``reference``: the device
-    it is borrowed from, if it is; ``certain``: the interval in shares of the time, but for what estimates of the profile widen it;
-    ``guess``: why to go by the interval, in words: the time is little more than a guess, or another kernel's is calibrated here.
+    it is borrowed from, if it is; ``unwidened``: the interval in shares of the time, before estimated profile values and the power limit
+    widen it; ``guess``: warning to trust the interval rather than the time: a rough guess, or another kernel's calibration; empty if none.
     """
 
     seconds: float
@@ -54,15 +54,15 @@ class Prediction:
     parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
     power: PowerState | None = None
     reference: Device | None = field(default=None, compare=False, repr=False)
-    certain: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
+    unwidened: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
     guess: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRequest:
-    """A ``case`` of a ``kind`` of workload, as records call it, in ``dtype`` on ``device``, to be predicted at no less than ``lower_s``.
+    """A ``case`` of a ``kind`` of workload, as records call it, in ``dtype`` on ``device``, whose time is to be predicted.
 
-    ``fallbacks`` gives other devices whose calibrations may be borrowed.
+    ``lower_s``: lower bound in seconds; no prediction is below it. ``fallbacks`` gives other devices whose calibrations may be borrowed.
     """
 
     case: Case
@@ -87,8 +87,9 @@ class TimeRequest:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSource:
-    """A calibration that prices a request: ``block`` of the device ``reference``. ``lacks``: what the device asked for has no calibration
-    of, in words, where it is borrowed; empty if it is its own.
+    """A calibration that prices a request: ``block``, of the device ``reference``, which may be the requested one.
+
+    ``lacks``: the kernel or format that the requested device has no calibration of; empty unless the calibration is a stand-in.
     """
 
     block: Calibration
@@ -97,10 +98,10 @@ class CalibrationSource:
 
 
 def own_calibration(request: TimeRequest) -> CalibrationSource | None:
-    """The device's own calibration of the kernel."""
+    """The device's own calibration of the kernel, or of a variant of it, which counts as borrowed."""
     own = [block for block in request.calibrations(request.device) if request.runs(block)]
-    borrows = bool(own) and is_variant(request.case.implementation, own[0].implementation)
-    return CalibrationSource(own[0], request.device, "this kernel" if borrows else "") if own else None
+    of_variant = bool(own) and is_variant(request.case.implementation, own[0].implementation)
+    return CalibrationSource(own[0], request.device, "this kernel" if of_variant else "") if own else None
 
 
 def wider_format(request: TimeRequest) -> CalibrationSource | None:
@@ -147,28 +148,34 @@ def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:
 
 
 def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
-    """The prediction by another device's parameters, or by another kernel's or another format's."""
+    """The prediction by another device's parameters, or by another kernel's or another format's.
+
+    Parameters are transferred to the device. The interval is composed of the parts' where the model has parts, else that of the transfer;
+    estimated profile values and the power limit widen it.
+    """
     block, reference, device = source.block, source.reference, request.device
-    on = transferred(block, reference, device, partial(_seconds_on, block, request), request.fallbacks())
-    words = "; ".join(filter(None, [f"borrowed from {reference.id}: no calibration of {source.lacks}", *on.words, on.guess]))
-    adapted = replace(block, parameters=on.parameters)
-    prediction = _priced(adapted, request, on.device, (1.0, 1.0), BORROWED, words, on.held)
+    transfer = transferred(block, reference, device, partial(_seconds_on, block, request), request.fallbacks())
+    words = "; ".join(filter(None, [f"borrowed from {reference.id}: no calibration of {source.lacks}", *transfer.words, transfer.guess]))
+    adapted = replace(block, parameters=transfer.parameters)
+    prediction = _priced(adapted, request, transfer.device, (1.0, 1.0), BORROWED, words, transfer.held)
     model = find_model(block.model)
-    complete = with_parts(on.device, block.model, request.dtype, request.fallbacks, device)
+    device_with_parts = with_parts(transfer.device, block.model, request.dtype, request.fallbacks, device)
     if model.part_workloads:
-        ends = composed_interval(model, block, request.case, complete, prediction.seconds)
+        ends = composed_interval(model, block, request.case, device_with_parts, prediction.seconds)
     else:
-        ends = on.ends(is_variant(request.case.implementation, block.implementation))
-    slower = 1.0 if on.held is None else _priced(adapted, request, on.device, ends, BORROWED, words).seconds / prediction.seconds
-    low, high = (prediction.seconds * end for end in on.widened(ends, slower))
+        ends = transfer.ends(is_variant(request.case.implementation, block.implementation))
+    boost_share = 1.0
+    if transfer.held is not None:
+        boost_share = _priced(adapted, request, transfer.device, ends, BORROWED, words).seconds / prediction.seconds
+    low, high = (prediction.seconds * end for end in transfer.widened(ends, boost_share))
     low, high = max(request.lower_s, min(prediction.seconds, low)), max(prediction.seconds, high)
-    return replace(prediction, low=low, high=high, reference=reference, guess=on.guess, certain=ends)
+    return replace(prediction, low=low, high=high, reference=reference, guess=transfer.guess, unwidened=ends)
 
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
     """Seconds by the parameters of ``block`` of what was asked for on ``device``."""
-    complete = with_parts(device, block.model, request.dtype, request.fallbacks, request.device)
-    return modelled_s(find_model(block.model), request.case, complete, block.parameters)
+    device_with_parts = with_parts(device, block.model, request.dtype, request.fallbacks, request.device)
+    return modelled_s(find_model(block.model), request.case, device_with_parts, block.parameters)
 
 
 def _priced(
@@ -187,11 +194,11 @@ def _priced(
     modelled = timed(partial(_seconds_on, block, request), device, held)
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
-    seconds, complete = max(modelled, lower_s), with_parts(device, model.name, request.dtype, request.fallbacks, request.device)
+    seconds, device_with_parts = max(modelled, lower_s), with_parts(device, model.name, request.dtype, request.fallbacks, request.device)
     if modelled < lower_s:
         words += "; the model fell below the bound, which is shown instead"
     low, high = (seconds * end for end in interval)
-    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block, case.cache, case, complete)
+    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block, case.cache, case, device_with_parts)
 
 
 def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str, float]) -> float:

@@ -113,7 +113,7 @@ def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
 
 def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
     """Sort key of what speaks against a kernel: a device that multiplies by another instruction, then how far up its interval ends."""
-    return not _multiply_alike(borrowed.reference or device, device), borrowed.certain[1]
+    return not _multiply_alike(borrowed.reference or device, device), borrowed.unwidened[1]
 
 
 def _multiply_alike(device: Device, other: Device) -> bool:

@@ -115,11 +115,11 @@ class Transferred:
         """The interval in shares of the time; ``variant``: of another kernel than the block's."""
         return transferred_interval(self.block, self.own, self.source, self.narrowed, variant)
 
-    def widened(self, interval: Ends, slower: float) -> Ends:
-        """``interval`` with what estimates move; ``slower``: time at the boost clock over that at the held one."""
+    def widened(self, interval: Ends, boost_share: float) -> Ends:
+        """``interval`` with what estimates move; ``boost_share``: time at the boost clock over that at the held one, at most 1."""
         if self.as_products:
-            slower = max(slower, exp(-BESIDE_PRODUCTS))
-        return widened(interval, moved(self.facts), log(slower)) if self.facts or slower < 1 else interval
+            boost_share = max(boost_share, exp(-BESIDE_PRODUCTS))
+        return widened(interval, moved(self.facts), log(boost_share)) if self.facts or boost_share < 1 else interval
 
 
 def transferred(
