@@ -33,8 +33,7 @@ from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
 from perfmodel.transformer.gguf import MIXTURES
 from perfmodel.transformer.host import FASTEST_US, SLOWEST_US
 from perfmodel.transformer.op import CACHE, WEIGHTS
-from perfmodel.transformer.op_time import MODEL as STEP_MODEL
-from perfmodel.transformer.op_time import launch_saving_s
+from perfmodel.transformer.op_time import LAUNCH_MODEL, launch_saving_s
 from perfmodel.transformer.parallel import HELD_BACK, draft_bytes, joined_gpus
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.spec import ModelSpec
@@ -380,7 +379,7 @@ def _prediction_notes(answer: ModelAnswer) -> list[str]:
         words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
     words += [_host_note(answer)] if len(graphs) < len(phases(r)) else []
     if answer.prediction is not None:
-        words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
+        words.append(f"Assumed: {find_model(LAUNCH_MODEL).assumes}.")
     return words
 
 

@@ -23,7 +23,7 @@ from perfmodel.serving.roof_shares import priced_by, shares_on
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import PassEstimate, PassRow, on_device, run_pass
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.op_time import LaunchCorrection, OpTime, Pricing, launch_correction, time_alone
+from perfmodel.transformer.op_time import LaunchCorrection, OpTime, Pricing, launch_correction, time_of_run
 from perfmodel.transformer.ops import group_ops, head_ops, routed_ops, sequence_ops, step_ops
 from perfmodel.transformer.parallel import gathered_logits, to_next_stage
 from perfmodel.transformer.routing import router_imbalance
@@ -274,10 +274,10 @@ class KernelTimes:
         return value, low, high
 
     def _alone(self, op: Op) -> OpTime:
-        """The time of one run of ``op`` alone."""
+        """The time of one run of ``op``, worked out once."""
         time = self.known.alone.get(op)
         if time is None:
-            time = self.known.alone[op] = time_alone(op, self.device, self.fallbacks, self._priced)
+            time = self.known.alone[op] = time_of_run(op, self.device, self.fallbacks, self._priced)
         return time
 
     @cached_property

@@ -193,7 +193,7 @@ def row_of(
     op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection, priced: op_time.Pricing | None = None
 ) -> PassRow:
     """Row with all runs of ``op`` in a step; ``priced``: what gives the time of a kernel in place of its time model."""
-    alone = op_time.time_alone(op, device, fallbacks, priced)
+    alone = op_time.time_of_run(op, device, fallbacks, priced)
     if alone.prediction is None:
         return PassRow(op, alone.cost, None, alone.missing)
     seconds, low, high = alone.in_step(device, graph, within)

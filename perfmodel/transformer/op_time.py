@@ -39,46 +39,67 @@ def in_compute_dtype(op: Op, device: Device) -> Kernel:
 def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevices, attention: str | None = None) -> Prediction:
     """The prediction of one run alone, calibrated here or else borrowed; UnavailableError says why there is none.
 
-    ``attention``: the implementation of fused attention, by default the fastest.
+    An operation that names no kernels runs the fastest fused attention, or ``attention`` where that is given. Any other takes the first
+    kernel of its names with a calibration, then the links between hosts if it is an exchange over several, else a substitute.
     """
     timed = op.timed
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        timed = timed.preferred or timed
-        case = Case(timed.workload, attention or "", timed.direction)
-        request = TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks)
-        if attention is None and not {block.implementation for block in device.calibration}.isdisjoint(timed.candidates):
-            with suppress(UnavailableError):
-                return as_similar(select_kernel(request, timed.candidates.__contains__, guesses=False), timed)
-        return as_similar(select_kernel(request, is_fused), timed)
-    alternatives, reason = _alternatives(timed, device), ""
-    for source in _sources(alternatives[0], device, fallbacks):
-        for each in alternatives:
-            for name in _names(each, source, fallbacks):
-                try:
-                    case, form = Case(each.workload, name, each.direction), each.calibrated or each.workload.dtype.name
-                    request = TimeRequest(case, each.kind, form, device, lower_s, source)
-                    names = (each.implementations or ()).__contains__
-                    return as_similar(predict(request) if name else select_kernel(request, names, guesses=False), each)
-                except UnavailableError as error:
-                    if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
-                        reason = reason or error.message
+        request = _request(timed.preferred or timed, attention or "", op.kernel.dtype.name, device, lower_s, fallbacks)
+        return _by_fastest(timed.preferred or timed, request)
+    alternatives = _alternatives(timed, device)
+    prediction, lacking = _by_name(alternatives, device, lower_s, fallbacks)
+    if prediction is not None:
+        return prediction
     if timed.kind == COLLECTIVE and timed.workload.world > MOST_OF_A_HOST:
         from perfmodel.timing.across_hosts import predict_across
 
         return predict_across(timed.workload, timed.implementations, device, lower_s, fallbacks)
-    if not reason and timed.kind != COLLECTIVE:
+    if not lacking and timed.kind != COLLECTIVE:
         with suppress(UnavailableError):
-            return _in_place(alternatives[-1], device, lower_s, fallbacks)
+            return _by_substitute(alternatives[-1], device, lower_s, fallbacks)
     what = f"{alternatives[0].kind}/{(alternatives[0].implementations or ('',))[0]} in {alternatives[0].workload.dtype.name}"
-    raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
+    raise UnavailableError(lacking or f"no calibration of {what}, here or to borrow")
 
 
-def _in_place(timed: Timed, device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
-    """The prediction by the best-known kernel that runs on ``device``, or pooled, where nothing like it has a record of those named."""
-    case, dtype = Case(timed.workload, "", timed.direction), timed.workload.dtype.name
-    request = TimeRequest(case, timed.kind, dtype, device, lower_s, fallbacks)
+def _request(timed: Timed, name: str, dtype: str, device: Device, lower_s: float, fallbacks: FallbackDevices) -> TimeRequest:
+    """The request for ``timed`` by the implementation ``name``; an empty name leaves the choice open."""
+    return TimeRequest(Case(timed.workload, name, timed.direction), timed.kind, dtype, device, lower_s, fallbacks)
+
+
+def _by_fastest(timed: Timed, request: TimeRequest) -> Prediction:
+    """The prediction by the implementation that ``request`` names, else by the fastest fused one, candidates of ``timed`` first."""
+    if not request.case.implementation and not {block.implementation for block in request.device.calibration}.isdisjoint(timed.candidates):
+        with suppress(UnavailableError):
+            return as_similar(select_kernel(request, timed.candidates.__contains__, guesses=False), timed)
+    return as_similar(select_kernel(request, is_fused), timed)
+
+
+def _by_name(alternatives: list[Timed], device: Device, lower_s: float, fallbacks: FallbackDevices) -> tuple[Prediction | None, str]:
+    """The first prediction by a kernel that ``alternatives`` name, and what the device lacks for one, in words; None without any."""
+    lacking = ""
+    for source in _sources(alternatives[0], device, fallbacks):
+        for alternative in alternatives:
+            for name in _names(alternative, source, fallbacks):
+                format_name = alternative.calibrated or alternative.workload.dtype.name
+                request, names = _request(alternative, name, format_name, device, lower_s, source), alternative.implementations or ()
+                try:
+                    prediction = predict(request) if name else select_kernel(request, names.__contains__, guesses=False)
+                    return as_similar(prediction, alternative), ""
+                except UnavailableError as error:
+                    lacking = lacking or _lacking(device, error)
+    return None, lacking
+
+
+def _lacking(device: Device, error: UnavailableError) -> str:
+    """The message of ``error`` if it says what ``device`` lacks, as it then begins with its name; empty if no calibration is known."""
+    return error.message if error.message.startswith(f"{device.id} ") else ""
+
+
+def _by_substitute(timed: Timed, device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
+    """The prediction by the best-known kernel on ``device`` in place of those that ``timed`` names, else pooled over kernels."""
+    request = _request(timed, "", timed.workload.dtype.name, device, lower_s, fallbacks)
     prediction = select_kernel(request, is_fused if timed.kind == ATTENTION else lambda name: True)
     named = next(iter(timed.implementations or ()), "")
     words = f"{prediction.calibration.implementation} in place of {named}, of which no kin has a record"
@@ -86,7 +107,7 @@ def _in_place(timed: Timed, device: Device, lower_s: float, fallbacks: FallbackD
 
 
 def _alternatives(timed: Timed | None, device: Device) -> list[Timed]:
-    """Candidates in order: all that is preferred to ``timed``, then ``timed`` as it runs on ``device``."""
+    """Requests to try, best first: the chain of ``preferred`` ones, then ``timed``, each as it runs on ``device``; empty for None."""
     if timed is None:
         return []
     runs = _runs(timed, device)
@@ -100,11 +121,14 @@ def _runs(timed: Timed, device: Device) -> Timed:
 
 
 LIKENESS = 1.25  # tuned
-"""Factor by which the interval of a kernel is wider that is timed as one of another format."""
+"""Factor by which each end of the interval of a stand-in is moved away from the time: ``Timed.similar``."""
 
 
 def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
-    """``prediction``, made for a similar kernel, as that of ``timed``: with a wider interval; unchanged where it is no stand-in."""
+    """``prediction``, made for a similar kernel, as that of ``timed``: with a wider interval; unchanged where it is no stand-in.
+
+    ``timed.slower`` multiplies the time beyond the start of a kernel. Only attention has it, so the start is that of attention.
+    """
     if not timed.similar:
         return prediction
     words = f"{prediction.provenance}; as {timed.similar}"
@@ -117,9 +141,9 @@ def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
 
 
 def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
-    """Devices whose calibrations count, in order: its own first, then those of the same board.
+    """Devices that may lend calibrations, as rounds to try in order: none but its own, those of the same board, then all.
 
-    Of exchanges and of products in 8 bits or fewer the library that runs says more than the device: its own kernels first.
+    Exchanges and products in 8 bits or fewer depend on the library more than on the device: one round of all, so that the first name wins.
     """
     narrow = timed.kind == "matmul" and timed.workload.dtype.size == 1
     if timed.kind == "collective" or narrow:
@@ -128,22 +152,25 @@ def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[
 
 
 def _names(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:
-    """Implementations to try in order; '' for the best known of a product that another board calibrates, as where it is asked for alone."""
+    """Implementations of ``timed`` to try in the round ``source``, in order.
+
+    One empty name, for the best known of them, where a product in 16 bits or more is borrowed from any board, as ``matmul`` does.
+    """
     borrowed = timed.kind == "matmul" and timed.workload.dtype.size > 1 and source is fallbacks
     return ("",) if borrowed else timed.implementations or ()
 
 
 def busy_s(cost: Estimate, device: Device) -> float:
-    """Seconds that the busiest of DRAM, tensor and vector units works, at the datasheet's rates.
+    """Seconds for which the busiest of DRAM, tensor and vector units works at the datasheet's rates.
 
-    Kernels of a step follow each other without a pause to cool down: none is taken to beat those rates. Where the size of the L2 is
-    unknown so is what passes through DRAM, and it counts nothing.
+    It is a lower bound in a step: kernels follow each other without a pause to cool down, so none beats those rates. DRAM is left out
+    where the size of the L2 is unknown, as what passes through DRAM then is, too.
     """
     units = ("tensor", "vector") if device.cache_bytes is None else ("dram", "tensor", "vector")
     return max(float(cost.terms.get(unit, 0.0)) for unit in units)
 
 
-def in_time(prediction: Prediction, cost: Estimate, device: Device) -> Prediction:
+def at_least_busy(prediction: Prediction, cost: Estimate, device: Device) -> Prediction:
     """``prediction``, no shorter than the time for which any unit that it uses is busy."""
     seconds, low, high = _no_shorter((prediction.seconds, prediction.low, prediction.high), busy_s(cost, device))
     return prediction if low == prediction.low else replace(prediction, seconds=seconds, low=low, high=high)
@@ -160,16 +187,17 @@ def scaled(cost: Estimate, count: Number) -> Estimate:
     parts = {name: getattr(cost, name) for name in ("work", "sram", "dram")}
     counts = {name: replace(part, **_times(part, count)) for name, part in parts.items()}
     terms = {name: count * term for name, term in cost.terms.items()}
-    apart = (*parts, "terms", "unknown", "needs")
-    return replace(cost, **_times(cost, count, apart), **counts, terms=terms, needs=cost.needs.times(count))
+    skipped = (*parts, "terms", "unknown", "needs")
+    return replace(cost, **_times(cost, count, skipped), **counts, terms=terms, needs=cost.needs.times(count))
 
 
-def _times(record: Any, count: Number, apart: tuple[str, ...] = ()) -> dict[str, Number]:
-    return {name: count * getattr(record, name) for name in record.__slots__ if name not in apart}
+def _times(record: Any, count: Number, skipped: tuple[str, ...] = ()) -> dict[str, Number]:
+    """Fields of ``record`` by name, each multiplied by ``count``, without those ``skipped``."""
+    return {name: count * getattr(record, name) for name in record.__slots__ if name not in skipped}
 
 
-MODEL = "torch-step"
-"""Time model of the calibrations that hold these parameters."""
+LAUNCH_MODEL = "torch-step"
+"""Time model whose calibrations hold the parameters of ``LaunchCorrection``."""
 
 LARGEST_SAVING = 0.5  # tuned
 """Largest saving as a share of the kernel's time alone; a tiny kernel, mostly launch, still takes half."""
@@ -183,7 +211,11 @@ TIMED_IN_GRAPHS = ("experts", "experts-narrow", "latent-attention")
 
 @dataclass(frozen=True, slots=True)
 class LaunchCorrection:
-    """The parameters that hold on a device. ``block``: where they are from; None: the profile's launch overheads. ``own``: its own."""
+    """Parameters that turn the time of a kernel alone into its time in a step, on one device.
+
+    ``block``: calibration that they are from; None: the profile's launch overheads. ``own``: whether it is the device's own.
+    ``handoff_share``: time of the bytes that the kernel before has left in L2 (``handed_bytes``), over their time from DRAM.
+    """
 
     parameters: Mapping[str, float]
     block: Calibration | None = None
@@ -216,9 +248,9 @@ class LaunchCorrection:
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """One run of ``op`` alone: its bound and roof, and its ``prediction``. Without one, ``missing`` says why.
+    """One run of ``op``: its bound and roof, and its ``prediction``. Without one, ``missing`` says why.
 
-    ``of_steps``: the prediction is of a kernel among others, and not of one alone.
+    ``of_steps``: the prediction is of a run among others in a step; else it is of a run alone.
     """
 
     op: Op
@@ -244,8 +276,8 @@ Pricing = Callable[[Op, Estimate], Prediction]
 """The time of one run of a kernel in a step, given its bound and roof."""
 
 
-def time_alone(op: Op, device: Device, fallbacks: FallbackDevices, priced: Pricing | None = None) -> OpTime:
-    """The time of one run of ``op`` alone; ``priced``: what gives it in place of its time model."""
+def time_of_run(op: Op, device: Device, fallbacks: FallbackDevices, priced: Pricing | None = None) -> OpTime:
+    """The time of one run of ``op``: alone, by its time model, or in a step, where ``priced`` gives it instead."""
     cost = op_estimate(op, device)
     try:
         if priced is not None:
@@ -262,7 +294,7 @@ def handed_bytes(op: Op, device: Device) -> float:
 
 def launch_correction(device: Device, fallbacks: FallbackDevices = tuple) -> LaunchCorrection:
     """The calibration of ``device``, or else of the nearest architecture, or else the launch overheads of its profile."""
-    block, own = model_calibration(MODEL, device, fallbacks)
+    block, own = model_calibration(LAUNCH_MODEL, device, fallbacks)
     if block is not None:
         return LaunchCorrection(block.parameters, block, own)
     saving_us = 1e6 * (launch_saving_s(device) or 0.0)

@@ -14,7 +14,7 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model
 from perfmodel.transformer.estimate import KnownDevice, ModelStep, all_ops, on_device
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.op_time import MODEL as NAME
+from perfmodel.transformer.op_time import LAUNCH_MODEL as NAME
 from perfmodel.transformer.op_time import LaunchCorrection, op_estimate, predict_op
 
 Alone = list[tuple[Op, float, float]]

@@ -8,6 +8,7 @@ host and GPU. Source: the sequence of kernels that the profiler shows, and the e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from perfmodel.core.hardware import Device
@@ -28,26 +29,44 @@ def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -
     return Machine(known.device, tuple, attention, parameters)
 
 
+@dataclass(frozen=True, slots=True)
+class StepKernels:
+    """Kernels of one micro-batch: seconds of those up to the head and of those from the head on; ``optimizer_s``: of the update."""
+
+    before_head_s: float
+    from_head_s: float
+    optimizer_s: float
+    layers: int
+    parameter_tensors: int
+
+
 @lru_cache(maxsize=1024)
-def _kernels(w: TrainingStep, costs: KnownDevice, strided_factor: float) -> tuple[tuple[float, float, float], int, int]:
-    """((seconds up to the head, seconds from the head on, optimizer seconds), layers, parameter tensors) of one micro-batch."""
+def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> StepKernels:
+    """Kernels of a step with this factor on those that read or write another order of dimensions."""
     assert w.training is not None
-    job = job_of(w.training, _machine(costs, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
+    job = job_of(w.training, _machine(known, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
     time = step_time(job)
-    one = time.micro_batch
-    return (one.before_head_s, one.kernels_s - one.before_head_s, time.parts["optimizer"]), one.layers, tensors(job)
+    batch = time.micro_batch
+    from_head_s = batch.kernels_s - batch.before_head_s
+    return StepKernels(batch.before_head_s, from_head_s, time.parts["optimizer"], batch.layers, tensors(job))
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds of a step; UnavailableError names a kernel without a calibration."""
     w: TrainingStep = case.workload
     assert w.training is not None
-    (plain, layers, learned), (twice, _, _) = (_kernels(w, KnownDevice(device), factor) for factor in (1.0, 2.0))
-    more = p["strided_factor"] - 1.0  # times are linear in it
-    before, after, update = (one + more * (other - one) for one, other in zip(plain, twice, strict=True))
-    often = int(w.training.micro_batches)
-    host = host_phases(p, layers, learned, again=w.training.recompute.of_layers)
-    return float(often * (before + after) + update + exposed_host_s(host, before, after, often, update))
+    at_one, at_two = (_kernels(w, KnownDevice(device), factor) for factor in (1.0, 2.0))
+
+    def at_factor(name: str) -> float:
+        """The seconds ``name`` at the factor of ``p``: kernels scale with it, so their sum is linear and two points give it."""
+        one = float(getattr(at_one, name))
+        return one + (p["strided_factor"] - 1.0) * (float(getattr(at_two, name)) - one)
+
+    forward_s, backward_s, optimizer_s = map(at_factor, ("before_head_s", "from_head_s", "optimizer_s"))
+    micro_batches = int(w.training.micro_batches)
+    host = host_phases(p, at_one.layers, at_one.parameter_tensors, again=w.training.recompute.of_layers)
+    exposed_s = exposed_host_s(host, forward_s, backward_s, micro_batches=micro_batches, optimizer_s=optimizer_s)
+    return float(micro_batches * (forward_s + backward_s) + optimizer_s + exposed_s)
 
 
 def covers(case: Case) -> bool:

@@ -32,7 +32,7 @@ from perfmodel.timing.power import scaled
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Prediction
 from perfmodel.timing.reference_devices import FallbackDevices, model_calibration
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.op_time import OpTime, in_time, op_estimate, predict_op, time_alone
+from perfmodel.transformer.op_time import OpTime, at_least_busy, op_estimate, predict_op, time_of_run
 from perfmodel.transformer.spec import Layer
 from perfmodel.transformer.training.question import SELECTIVE, Recomputation
 from perfmodel.transformer.training.step.layer import LayerOps, layer_ops
@@ -109,8 +109,8 @@ def estimated(op: Op, on: Machine) -> OpTime:
     parameters = on.parameters
     if parameters is None:
         return OpTime(op, op_estimate(op, on.device), None, "no training step is calibrated")
-    alone = time_alone(op, on.device, on.fallbacks, lambda op, cost: predicted(op, on, parameters, float(cost.lower_s)))
-    return alone if alone.prediction is None else replace(alone, prediction=in_time(alone.prediction, alone.cost, on.device))
+    run = time_of_run(op, on.device, on.fallbacks, lambda op, cost: predicted(op, on, parameters, float(cost.lower_s)))
+    return run if run.prediction is None else replace(run, prediction=at_least_busy(run.prediction, run.cost, on.device))
 
 
 @dataclass(slots=True)
