@@ -98,7 +98,7 @@ def test_waits_for_the_scheduler_lengthen_the_first_token(more: dict[str, bool |
 @pytest.mark.parametrize("load", [Load(700, 90, 12), Load(700, 90, rate=6.0), Load(900, 60, 9, draft_tokens=2, acceptance=0.5)])
 def test_alike_steps_together_take_what_they_take_one_by_one(batching: Batching, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     together = simulate(Pool(Formula(), batching, 6), load, 0.01, spread=0.5)
-    monkeypatch.setattr(Worker, "alike", lambda self: 1)
+    monkeypatch.setattr(Worker, "steps_until_change", lambda self: 1)
     one_by_one = simulate(Pool(Formula(), batching, 6), load, 0.01, spread=0.5)
     for name in ("mean_ttft_s", "mean_tpot_s", "mean_itl_s", "running", "waiting", "requests_per_s", "decoding"):
         assert getattr(together, name) == pytest.approx(getattr(one_by_one, name), rel=0.03, abs=1e-3), name

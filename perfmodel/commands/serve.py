@@ -33,7 +33,7 @@ def _served(options: ServeQuestion, pictures: bool) -> Report:
     """The report on one layout."""
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.report.serve import report
-    from perfmodel.serving.answer import answered
+    from perfmodel.serving.answer import serving_answer
     from perfmodel.serving.steps import step_times
     from perfmodel.transformer.hf import served_as
 
@@ -44,7 +44,7 @@ def _served(options: ServeQuestion, pictures: bool) -> Report:
     def times(engine: Engine, base_pass: ModelPass) -> KernelTimes:
         return step_times(model, device, engine, base_pass, fallbacks)
 
-    return report(answered(options, model, stored, device, engine, times), pictures)
+    return report(serving_answer(options, model, stored, device, engine, times), pictures)
 
 
 def _searched(options: ServeQuestion, pictures: bool) -> Report:

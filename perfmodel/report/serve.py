@@ -179,7 +179,7 @@ def _title(answer: ServingAnswer) -> str:
     cut = split_words(answer.split)
     if (p := answer.pools) is not None:
         first = split_words(p.prefill.base_pass.split) or "1 GPU"
-        cut = f"{p.prefill_workers} x ({first}) to {p.workers} x ({cut or '1 GPU'})"
+        cut = f"{p.prefill_workers} x ({first}) to {p.decode_workers} x ({cut or '1 GPU'})"
     if answer.times.host is not None:
         on_gpu, on_host = len(answer.times.model.layers), len(answer.times.host.layers.layers)
         cut = f"{on_gpu} of {on_gpu + on_host} layers, the others on the host"

@@ -74,7 +74,7 @@ class ServingAnswer:
     @property
     def workers(self) -> int:
         """Number of decode workers."""
-        return 1 if self.pools is None else self.pools.workers
+        return 1 if self.pools is None else self.pools.decode_workers
 
     @property
     def tokens_per_s(self) -> float:
@@ -268,7 +268,7 @@ def mean_watts(device: Device, passes: list[tuple[float, PassEstimate]]) -> floa
     return joules / max(busy, 1.0) + max(1 - busy, 0.0) * device.power.static_w
 
 
-def answered(
+def serving_answer(
     question: ServeQuestion,
     model: ModelSpec,
     stored: str | None,
@@ -331,7 +331,7 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
             raise UsageError(words, f"give it more GPUs, by {option}")
     slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.base_pass.split
     first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.base_pass.split, prompted, pools.prefill_workers)
-    second = pool_of(pools.decode, engine, split, slots, pools.workers)
+    second = pool_of(pools.decode, engine, split, slots, pools.decode_workers)
     isl = load.isl * (1 + spread) / 2
     cache = before.fit(max(round(isl), 1)).sequence
     moved_s = transfer_s(cache, pools.prefill.base_pass.split, split, pools.decode.device, pools.gpus)

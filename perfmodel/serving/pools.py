@@ -34,12 +34,12 @@ class Pools:
     prefill: KernelTimes
     decode: KernelTimes
     prefill_workers: int = 1
-    workers: int = 1
+    decode_workers: int = 1
 
     @property
     def gpus(self) -> int:
         """GPUs of all workers."""
-        return self.prefill_workers * self.prefill.base_pass.split.gpus + self.workers * self.decode.base_pass.split.gpus
+        return self.prefill_workers * self.prefill.base_pass.split.gpus + self.decode_workers * self.decode.base_pass.split.gpus
 
 
 def pool_of(times: StepTimes, engine: Engine, split: Split, slots: int, workers: int) -> Pool:
@@ -68,19 +68,20 @@ class WorkerTime:
 
 
 def prompt_time(replica: Replica, load: Load) -> WorkerTime:
-    """The time of a prompt that is alone in its group of a prefill worker, in chunks of the engine's token budget."""
+    """The time of prompts on a prefill worker, in chunks of the engine's token budget.
+
+    ``seconds``: one prompt per data-parallel group; ``per_s``: the better of one prompt per group and as many as the token budget holds.
+    """
     batching, groups, length = replica.engine.batching, replica.split.dp, load.new_tokens
 
-    def seconds(prompts: int) -> float:
-        part = max(batching.token_budget // prompts, 1) if batching.chunked else length
-        ends = [*range(part, length, part), length]
+    def seconds(prompts_per_group: int) -> float:
+        chunk_tokens = max(batching.token_budget // prompts_per_group, 1) if batching.chunked else length
+        ends, prompts = [*range(chunk_tokens, length, chunk_tokens), length], prompts_per_group * groups
         chunks = zip(ends, [0, *ends[:-1]], strict=True)
-        return sum(
-            replica.times.seconds(Iteration((end - start) * prompts * groups, load.prefix + end, prompts * groups)) for end, start in chunks
-        )
+        return sum(replica.times.seconds(Iteration((end - start) * prompts, load.prefix + end, prompts)) for end, start in chunks)
 
-    alone_s = seconds(1)
-    return WorkerTime(alone_s, max(groups * many / seconds(many) for many in {1, max(batching.token_budget // length, 1)}))
+    budget_holds = max(batching.token_budget // length, 1)
+    return WorkerTime(seconds(1), max(groups * per_group / seconds(per_group) for per_group in {1, budget_holds}))
 
 
 @lru_cache(maxsize=256)
@@ -99,13 +100,15 @@ def pools_estimate(
 ) -> LoopEstimate | None:
     """The closed form for ``counts`` of prefill and decode workers with ``sequences`` on each decode worker; None if prefill falls behind.
 
-    Prompts queue as M/D/1 (Pollaczek 1930). ``before_s``: seconds of a request outside its prompt and its decode steps; ``decode_s``:
-    seconds of its decode steps.
+    Prompts queue as M/D/1 (Pollaczek 1930). ``before_s``: seconds until the scheduler knows a request, plus those in which its cache is
+    sent to a decode worker; ``decode_s``: seconds of its decode steps, the first of which gives the first token.
     """
     prefill_workers, decode_workers = counts
     rate, prompt_rate = decode_workers * sequences / decode_s, prefill_workers * time.per_s
     busy = rate / prompt_rate
     if busy > KEEPS_UP:
         return None
-    first = before_s + time.seconds + busy / (2 * (1 - busy)) / prompt_rate + decode_s / max((load.osl - 1) / load.tokens_per_step, 1)
-    return LoopEstimate(rate * (first + decode_s), first, decode_s)
+    queue_s = busy / (2 * (1 - busy)) / prompt_rate
+    first_step_s = decode_s / max((load.osl - 1) / load.tokens_per_step, 1)
+    ttft_s = before_s + time.seconds + queue_s + first_step_s
+    return LoopEstimate(rate * (ttft_s + decode_s), ttft_s, decode_s)

@@ -1,14 +1,14 @@
 """The scheduler of one engine process, which decides what tokens run in the next step, by the engines' default policies.
 
-* Mixed: a token of every running sequence first, then chunks of prompts, first come first served, until ``token_budget`` is full (vLLM,
-``vllm/v1/core/sched/scheduler.py``, ``schedule``: running requests, then waiting ones while ``token_budget > 0``; TensorRT-LLM,
-``cpp/tensorrt_llm/batch_manager/microBatchScheduler.cpp``; Agrawal et al. 2024, Sarathi-Serve). * Prompts first: while a prompt waits and a
-slot is free, a batch of prompts of up to ``token_budget`` runs alone and decoding waits (SGLang, ``srt/managers/scheduler.py``,
-``get_next_batch_to_run``: ``get_new_batch_prefill``, else ``update_running_batch``). * Ahead: the next step is scheduled as one begins, so
-what comes meanwhile joins the one after it (vLLM, ``vllm/v1/engine/core.py``, ``step_with_batch_queue``; SGLang, ``event_loop_overlap``;
-TensorRT-LLM, ``_executor_loop_overlap`` of ``pyexecutor/py_executor.py``). * Looks: every ``admit_every`` decode steps (SGLang,
-``scheduler_recv_interval``). Holding: prompts wait for others to fill a step, at most ``hold_steps`` (TensorRT-LLM,
-``batch_wait_timeout_iters``).
+* Mixed: a token of every running sequence first, then chunks of prompts, first come first served, up to ``token_budget`` (vLLM,
+  ``vllm/v1/core/sched/scheduler.py``, ``schedule``: running requests, then waiting ones while ``token_budget > 0``; TensorRT-LLM,
+  ``cpp/tensorrt_llm/batch_manager/microBatchScheduler.cpp``; Agrawal et al. 2024, Sarathi-Serve).
+* Prompts first: while a prompt waits and a slot is free, a batch of prompts of up to ``token_budget`` alone; decoding waits (SGLang,
+  ``srt/managers/scheduler.py``, ``get_next_batch_to_run``: ``get_new_batch_prefill``, else ``update_running_batch``).
+* Ahead: the next step scheduled as one begins, so that what comes meanwhile joins the one after it (vLLM, ``vllm/v1/engine/core.py``,
+  ``step_with_batch_queue``; SGLang, ``event_loop_overlap``; TensorRT-LLM, ``_executor_loop_overlap`` of ``pyexecutor/py_executor.py``).
+* Looks: a look for new requests every ``admit_every`` decode steps (SGLang, ``scheduler_recv_interval``).
+* Holding: prompts held back for others to fill a step, at most ``hold_steps`` (TensorRT-LLM, ``batch_wait_timeout_iters``).
 
 Decode steps in which nothing begins or ends are run together: their seconds grow linearly with the context.
 """
@@ -62,8 +62,10 @@ class Pool:
 class Worker:
     """One engine process: its waiting and its running requests, and the ``count`` equal steps under way since ``start``.
 
-    ``fresh``: requests that joined decoding after a prefill worker ran their prompt. ``tokens``: tokens of all decoding sequences;
-    ``decoded``: end of the last decode step. ``holding``: whether prompts are held back, for ``waited`` steps so far.
+    ``first_step_s``: seconds of the first of these steps; each further one takes ``growth_s`` more. ``slots_used``: slots that requests
+    have, of ``slots``; ``looked_at_step``: number of the decode step at which the scheduler last looked for requests. ``fresh``: requests
+    that joined decoding after a prefill worker ran their prompt. ``tokens``: tokens of all decoding sequences; ``decoded``: end of the
+    last decode step. ``holding``: whether prompts are held back, for ``waited`` steps so far.
     """
 
     def __init__(self, pool: Pool, load: Load) -> None:
@@ -75,10 +77,10 @@ class Worker:
         self.prompts: deque[SentRequest] = deque()
         self.fresh: list[SentRequest] = []
         self.decoding: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
-        self.decode_steps = self.looked = self.waited = self.joined = self.held = 0
+        self.decode_steps = self.looked_at_step = self.waited = self.join_count = self.slots_used = 0
         self.tokens = self.decoded = 0.0
         self.chunks: list[tuple[SentRequest, int]] = []
-        self.start = self.first = self.growth = 0.0
+        self.start = self.first_step_s = self.growth_s = 0.0
         self.decodes = self.count = self.version = 0
         self.had_prompts = self.holding = False
         self.tally = SimulatedRun()
@@ -106,10 +108,10 @@ class Worker:
             step = Iteration(chunk, reached // len(self.chunks), len(self.chunks), decodes, context, queries)
         else:
             step = Iteration(decodes=decodes, context=context, queries=queries)
-        self.first, self.count, self.growth = self.times.seconds(step), 1 if self.chunks else self.alike(), 0.0
+        self.first_step_s, self.count, self.growth_s = self.times.seconds(step), 1 if self.chunks else self.steps_until_change(), 0.0
         if self.count > 1:
             last = Iteration(decodes=decodes, context=context + round((self.count - 1) * self.per_step), queries=queries)
-            self.growth = (self.times.seconds(last) - self.first) / (self.count - 1)
+            self.growth_s = (self.times.seconds(last) - self.first_step_s) / (self.count - 1)
         return now + self.elapsed(self.count)
 
     def admit(self, now: float) -> None:
@@ -119,13 +121,13 @@ class Worker:
         ``scheduler_recv_interval`` of SGLang's ``srt/managers/scheduler.py``.
         """
         known_until = self.last_start if self.batching.ahead and (self.prompts or self.decoding) else now
-        passed = (self.decode_steps - self.looked) % self.batching.admit_every
-        self.looked = self.decode_steps - passed
-        if passed and self.decoding and not self.prompts:
+        passed = (self.decode_steps - self.looked_at_step) % self.batching.admit_every
+        self.looked_at_step = self.decode_steps - passed
+        if passed and self.decoding and not self.prompts:  # between two looks nothing is admitted while it only decodes
             return
-        while self.waiting and self.held < self.slots and self.waiting[0].arrived <= known_until:
+        while self.waiting and self.slots_used < self.slots and self.waiting[0].arrived <= known_until:
             request = self.waiting.popleft()
-            self.held += 1
+            self.slots_used += 1
             if request.left:
                 self.prompts.append(request)
             else:
@@ -135,16 +137,17 @@ class Worker:
     def take(self, room: int, beside: bool) -> list[tuple[SentRequest, int]]:
         """Prompts of this step with their tokens, at most ``room`` in all, first come first served.
 
-        Without chunks a prompt runs whole or not at all, and the first one always runs if no sequence decodes ``beside`` it. With chunks a
-        prompt gets the tokens that the budget leaves (vLLM, ``schedule``). With prompts first, a prompt that fits in one step is not cut to
-        fill another step (SGLang, ``srt/managers/schedule_policy.py``, ``PrefillAdder.add_one_req``).
+        Without chunks a prompt runs whole or not at all; the first one may exceed ``room`` if no sequence decodes ``beside`` it, or if no
+        step has room for it. With chunks a prompt gets the tokens that the budget leaves (vLLM, ``schedule``). With prompts first, a prompt
+        that fits in one step is not cut to fill another step (SGLang, ``srt/managers/schedule_policy.py``, ``PrefillAdder.add_one_req``).
         """
         prompts: list[tuple[SentRequest, int]] = []
         chunked, mixed, budget = self.batching.chunked, self.batching.mixed, self.batching.token_budget
         for request in self.prompts:
             uncut = not chunked or (not mixed and bool(prompts))
             tokens = request.left if uncut else min(request.left, room)
-            if tokens < 1 or (tokens > room and (prompts or (beside and request.left <= budget))):
+            may_exceed = not prompts and (not beside or request.left > budget)
+            if tokens < 1 or (tokens > room and not may_exceed):
                 break
             prompts.append((request, tokens))
             room -= tokens
@@ -163,20 +166,20 @@ class Worker:
         self.waited = 0
         return chunks
 
-    def alike(self) -> int:
+    def steps_until_change(self) -> int:
         """Number of decode steps until a sequence ends, prompts are no longer held back, or the scheduler looks for requests."""
         steps = self.decoding[0][0] - self.decode_steps
         if self.holding:
             steps = min(steps, self.batching.hold_steps - self.waited)
-        if self.waiting and self.held < self.slots:
-            steps = min(steps, self.looked + self.batching.admit_every - self.decode_steps)
+        if self.waiting and self.slots_used < self.slots:
+            steps = min(steps, self.looked_at_step + self.batching.admit_every - self.decode_steps)
         return max(steps, 1)
 
     # Time
 
     def elapsed(self, steps: int) -> float:
         """Seconds that the first ``steps`` of the steps under way take."""
-        return steps * self.first + self.growth * steps * (steps - 1) / 2
+        return steps * self.first_step_s + self.growth_s * steps * (steps - 1) / 2
 
     @property
     def last_start(self) -> float:
@@ -185,13 +188,13 @@ class Worker:
 
     def cut(self, now: float) -> float | None:
         """Shortens the steps under way to the one at ``now``, as a request has come; returns the new end in seconds, None if unchanged."""
-        if self.held >= self.slots:
-            self.tally.waiting -= now - self.start
+        if self.slots_used >= self.slots:
+            self.tally.waiting -= now - self.start  # finish counts the newcomer for all of the steps; take off the part before it came
             return None
         if self.count < 2:
             return None
-        late, half = now - self.start, self.first - self.growth / 2
-        steps = late / self.first if self.growth <= 0 else (sqrt(half * half + 2 * self.growth * late) - half) / self.growth
+        late, half = now - self.start, self.first_step_s - self.growth_s / 2
+        steps = late / self.first_step_s if self.growth_s <= 0 else (sqrt(half * half + 2 * self.growth_s * late) - half) / self.growth_s
         self.count = min(self.count, max(ceil(steps), 1))
         self.version += 1
         return self.start + self.elapsed(self.count)
@@ -203,7 +206,7 @@ class Worker:
         tally, took, prompted, ended = self.tally, now - self.start, list[SentRequest](), list[SentRequest]()
         tally.seconds += took
         self.waited += self.count if self.holding else 0
-        if self.held >= self.slots:
+        if self.slots_used >= self.slots:
             tally.waiting += took * len(self.waiting)
         self.had_prompts = self.had_prompts or bool(self.chunks)
         for request in self.fresh:
@@ -219,13 +222,13 @@ class Worker:
             while self.decoding and self.decoding[0][0] <= self.decode_steps:
                 request = heappop(self.decoding)[2]
                 self.tokens -= request.isl + request.steps * self.per_step
-                self.held -= 1
+                self.slots_used -= 1
                 ended.append(request)
         for request, tokens in self.chunks:
             if request.begun < 0:
                 request.begun = self.start
             request.left -= tokens
-            self.looked = self.decode_steps
+            self.looked_at_step = self.decode_steps
             if not request.left:
                 self.prompts.remove(request)
                 prompted.append(request)
@@ -235,6 +238,6 @@ class Worker:
         """Lets ``request`` decode from ``now`` on; ``done`` of its steps have run."""
         if not self.decoding:
             self.decoded, self.had_prompts = now, False
-        self.joined += 1
+        self.join_count += 1
         self.tokens += request.isl + done * self.per_step
-        heappush(self.decoding, (self.decode_steps + request.steps - done, self.joined, request))
+        heappush(self.decoding, (self.decode_steps + request.steps - done, self.join_count, request))

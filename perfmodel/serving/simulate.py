@@ -122,9 +122,9 @@ class Simulation:
             if request.steps:  # one of a single token is sent instead
                 decoding += 1
                 worker = self.workers[place % len(self.workers)]
-                worker.held += 1
+                worker.slots_used += 1
                 worker.join(request, 0.0, self.random.randrange(request.steps))
-        self.ready = [worker for worker in self.workers if worker.held]
+        self.ready = [worker for worker in self.workers if worker.slots_used]
         if load.concurrency is None:
             self.push(0.0, None, 0, None)
         else:
@@ -171,7 +171,7 @@ class Simulation:
 
     def fewest(self, workers: Sequence[Worker]) -> Worker:
         """The worker with the fewest requests, running and waiting."""
-        return workers[0] if len(workers) == 1 else min(workers, key=lambda worker: worker.held + len(worker.waiting))
+        return workers[0] if len(workers) == 1 else min(workers, key=lambda worker: worker.slots_used + len(worker.waiting))
 
     def arrive(self, request: SentRequest, worker: Worker) -> None:
         """Puts ``request`` into the queue of ``worker``."""
@@ -200,7 +200,7 @@ class Simulation:
                 request.first = self.clock
                 worker.join(request, self.clock)
                 continue
-            worker.held -= 1
+            worker.slots_used -= 1
             if request.steps:
                 request.arrived = self.clock + self.transfer_s
                 self.push(request.arrived, self.fewest(self.workers), 0, request)

@@ -11,7 +11,7 @@ from typing import Any
 from perfmodel import catalog
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.serving.answer import ServingAnswer, answered
+from perfmodel.serving.answer import ServingAnswer, serving_answer
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.question import DEFAULT_ENGINE, ServeQuestion
 from perfmodel.serving.steps import KernelTimes, step_times
@@ -47,18 +47,19 @@ def variant(choices: Mapping[str, Any]) -> RowVariant:
     device = device_named(choices["hardware"])
     dtype_on(choices["dtype"], device)
     model, published = served_as(model_named(choices["model"]), choices["weights_dtype"])
-    own, steps = engine_named(choices["engine"]).on(device), dict[ModelPass, KernelTimes]()
+    preset, by_pass = engine_named(choices["engine"]).on(device), dict[ModelPass, KernelTimes]()
 
-    def times(engine: Engine, like: ModelPass) -> KernelTimes:
-        if like not in steps:
-            same = next(iter(steps.values()), None)
-            made = step_times(model, device, own, like, fallbacks)
-            steps[like] = made if same is None else replace(made, known=same.known)
-        return replace(steps[like], engine=engine)
+    def times(engine: Engine, base_pass: ModelPass) -> KernelTimes:
+        """Step times of ``base_pass``; passes of all rows share the kernels that are known."""
+        if base_pass not in by_pass:
+            earlier = next(iter(by_pass.values()), None)
+            new = step_times(model, device, preset, base_pass, fallbacks)
+            by_pass[base_pass] = new if earlier is None else replace(new, known=earlier.known)
+        return replace(by_pass[base_pass], engine=engine)
 
     def served(values: Mapping[str, int]) -> ServingAnswer:
         try:
-            return answered(ServeQuestion(model.name).updated({**choices, **values}), model, published, device, own, times)
+            return serving_answer(ServeQuestion(model.name).updated({**choices, **values}), model, published, device, preset, times)
         except PerfmodelError as error:
             raise type(error)(_TOO_LARGE.sub(" does not fit", error.message), error.fix) from None
 
@@ -72,7 +73,7 @@ def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def normalize(axes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``axes``, with what follows from the number of GPUs as the command takes it: they share each matrix, else are groups."""
+    """``axes``, with the size that ``gpus`` leaves open, as the command takes it: ``dp`` if ``tp`` is given, else ``tp``."""
     if "gpus" not in axes or {"tp", "dp"} <= set(axes):
         return axes
     return {**axes, **({"dp": "gpus / (tp * pp)"} if "tp" in axes else {"tp": "gpus / (dp * pp)"})}
@@ -110,7 +111,7 @@ SERVE = SweepWorkload(
         SweepInput("isl", "tokens of a prompt"),
         SweepInput("osl", "tokens generated for it"),
         SweepInput("concurrency", "users, each with one request at a time; by default 64"),
-        SweepInput("rate", "requests a second instead, as they come", least=0),
+        SweepInput("rate", "requests a second in place of users, at random moments", least=0),
         SweepInput("prefix", "tokens of a prompt in the cache", least=0),
         SweepInput("draft_tokens", "tokens drafted per step", least=0),
         SweepInput("acceptance", "chance that a drafted one is right", least=0, most=1),
@@ -141,8 +142,10 @@ SERVE = SweepWorkload(
         SweepColumn("energy_per_token_j", "J", "of all GPUs per output token", of=lambda a: a.joules_per_token),
         count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),
         count("memory_bytes", "B", "with activations and the cache of a request in each group", of=_bytes),
-        count("max_requests", "sequences", "requests that fit", of=lambda a: a.most_running, more=True),
-        count("at_least", "", "1 where the roof stands for a good part of a step: then times are the least", of=lambda a: a.at_least),
+        count("max_requests", "sequences", "requests that the memory holds to their last token", of=lambda a: a.most_running, more=True),
+        count(
+            "at_least", "", "1 if a good part of a step is known only by its roof, so that times are lower limits", of=lambda a: a.at_least
+        ),
     ),
     variant=variant,
     shown=("ttft_s", "tpot_s", "tokens_per_s", "tokens_per_s_gpu", "tokens_per_s_user", "running", "max_requests", "at_least"),
