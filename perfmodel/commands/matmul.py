@@ -33,12 +33,12 @@ def matmul(options: MatmulRun, to: ExplainedPicture) -> None:
     from perfmodel.report.matmul import report
     from perfmodel.timing.base import check_state_read, state_named
     from perfmodel.timing.launched import as_predicted
-    from perfmodel.timing.power import of_product
+    from perfmodel.timing.power import product_with_power
     from perfmodel.timing.predict import lower_in
     from perfmodel.timing.select_kernel import check_implementation, select_product
 
-    plain_device = device_for(options.hardware)
-    device = options.on(plain_device)
+    plain_device = device_for(options.hardware)  # prices the kernel: no kernel was timed with the SRAM of --sram
+    device = options.on(plain_device)  # counts tiles and traffic
     w = options.workload(device)
     w = replace(w, scale_block=scale_block(options.implementation or "", w.dtype.name))
     result = evaluate(w, device, options.tile_m, options.tile_n)
@@ -48,10 +48,11 @@ def matmul(options: MatmulRun, to: ExplainedPicture) -> None:
     lower, prediction, missing = lower_in(result.total, state), None, ""
     try:
         prediction = select_product(w, result.tile, plain_device, lower, calibrated_devices, options.implementation, state)
-        result = as_predicted(result, prediction) if options.implementation and not options.sram else result
+        if options.implementation and not options.sram:  # counts in the tile of the kernel that is named, unless an SRAM sets the tile
+            result = as_predicted(result, prediction)
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
     check_state_read(state, prediction is not None)
-    prediction = of_product(result, prediction, options.power_limit, options.clock)
+    prediction = product_with_power(result, prediction, options.power_limit, options.clock)
     measured = measured_s(options.measured)
     to.emit(report(result, prediction=prediction, unpredicted=missing, explained=to.explained, pictures=to.pictures, measured_s=measured))

@@ -229,7 +229,7 @@ def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bo
     return asked
 
 
-def of_product(result: MatmulResult, prediction: Prediction | None, limit: str | None, clock: str | None) -> Prediction | None:
+def product_with_power(result: MatmulResult, prediction: Prediction | None, limit: str | None, clock: str | None) -> Prediction | None:
     """The prediction of a product at the clock of its headline, alone unless asked otherwise, with its power; errors of ``asked_of``."""
     asked = asked_of(result.device, limit, clock, prediction is not None)
     if prediction is None:
