@@ -79,24 +79,27 @@ class SweepSection(Options):
             raise UsageError(f"values: {len(self.values):,} are more than a picture shows", fix)
         self.workload.updated(self.over, self.values[0])
         by_device = [self._swept(device, scope) for device in scope.some_devices(self.devices)]
-        all_series, several = [swept for series in by_device for swept in series], len(by_device) > 1
-        names, parts, marks = short_names(series[0].device.name for series in by_device), list[Report](), list[Mark]()
-        for series in sorted(by_device, key=lambda series: not all(swept.predicted for swept in series)):  # what is predicted comes first
-            pairs = self._pairs(series, scope)
-            parts.append(self._on(series, pairs, names, leads=not any(part.verdict for part in parts)))
-            marks += _marks(series, pairs, f" ({names[series[0].device.name]})" if several else "")
+        all_swept = [swept for on_device in by_device for swept in on_device]
+        several_devices = len(by_device) > 1
+        names = short_names(on_device[0].device.name for on_device in by_device)
+        parts = list[Report]()
+        marks = list[Mark]()
+        for on_device in sorted(by_device, key=lambda on_device: not all(swept.predicted for swept in on_device)):  # predicted ones first
+            pairs = self._pairs(on_device, scope)
+            parts.append(self._on(on_device, pairs, names, leads=not any(part.verdict for part in parts)))
+            marks += _marks(on_device, pairs, f" ({names[on_device[0].device.name]})" if several_devices else "")
         different = different_kernels(
-            (swept.name, swept.device, answer.kernels) for swept in all_series for answer in swept.answers.values()
+            (swept.name, swept.device, answer.kernels) for swept in all_swept for answer in swept.answers.values()
         )
         whole = merged(parts, self.title)
         return replace(
             whole,
             verdict=[*whole.verdict, *different],
             reasons=[*whole.reasons, *different],
-            charts=[self._chart(show, all_series, marks if show == "time" else [], several) for show in self.show or ["time"]],
-            data_tables=[self._table(all_series, several)],
-            notes=list(dict.fromkeys(note for swept in all_series for note in swept.notes)),
-            brief=[table(all_series, self.over)],
+            charts=[self._chart(show, all_swept, marks if show == "time" else [], several_devices) for show in self.show or ["time"]],
+            data_tables=[self._table(all_swept, several_devices)],
+            notes=list(dict.fromkeys(note for swept in all_swept for note in swept.notes)),
+            brief=[table(all_swept, self.over)],
             assumptions=[f"Work: {self.workload.in_words({}, [self.over, 'algorithm'])}.", *map(_kernels, by_device)],
         )
 
@@ -105,7 +108,8 @@ class SweepSection(Options):
         return {answer.series: answer for answer in answers(self.workload.updated(self.over, value), device, scope)}
 
     def _swept(self, device: Device, scope: Scope) -> list[SweptSeries]:
-        by_name, failed = dict[str, SweptSeries](), list[str]()
+        by_name = dict[str, SweptSeries]()
+        failed = list[str]()
         for value in sorted(set(self.values)):
             try:
                 for name, answer in self.at(value, device, scope).items():
@@ -118,59 +122,66 @@ class SweepSection(Options):
             swept.notes += failed + [missing for answer in swept.answers.values() for missing in answer.missing][:1]
         return list(by_name.values())
 
-    def _pairs(self, series: Sequence[SweptSeries], scope: Scope) -> list[Pairwise]:
+    def _pairs(self, on_device: Sequence[SweptSeries], scope: Scope) -> list[Pairwise]:
         """Pairs of the first series of a device and each other one with common values."""
-        first, *later = series
+        first, *later = on_device
         pairs = [Pairwise(first, other, self.over, lambda value: self.at(value, first.device, scope)) for other in later]
         return [pair for pair in pairs if pair.values]
 
-    def _on(self, series: Sequence[SweptSeries], pairs: Sequence[Pairwise], names: Mapping[str, str], leads: bool) -> Report:
-        """The report on one device; ``leads``: it comes before all others."""
-        first, several = series[0], len(names) > 1
+    def _on(self, on_device: Sequence[SweptSeries], pairs: Sequence[Pairwise], names: Mapping[str, str], leads: bool) -> Report:
+        """The report on one device; ``leads``: it comes before all others, and its first pair is what the sensitivity tells more of."""
+        first = on_device[0]
+        several_devices = len(names) > 1
         name = names[first.device.name]
-        lead, where = f"On {one_of(name)} ", f" ({name})" if several else ""
-        if len(series) == 1:
-            answers, sentences = [single_sentence(first, self.over)], [single_sentence(first, self.over)]
-            figures, sensitivity = _ends(first, self.over, where), list[str]()
+        lead = f"On {one_of(name)} "
+        where = f" ({name})" if several_devices else ""
+        if len(on_device) == 1:
+            answers = [single_sentence(first, self.over)]
+            sentences = list(answers)
+            figures = _end_figures(first, self.over, where)
+            sensitivity = list[str]()
         else:
-            answers, sentences = [f"{pair.answer()}." for pair in pairs], [pair.sentence() for pair in pairs]
-            figures = [figure for pair in pairs for figure in _figures(pair, where)]
-            leader = pairs[:1] if leads else []
-            sensitivity = [sentence for pair in leader for sentence in pair.sensitivity()]
-            other = "Another pair" if leader else "Another device"
-            sensitivity += [f"{other}: o{lead[1:]}{answer}" for answer in answers[len(leader) :]]
-        sentences += filter(None, (too_large(swept, self.over) for swept in series))
-        reasons = [on(first.device, several, self.title) + sentence for sentence in sentences]
+            answers = [f"{pair.answer()}." for pair in pairs]
+            sentences = [pair.sentence() for pair in pairs]
+            figures = [figure for pair in pairs for figure in _pair_figures(pair, where)]
+            main_pair = pairs[:1] if leads else []
+            sensitivity = [sentence for pair in main_pair for sentence in pair.sensitivity()]
+            other = "Another pair" if main_pair else "Another device"
+            sensitivity += [f"{other}: o{lead[1:]}{answer}" for answer in answers[len(main_pair) :]]
+        sentences += filter(None, (too_large(swept, self.over) for swept in on_device))
+        reasons = [on(first.device, several_devices, self.title) + sentence for sentence in sentences]
         return Report("", [lead + answer for answer in answers], [], figures=figures, reasons=reasons, sensitivity=sensitivity)
 
     def called(self, series: str) -> str:
         """Name of a series in sentences; an algorithm goes by the first words of its title."""
         return find(series.partition(" ")[0]).title.partition(",")[0] if self.workload.attention else series
 
-    def _chart(self, show: str, all_series: Sequence[SweptSeries], marks: list[Mark], several: bool) -> LineChart:
+    def _chart(self, show: str, all_swept: Sequence[SweptSeries], marks: list[Mark], several_devices: bool) -> LineChart:
         label, unit, value = SHOWN[show]
-        if several and _alike(all_series, value):
-            all_series, several = [swept for swept in all_series if swept.device is all_series[0].device], False
-        unknown = [swept for swept in all_series if show in TIMED and not swept.predicted]
-        mixed = 0 < len(unknown) < len(all_series)
-        series = [line for swept in all_series for line in _lines(show, swept, several, roofs=mixed or not several)]
+        if several_devices and _alike(all_swept, value):
+            all_swept = [swept for swept in all_swept if swept.device is all_swept[0].device]
+            several_devices = False
+        unknown = [swept for swept in all_swept if show in TIMED and not swept.predicted]
+        mixed = 0 < len(unknown) < len(all_swept)
+        with_roof = mixed or not several_devices
+        lines = [line for swept in all_swept for line in _lines(show, swept, several_devices, with_roof)]
         title = f"{self.title}: {label}" if self.title else label
         names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
         only = f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others"
         caption = " ".join(filter(None, [self.caption, f"{only}, not with their predictions (solid)." if mixed else ""]))
-        return LineChart(title, self.over, label, series, "count", unit, marks=marks, caption=caption)
+        return LineChart(title, self.over, label, lines, "count", unit, marks=marks, caption=caption)
 
-    def _table(self, all_series: Sequence[SweptSeries], several: bool) -> DataTable:
-        head = [Column("series", "workload"), *[Column("device", "device")] * several, Column("value", self.over, "count")]
+    def _table(self, all_swept: Sequence[SweptSeries], several_devices: bool) -> DataTable:
+        head = [Column("series", "workload"), *[Column("device", "device")] * several_devices, Column("value", self.over, "count")]
         rows: list[list[Value]] = [
-            [swept.name, *[swept.device.id] * several, value, *(cell(answer) for _, cell in COLUMNS)]
-            for swept in all_series
+            [swept.name, *[swept.device.id] * several_devices, value, *(cell(answer) for _, cell in COLUMNS)]
+            for swept in all_swept
             for value, answer in swept.answers.items()
         ]
         return DataTable(self.title or f"{self.workload.kind} over {self.over}", [*head, *(column for column, _ in COLUMNS)], rows)
 
 
-def _marks(series: Sequence[SweptSeries], pairs: Sequence[Pairwise], where: str) -> list[Mark]:
+def _marks(on_device: Sequence[SweptSeries], pairs: Sequence[Pairwise], where: str) -> list[Mark]:
     """Marks where the order of each pair turns, and where a series stops fitting the memory."""
     marks = []
     for pair in pairs:
@@ -179,27 +190,30 @@ def _marks(series: Sequence[SweptSeries], pairs: Sequence[Pairwise], where: str)
             Mark(turn.at, f"{(pair.other if turn.rises else pair.first).name} {turned} from {turn.at:,}{where}", turn.seconds)
             for turn in pair.turns
         ]
-    for swept in series:
+    for swept in on_device:
         at = next((value for value, answer in swept.answers.items() if answer.fits is False), None)
         marks += [] if at is None else [Mark(at, f"{swept.name} does not fit from {at:,}{where}", seconds(swept.answers[at]))]
     return marks
 
 
-def _kernels(series: Sequence[SweptSeries]) -> str:
+def _kernels(on_device: Sequence[SweptSeries]) -> str:
     """Sentence on the kernels whose times are predicted on a device."""
     used = {
-        swept.name: dict.fromkeys(kernel for answer in swept.answers.values() for kernel in answer.kernels.values()) for swept in series
+        swept.name: dict.fromkeys(kernel for answer in swept.answers.values() for kernel in answer.kernels.values()) for swept in on_device
     }
     words = [f"{name} by {' or '.join([*kernels][:KERNELS])}" for name, kernels in used.items() if kernels]
-    name = series[0].device.name
+    name = on_device[0].device.name
     return f"Kernels on {name}: {'; '.join(words)}." if words else f"Nothing is predicted on {name}: roofs stand for times."
 
 
-def _figures(pair: Pairwise, where: str) -> list[Figure]:
+def _pair_figures(pair: Pairwise, where: str) -> list[Figure]:
     """Figures: gain and time at the last value, and the memory of a series that does not fit."""
-    last, name, gain = pair.values[-1], pair.other.spoken, pair.gain(pair.values[-1])
+    last = pair.values[-1]
+    name = pair.other.spoken
+    gain = pair.gain(last)
     at = f"{size(pair.over, last)}{where}"
-    prediction, unfit = pair.other.answers[last].point.predicted, pair.unfit()
+    prediction = pair.other.answers[last].point.predicted
+    unfit = pair.unfit()
     figures = [Figure(f"{name} against {pair.first.spoken}, {at}", f"{gain_text(gain.value)}{interval_text(gain)}")] if gain else []
     figures += [Figure(f"{name}, {at}", time_text(prediction))] if prediction else []
     if unfit is not None:
@@ -211,15 +225,20 @@ def _figures(pair: Pairwise, where: str) -> list[Figure]:
     return figures
 
 
-def _ends(swept: SweptSeries, over: str, where: str) -> list[Figure]:
+def _end_figures(swept: SweptSeries, over: str, where: str) -> list[Figure]:
     """Figures of the times at the first value and the last."""
     timed = [(value, swept.answers[value].point.predicted) for value in (min(swept.runs), max(swept.runs))]
     return [Figure(f"{swept.name}, {over} {value:,}{where}", time_text(time)) for value, time in timed if time]
 
 
-def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Series]:
-    """The lines of a series: a predicted time has its band and, with ``roofs``, its roof."""
-    name, device = f"{swept.name}, {swept.device.name}" if several else swept.name, swept.device.id
+def _lines(show: str, swept: SweptSeries, several_devices: bool, with_roof: bool) -> list[Series]:
+    """The chart's lines of a swept series: its values, and for a time or a rate its roof, alone if it is not predicted.
+
+    ``with_roof``: draw the roof beside a prediction, on one device or where another series has only its roof, to be compared with it. A
+    predicted time has a band; a rate on one device has no roof.
+    """
+    name = f"{swept.name}, {swept.device.name}" if several_devices else swept.name
+    device = swept.device.id
     points = _points(show, swept, PREDICTED)
     if not points:
         return []
@@ -227,20 +246,20 @@ def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Se
         return [Series(f"{name}, roof", points, "dashed", group=name, device=device)]
     roof = Series(f"{name}, roof", _points(show, swept, ROOF), "dashed", group=name, device=device)
     if show != "time":
-        return [Series(name, points, group=name, device=device), *[roof] * (show in TIMED and several and roofs)]
+        return [Series(name, points, group=name, device=device), *[roof] * (show in TIMED and several_devices and with_roof)]
     predictions = [answer.point.predicted for answer in swept.answers.values() if answer.point.predicted]
     band: XY = [(p.low or p.value, p.high or p.value) for p in predictions]
-    return [Series(name, points, "line", band, name, device), *[roof] * roofs]
+    return [Series(name, points, "line", band, name, device), *[roof] * with_roof]
 
 
 def _points(show: str, swept: SweptSeries, basis: str) -> XY:
     return [(at, float(value)) for at, answer in swept.answers.items() if (value := SHOWN[show][2](answer, basis)) is not None]
 
 
-def _alike(all_series: Sequence[SweptSeries], value: Shown) -> bool:
+def _alike(all_swept: Sequence[SweptSeries], value: Shown) -> bool:
     """Whether all devices have the same values, as with bytes that do not depend on the device."""
     by_name: dict[str, list[float | None]] = {}
-    rows = [(swept.name, [value(answer, PREDICTED) for answer in swept.answers.values()]) for swept in all_series]
+    rows = [(swept.name, [value(answer, PREDICTED) for answer in swept.answers.values()]) for swept in all_swept]
     return all(by_name.setdefault(name, values) == values for name, values in rows)
 
 
