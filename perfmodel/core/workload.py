@@ -17,10 +17,11 @@ LARGEST_SIZE = 10**15
 
 
 class BlockCounts(NamedTuple):
-    """Counts of one walk over its nonzero, visible blocks.
+    """Counts of one walk over the blocks of a score matrix that a block-sparse kernel computes.
 
-    ``streamed_rows``: query rows summed over the blocks. ``distinct_rows``: rows in at least one block; ``seeing_rows``: those of them that
-    see a key there. ``scores``: entries of the blocks, partial blocks at their real size; ``visible_scores``: unmasked entries.
+    ``streamed_rows``: query rows summed over the blocks. ``distinct_rows``: query rows with at least one block; ``seeing_rows``: query rows
+    with at least one unmasked key in a block. ``scores``: entries of the blocks, partial blocks at their real size; ``visible_scores``:
+    unmasked entries.
     """
 
     streamed_rows: Number
@@ -163,9 +164,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """``places`` of the result, each by ``filters`` of each of ``groups`` that multiply ``channels`` of ``window`` places of the input.
+    """A convolution, forward or backward.
 
-    Bytes are those of one pass: operands read, and the result. ``passes``: gradients of input and weights, each a product as large.
+    Each of ``places`` output positions has ``groups`` x ``filters`` values, each a sum over ``window`` input positions x ``channels``.
+    ``passes``: 1 forward; backward the number of gradients, each as large a product. Bytes are those of one pass: operands and result.
     """
 
     places: Number
@@ -195,8 +197,8 @@ LOOKUPS = frozenset({"gather", "scatter", "embedding-backward", "embedding-backw
 class Pass:
     """A kernel of one ``kind`` that works on ``elements`` and moves its bytes once: any operator but products and attention.
 
-    ``divisions``: integer divisions per element that locate operands which are broadcast or have gaps. ``rows``: rows of which a block
-    takes one each, so that few rows leave multiprocessors idle; 0 if blocks share the elements evenly.
+    ``divisions``: integer divisions per element that locate operands which are broadcast or have gaps. ``rows``: rows, one per thread
+    block, so that few rows leave multiprocessors idle; 0 if blocks share the elements evenly.
     """
 
     kind: str
