@@ -1,7 +1,7 @@
-"""Tiles of fp32 products added in registers from shared memory, as all own kernels of the project lay them out.
+"""Tiles of fp32 matrix products that stay in registers, with operands in shared memory: the layout of all of the project's own kernels.
 
-A block works on ``br`` rows, ``lanes`` neighbouring threads share a row, each owns ``rows`` rows, ``step`` apart, and of the columns of a
-product every ``lanes``-th one or group of four. All widths, lanes and steps are powers of two.
+A block computes ``br`` rows. ``lanes`` neighbouring threads share each row, and each thread has ``rows`` rows, ``step`` apart. The columns
+go to the lanes in turn, one by one or in groups of four. All widths, lanes and steps are powers of two.
 Source: the kernels' own loops, ``validation/kernels``.
 """
 
@@ -50,7 +50,7 @@ class TileLayout:
 class Geometry:
     """One kernel's shape: tile ``br`` x ``bc``, head dim ``d``, ``lanes`` threads per row and ``rows`` rows per thread.
 
-    A key tile is computed ``chunk`` keys at a time, at most ``widest`` scores of a row in each thread's registers.
+    A key tile is computed ``chunk`` keys at a time, at most ``max_scores`` scores of a row in each thread's registers.
     """
 
     d: int
@@ -58,7 +58,7 @@ class Geometry:
     bc: int
     lanes: int
     rows: int = 8
-    widest: int = 8
+    max_scores: int = 8
     max_registers: int | None = None
 
     @property
@@ -74,16 +74,16 @@ class Geometry:
     @property
     def chunk(self) -> int:
         """Keys computed at once."""
-        return min(self.bc, self.widest * self.lanes)
+        return min(self.bc, self.max_scores * self.lanes)
 
     @property
-    def columns(self) -> int:
-        """Scores per thread and row."""
+    def scores_per_row(self) -> int:
+        """Scores of a row in each thread."""
         return self.chunk // self.lanes
 
     @property
-    def width(self) -> int:
-        """Outputs per thread and row."""
+    def outputs_per_row(self) -> int:
+        """Outputs of a row in each thread."""
         return self.d // self.lanes
 
     @property
@@ -128,6 +128,8 @@ def instructions(shape: Geometry) -> Instructions:
     Instructions(multiply_adds=8192, loads=512, scores=64, copies=16.0)
     """
     chunks, rows = shape.bc // shape.chunk, shape.rows
-    per_chunk = shape.d // 4 * (rows + shape.columns) + shape.chunk // 4 * (rows + shape.width)
+    # loads of four floats: of Q and K per four head dims, then of P and V per four keys
+    per_chunk = shape.d // 4 * (rows + shape.scores_per_row) + shape.chunk // 4 * (rows + shape.outputs_per_row)
     scores = rows * shape.bc // shape.lanes
-    return Instructions(2 * scores * shape.d, chunks * per_chunk, scores, 2 * shape.bc * shape.d / 4 / shape.threads)
+    copies = 2 * shape.bc * shape.d / 4 / shape.threads  # K and V from global memory, four floats each
+    return Instructions(2 * scores * shape.d, chunks * per_chunk, scores, copies)

@@ -76,7 +76,7 @@ def hide_scores(shape: Geometry, causal: bool) -> Any:
 
     ``row``: the thread's first row in the head, ``first`` the chunk's first key.
     """
-    n_rows, n_columns, n_lanes, n_step = U(shape.rows), U(shape.columns), U(shape.lanes), U(shape.layout.step)
+    n_rows, n_columns, n_lanes, n_step = U(shape.rows), U(shape.scores_per_row), U(shape.lanes), U(shape.layout.step)
 
     @device_function
     def hide(s: Any, row: Any, first: Any, lane: Any, n: Any, kv_len: Any) -> None:
@@ -91,8 +91,8 @@ def hide_scores(shape: Geometry, causal: bool) -> Any:
 
 def score_chunk(shape: Geometry, causal: bool) -> Any:
     """Device function: the scores of a chunk of keys from ``first`` on, masked; the query tile begins at ``start`` of the head."""
-    size, chunk = U(shape.rows * shape.columns), U(shape.chunk)
-    add, hide = steps.add_row_products(shape.layout, shape.columns, shape.d), hide_scores(shape, causal)
+    size, chunk = U(shape.rows * shape.scores_per_row), U(shape.chunk)
+    add, hide = steps.add_row_products(shape.layout, shape.scores_per_row, shape.d), hide_scores(shape, causal)
 
     @device_function
     def score(s: Any, part: Any, shared: Any, a: Any, b: Any, start: Any, row: Any, first: Any, lane: Any, n: Any, kv_len: Any) -> None:
@@ -111,8 +111,8 @@ def update_softmax(shape: Geometry) -> Any:
 
     ``total`` is this thread's part of the row's sum, to be added up over its lanes at the end.
     """
-    n_rows, n_columns, n_lanes = U(shape.rows), U(shape.columns), U(shape.lanes)
-    n_width, row_pitch = U(shape.width), U(shape.layout.step * shape.p_pitch)
+    n_rows, n_columns, n_lanes = U(shape.rows), U(shape.scores_per_row), U(shape.lanes)
+    n_width, row_pitch = U(shape.outputs_per_row), U(shape.layout.step * shape.p_pitch)
 
     @device_function
     def update(s: Any, out: Any, top: Any, total: Any, shared: Any, to: Any, scale: Any) -> None:
@@ -137,7 +137,7 @@ def update_softmax(shape: Geometry) -> Any:
 
 def store_outputs(shape: Geometry) -> Any:
     """Device function: store the thread's i-th row of O, if ``real``, over the row's sum; returns that, of which ``total`` is a part."""
-    n_lanes, store = U(shape.lanes), steps.store_row(shape.layout, shape.width)
+    n_lanes, store = U(shape.lanes), steps.store_row(shape.layout, shape.outputs_per_row)
 
     @device_function
     def store_over(o: Any, to: Any, out: Any, i: Any, total: Any, real: Any) -> Any:
@@ -158,10 +158,10 @@ def build(shape: Geometry, causal: bool) -> Any:
     """
     place, score, update, store = places(shape), score_chunk(shape, causal), update_softmax(shape), store_outputs(shape)
     fill_q, fill_k, fill_v = fill_tiles(shape)
-    add_outputs = steps.add_product(shape.layout, shape.width, shape.chunk, shape.p_pitch, permuted=False)
+    add_outputs = steps.add_product(shape.layout, shape.outputs_per_row, shape.chunk, shape.p_pitch, permuted=False)
     u_d, u_br, u_bc, chunk_pitch = U(shape.d), U(shape.br), U(shape.bc), U(shape.chunk * shape.d)
     u_chunk, chunks, n_step = U(shape.chunk), U(shape.bc // shape.chunk), U(shape.layout.step)
-    n_rows, part_size, o_size, s_size = shape.rows, 4 * shape.rows, shape.rows * shape.width, shape.rows * shape.columns
+    n_rows, part_size, o_size, s_size = shape.rows, 4 * shape.rows, shape.rows * shape.outputs_per_row, shape.rows * shape.scores_per_row
 
     def flash(q: Any, k: Any, v: Any, o: Any, lse: Any, n: Any, kv_len: Any, group: Any, scale: Any) -> None:
         shared = cuda.shared.array(0, float32)

@@ -41,8 +41,8 @@ def build_fill() -> Any:
 
 def load_rows(shape: Geometry) -> Any:
     """Device function: the thread's rows of O from global memory, zero beyond the ``real`` rows of the tile."""
-    n_rows, n_width, n_step, u_d = U(shape.rows), U(shape.width), U(shape.layout.step), U(shape.d)
-    groups, group_pitch = U(shape.width // 4), U(4 * shape.lanes)
+    n_rows, n_width, n_step, u_d = U(shape.rows), U(shape.outputs_per_row), U(shape.layout.step), U(shape.d)
+    groups, group_pitch = U(shape.outputs_per_row // 4), U(4 * shape.lanes)
 
     @device_function
     def load(out: Any, o: Any, base: Any, row: Any, lane: Any, real: Any) -> None:
@@ -67,11 +67,11 @@ def build(shape: Geometry, causal: bool) -> Any:
     """
     place, score, update, store = places(shape), score_chunk(shape, causal), update_softmax(shape), store_outputs(shape)
     load, (fill_q, fill_k, fill_v) = load_rows(shape), fill_tiles(shape)
-    add_outputs = steps.add_product(shape.layout, shape.width, shape.chunk, shape.p_pitch, permuted=False)
+    add_outputs = steps.add_product(shape.layout, shape.outputs_per_row, shape.chunk, shape.p_pitch, permuted=False)
     after = (shape.br + 2 * shape.bc) * shape.d + shape.br * shape.p_pitch
     l_at, m_at, u_d, u_br, u_bc, chunk_pitch = map(U, (after, after + shape.br, shape.d, shape.br, shape.bc, shape.chunk * shape.d))
-    u_chunk, chunks, n_step, n_width = U(shape.chunk), U(shape.bc // shape.chunk), U(shape.layout.step), U(shape.width)
-    n_rows, part_size, o_size, s_size = shape.rows, 4 * shape.rows, shape.rows * shape.width, shape.rows * shape.columns
+    u_chunk, chunks, n_step, n_width = U(shape.chunk), U(shape.bc // shape.chunk), U(shape.layout.step), U(shape.outputs_per_row)
+    n_rows, part_size, o_size, s_size = shape.rows, 4 * shape.rows, shape.rows * shape.outputs_per_row, shape.rows * shape.scores_per_row
 
     def flash1(q: Any, k: Any, v: Any, o: Any, ls: Any, ms: Any, n: Any, kv_len: Any, group: Any, scale: Any) -> None:
         shared = cuda.shared.array(0, float32)

@@ -32,9 +32,9 @@ HEAD_DIM = 8
 def fused(kernel: str, n: int, kv_len: int, heads: tuple[int, int, int], causal: bool, tile: tuple[int, int, int]) -> tuple[str, Case]:
     """Name and case of a fused kernel. ``heads``: batch, heads, KV heads. ``tile``: B_r, B_c, most scores per thread and row."""
     batch, query_heads, kv_heads = heads
-    br, bc, widest = tile
+    br, bc, max_scores = tile
     shape = {"n": n, "kv_len": kv_len, "batch": batch, "heads": query_heads, "kv_heads": kv_heads, "causal": causal}
-    key = f"{kernel}-{n}x{kv_len}-tile{br}x{bc}-chunks{-(-bc // (2 * widest))}-h{batch * query_heads}-{'causal' if causal else 'full'}"
+    key = f"{kernel}-{n}x{kv_len}-tile{br}x{bc}-chunks{-(-bc // (2 * max_scores))}-h{batch * query_heads}-{'causal' if causal else 'full'}"
     return key, {"kernel": kernel, "shape": shape, "tile": tile}
 
 

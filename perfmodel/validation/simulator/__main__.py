@@ -58,11 +58,11 @@ def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
     q, k, v = (Counting(rng.standard_normal(shape)) for shape in (rows, keys, keys))
     o, extras = poisoned(*rows), [(name, poisoned(count)) for name, count in family.extras(w)]
-    br, bc, *widest = case["tile"]
+    br, bc, *max_scores = case["tile"]
     shape: Any = (
         standard.StandardGeometry(br, 2, 2, d=w.d, bc=bc, depth=8, softmax_lanes=2)
         if family is standard
-        else flash.Geometry(w.d, br, bc, lanes=2, rows=2, widest=widest[0])
+        else flash.Geometry(w.d, br, bc, lanes=2, rows=2, max_scores=max_scores[0])
     )
     family.prepare(w, shape, q, k, v, o, *(array for _, array in extras))()
     lse = family.logsumexp(*(array.values for _, array in extras))

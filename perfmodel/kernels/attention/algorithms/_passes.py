@@ -1,7 +1,7 @@
-"""Attention whose softmax takes several passes over the keys, as one fused kernel: K streams past each query tile once per pass.
+"""Attention as one fused kernel whose softmax takes several passes over the keys: K is read past each query tile once per pass.
 
-Scores are computed again in every pass and stored nowhere; V is read in the last pass alone, and no partial O is rescaled. What a pass
-computes per score is that of ``kernels/softmax.py``: safe has three passes, online two, and FlashAttention is the one of a single pass.
+Each pass computes the scores again, none is stored; V is read in the last pass alone, and no partial O is rescaled. Per score a pass
+computes what that of ``kernels/softmax.py`` does: three passes for safe softmax, two for online; with one it is FlashAttention.
 The backward pass is FlashAttention-2's, from the same logsumexp.
 """
 
@@ -23,7 +23,8 @@ from perfmodel.kernels.attention.walk import visited_tiles
 
 def several_passes(w: Attention, tile: Tile, passes: int, vector: int, exponentials: int) -> Kernel:
     """One fused kernel of ``passes`` over the keys. ``vector`` operations and ``exponentials`` are per score, summed over the passes."""
-    [kernel], scores = single_pass(w, tile), w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
+    [kernel] = single_pass(w, tile)
+    scores = w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
 
     def again(access: Access) -> Access:
         scans = None if access.scans is None else passes * access.scans
@@ -48,8 +49,11 @@ def query_tiles(passes: int, w: Attention, tile: Tile) -> Iterator[Move]:
             yield from moves(tensors(w, [head], rows, ()), "-> O & logsumexp")
 
 
-def algorithm(softmax: str, count: str, passes: int, vector: int, exponentials: int) -> Algorithm:
-    """The algorithm of ``passes`` (``count`` in words) with that ``softmax``; ``vector`` operations and ``exponentials`` are per score."""
+def algorithm(softmax: str, passes_word: str, passes: int, vector: int, exponentials: int) -> Algorithm:
+    """The algorithm of ``passes``, as a word ``passes_word``, with that ``softmax``.
+
+    ``vector`` operations and ``exponentials`` are per score.
+    """
 
     def forward(w: Attention, tile: Tile) -> list[Kernel]:
         """One fused kernel: 2 n d + (p + 1) n d T_r + n elements in p passes for a square problem without mask.
@@ -63,14 +67,15 @@ def algorithm(softmax: str, count: str, passes: int, vector: int, exponentials: 
         return gradient_walk(w, tile, direction) if direction == BACKWARD else query_tiles(passes, w, tile)
 
     return Algorithm(
-        name=f"{count}-pass",
-        title=f"{count} passes over the keys, {softmax} softmax fused",
+        name=f"{passes_word}-pass",
+        title=f"{passes_word} passes over the keys, {softmax} softmax fused",
         source=f"Nayak et al. 2024 (FuseMax), arXiv 2406.10491, the {passes}-pass cascade; backward Dao 2023, Algorithm 2",
         io_class="N^2 d / B_r + N d",
         vector_work=f"{vector} and {exponentials} exponentials per score, mask {MASK_VECTOR} a pass; d_v per row to divide O",
         forward=forward,
         backward=backward,
         walk=walk,
+        # K once per pass and V once, N^2 d / B_r each, against the 4 N^2 of scores in memory
         pays_while=(f"{passes + 1} d < 4 B_r, as {passes + 1} N^2 d / B_r < 4 N^2", lambda m, tile: 4 * tile.br / (passes + 1)),
         tiling=Tiling(fa2_tile, sram_elements, {FORWARD: "Q_i, K_j, V_j", BACKWARD: "K_j, V_j, Q_i, dO_i"}),
         aliases=(f"{softmax}-softmax",),
