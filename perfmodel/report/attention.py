@@ -81,7 +81,7 @@ def report(
         meters=main.meters,
         metered=main.metered,
         figures=_figures(answer),
-        brief=_tables(answer, BRIEF, main.crowded_out)[-1:],
+        brief=_tables(answer, BRIEF, main.rows_left_out)[-1:],
         reasons=reasons,
     )
     plain = _with_sram_sizes(plain, comparison) if comparison.sram_sizes else plain
@@ -111,7 +111,7 @@ class _Answer:
         return times
 
     def time(self, result: AttentionResult) -> KernelTime:
-        """The time of ``result``, with causes beyond work and traffic."""
+        """The time of ``result``, with causes outside the roof."""
         return self._times[result.algorithm.name, result.direction]
 
     def _causes(self, result: AttentionResult, prediction: Prediction | None) -> list[str]:

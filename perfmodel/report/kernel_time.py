@@ -33,7 +33,7 @@ LIBRARY = "the best library kernel"
 class KernelTime:
     """Kernels in turn on ``device``: their ``cost`` at the roof, their ``prediction`` if any, and ``memory`` in bytes.
 
-    ``name``: name of the kernels if there are others beside them. ``causes``: phrases on what takes time beyond work and traffic.
+    ``name``: name of the kernels if there are others beside them. ``causes``: phrases on causes outside the roof, such as a launch.
     ``least``: least seconds of unpredicted kernels. ``flop``: the FLOP that rates count.
     """
 
@@ -58,7 +58,7 @@ class KernelTime:
         return None if self.prediction is None else self.prediction.power
 
     @property
-    def crowded_out(self) -> tuple[str, ...]:
+    def rows_left_out(self) -> tuple[str, ...]:
         """Keys of rows that the short table leaves out for power; headline and meters state them."""
         return () if self.power is None else ("bound", "memory_bytes")
 
@@ -78,8 +78,11 @@ class KernelTime:
         return self.time is not None and self.time.value < (1 - EVEN) * float(self.cost.roofline_s)
 
     @cached_property
-    def counted(self) -> Estimate:
-        """The cost that meters and rates count; for a time below its roof, the needs of any kernel at the highest clocks."""
+    def charged(self) -> Estimate:
+        """The cost that is charged to the time, for meters and rates: that of these tiles.
+
+        The predicted kernel of a time below their roof does less, so that is charged with what any kernel needs, at the highest clocks.
+        """
         if not self.below_roof:
             return self.cost
         needs, unit = self.cost.needs, "tensor" if self.cost.work.tensor else "vector"
@@ -105,13 +108,13 @@ class KernelTime:
 
     @cached_property
     def _meters(self) -> list[Meter]:
-        meter_list = meters(self.counted.terms, amounts_of(self.counted), self.seconds)
-        blameless = self.prediction is None and bool(self.causes)
-        return [replace(meter, limits=meter.limits and not blameless) for meter in meter_list]
+        meter_list = meters(self.charged.terms, amounts_of(self.charged), self.seconds)
+        limited_by_causes = self.prediction is None and bool(self.causes)
+        return [replace(meter, limits=meter.limits and not limited_by_causes) for meter in meter_list]
 
     @property
     def meters(self) -> list[Meter]:
-        """Meters of the resources and of power. No resource limits a roof if causes beyond it do."""
+        """Meters of the resources and of power. No resource limits an unpredicted time that has causes outside the roof."""
         return with_power(self._meters, self.power)
 
     @property
@@ -122,8 +125,9 @@ class KernelTime:
             return f"predicted time{of}, below its roof: what any kernel needs"
         time = "predicted time" if self.predicted else "least time" if self.least else "roof"
         over = float(self.cost.work.tensor / self.cost.flops) if self.cost.work.tensor and self.cost.flops else 1.0
-        phrase = f"{', which executes' if of else '; tiles execute'} {over:.3g}x the {self.flop}"
-        return f"{time}{of}{phrase * (over > 1 + ROOFS_EVEN)}"
+        if over <= 1 + ROOFS_EVEN:
+            return f"{time}{of}"
+        return f"{time}{of}{', which executes' if of else '; tiles execute'} {over:.3g}x the {self.flop}"
 
     @property
     def limit(self) -> str:
@@ -142,15 +146,17 @@ class KernelTime:
     @cached_property
     def rate_and_share(self) -> str:
         """Phrase on the rate and its share of the peak: of bytes if DRAM bounds it, else of visible matmul FLOP."""
-        cost, time = self.counted, self.seconds
+        cost, time = self.charged, self.seconds
         if not time:
             return ""
-        term = float(cost.terms.get("dram", 0))
-        if not cost.flops or (cost.bound == "dram" and term >= PARTLY * time):
-            share = f", {percent(term / time)} of the DRAM peak" if self.time or term < (1 - ROOFS_EVEN) * time else ""
+        dram_s = float(cost.terms.get("dram", 0))
+        limited_by_dram = cost.bound == "dram" and dram_s >= PARTLY * time
+        if not cost.flops or limited_by_dram:
+            is_dram_roof = self.time is None and dram_s >= (1 - ROOFS_EVEN) * time
+            share = "" if is_dram_roof else f", {percent(dram_s / time)} of the DRAM peak"
             return format_si(float(cost.dram.total) / time, "B/s", 3) + share
         rate, unit = float(cost.flops) / time, self.device.matmul_unit(self.dtype.name, self.dtype.matmul_unit)
-        clock = " at the highest clock" * self.below_roof
+        clock = " at the highest clock" if self.below_roof else ""
         return f"{format_si(rate, 'FLOP/s', 3)}, {percent(self._of_peak(rate, unit))} of the {unit} peak{clock}"
 
     def _of_peak(self, rate: float, unit: str) -> float:
@@ -186,7 +192,7 @@ class KernelTime:
         return [Metric("rate", rate, "rate, predicted", "FLOP/s"), Metric("of_peak", share, "  of the peak", "share")]
 
     def side(self, name: str = "", left_out: tuple[str, ...] = ()) -> Side:
-        """Time and roof as one side of a comparison. ``left_out``: dominant causes that the roof leaves out, by default ``causes``."""
+        """Time and roof as one side of a comparison. ``left_out``: causes outside the roof, by default ``causes``."""
         by = "" if self.prediction is None else self.prediction.calibration.implementation
         causes = (f"{self.name}: {' and '.join(self.causes)}",) if self.causes else ()
         return Side(name or self.name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out or causes)
@@ -213,9 +219,9 @@ def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predi
     if measured_s < bound:
         clause = f"{time} is less than any kernel takes here, {format_time(bound, 3)}: less was computed or read, or the clock was higher"
     elif predicted is not None:
-        within = predicted.low is not None and predicted.high is not None and predicted.low <= measured_s <= predicted.high
+        in_interval = predicted.low is not None and predicted.high is not None and predicted.low <= measured_s <= predicted.high
         clause += f" and {gain_text(predicted.value / measured_s, subject)}, predicted {time_text(predicted)}"
-        clause += ", within its interval" * within
+        clause += ", within its interval" if in_interval else ""
     speedup = None if predicted is None else predicted.value / measured_s
     entry = {"time_s": measured_s, "of_roof": roof / measured_s, "of_bound": bound / measured_s, "speedup": speedup}
     return replace(plain, verdict=[sentence(clause), *plain.verdict], data={**plain.data, "measured": entry})

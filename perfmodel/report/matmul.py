@@ -64,7 +64,7 @@ def report(
         [*_notes(result), *[unpredicted] * bool(prediction is None and unpredicted)],
         data(result, time),
         charts=_charts(result, time) if pictures else [],
-        brief=[as_table("", {"total": [*rows, *_fill(result)]}, labels=BRIEF, without=time.crowded_out)],
+        brief=[as_table("", {"total": [*rows, *_fill(result)]}, labels=BRIEF, without=time.rows_left_out)],
         reasons=[f"{side_clause(time.side('The matmul'))}. {_bound(result)}"],
     )
     plain = time.added_to(plain, "The matmul", measured_s)
@@ -188,7 +188,7 @@ def _bound(result: MatmulResult) -> str:
 
 
 def _time(result: MatmulResult, prediction: Prediction | None) -> KernelTime:
-    """The time of ``result`` with causes beyond work and traffic: the launch, too few blocks, a half-empty last wave."""
+    """The time of ``result`` with causes outside the roof: the launch, too few blocks, a half-empty last wave."""
     if prediction:
         causes = [*slow_start(prediction), *_few_blocks(result, prediction)]
     else:

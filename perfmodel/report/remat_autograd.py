@@ -22,28 +22,28 @@ SHOWN = 12
 def autograd_report(picture: Picture, source: Source, pictures: bool = False) -> Report:
     """``picture`` as a Report with data of schema perfmodel.autograd/1."""
     units, content = Units(source.timed, source.sized), autograd_data(picture, source)
-    early, late = content["forward"].values()
-    ways = [("gradients in backward", picture.lazy, picture.lazy_peak), ("gradients with values", picture.eager, picture.eager_peak)]
+    eager_sizes, lazy_sizes = content["forward"].values()
+    allocations = [("gradients in backward", picture.lazy, picture.lazy_peak), ("gradients with values", picture.eager, picture.eager_peak)]
     top = max(picture.eager_peak, picture.lazy_peak)
-    lines = [[name, units.size(peak), sparkline(columns(moments, NARROW), top)] for name, moments, peak in reversed(ways)]
-    grown = [[str(layer), *map(units.size, sizes)] for layer, sizes in enumerate(zip(early, late, strict=True))]
+    lines = [[name, units.size(peak), sparkline(columns(moments, NARROW), top)] for name, moments, peak in reversed(allocations)]
+    grown = [[str(layer), *map(units.size, sizes)] for layer, sizes in enumerate(zip(eager_sizes, lazy_sizes, strict=True))]
     heads = ["layer", "gradients with values", "gradients in backward"]
     tables = [
-        _ends(as_rows("on the tape, in order", [_record(record, units) for record in picture.records])),
-        _ends(Table("forward, after each layer, its input not counted", heads, grown)),
+        _shortened(as_rows("on the tape, in order", [_record(record, units) for record in picture.records])),
+        _shortened(Table("forward, after each layer, its input not counted", heads, grown)),
         Table("memory over forward and backward, all of it", ["", "peak", "time"], lines, "lrl", drawn=True),
     ]
-    over = [(name, list(moments)) for name, moments, _ in ways]
+    over = [(name, list(moments)) for name, moments, _ in allocations]
     return Report(
         f"What autograd keeps: {source.title}",
-        _autograd_headline(picture, early[-1], late[-1], content["kept"], units),
+        _autograd_headline(picture, eager_sizes[-1], lazy_sizes[-1], content["kept"], units),
         tables,
         _notes(picture, source),
         content,
         charts=[timeline(over, "time" if source.timed else "steps", units)] if pictures else [],
-        meters=[Meter(name, float(peak / top), units.held(peak)) for name, _, peak in ways] if top else [],
+        meters=[Meter(name, float(peak / top), units.held(peak)) for name, _, peak in allocations] if top else [],
         metered="larger peak",
-        figures=[Figure(f"peak, {name}", units.held(peak)) for name, _, peak in ways],
+        figures=[Figure(f"peak, {name}", units.held(peak)) for name, _, peak in allocations],
     )
 
 
@@ -74,27 +74,28 @@ def _record(record: TapeRecord, units: Units) -> list[Metric]:
     ]
 
 
-def _ends(table: Table) -> Table:
+def _shortened(table: Table) -> Table:
     """``table`` with its first and last rows, if it has many."""
     if len(table.rows) <= SHOWN:
         return table
     return replace(table, rows=[*table.rows[: SHOWN // 2], ["...", *[""] * (len(table.columns) - 1)], *table.rows[-SHOWN // 2 :]])
 
 
-def _autograd_headline(picture: Picture, eager: Number, lazy: Number, keep_all: Number, units: Units) -> list[str]:
+def _autograd_headline(picture: Picture, eager: Number, lazy: Number, tape_size: Number, units: Units) -> list[str]:
     outputs, text_of = {layer.output for layer in picture.chain.layers}, units.held
     sentences = [f"Forward grows to {text_of(lazy)} beside its input, {text_of(eager)} with all gradients."]
     if len(outputs) == 1:
         [name] = outputs
         sentences.append(f"Each layer leaves {text_of(name)}, {text_of(2 * name)} with the gradient of its output.")
-    return [*sentences, f"Backward needs {text_of(keep_all)} of it and of the input; a tensor goes with its reader."]
+    needs = f"Backward needs {text_of(tape_size)} of values and input, each until the last backward step that reads it."
+    return [*sentences, needs]
 
 
 def _notes(picture: Picture, source: Source) -> list[str]:
-    notes = ["Layers count from 0; layer i makes x_(i+1) of x_i. W_i is kept by nobody: it is there anyway, and dx_i needs it."]
+    notes = ["Layers count from 0: layer i makes x_(i+1) from x_i. W_i, which dx_i needs, is not counted: the model holds it anyway."]
     if any("ReLU" in record.operation for record in picture.records):
         sign = "The sign of a ReLU's result is one bit per element"
-        notes.append(f"z_i goes at once. {sign}; it takes none where the next layer keeps the result.")
-    notes.append("With values: gradients stay to the end. In backward: a gradient comes when backward reaches it and goes with its value.")
+        notes.append(f"z_i is freed at once. {sign}; it takes none where the next layer keeps the result.")
+    notes.append("With values: gradients stay to the end. In backward: a gradient is allocated when reached, and freed with its value.")
     weights = any(layer.weights for layer in picture.chain.layers)
     return [*notes, *["Peaks include weights and their gradients."] * weights, *source.basis]

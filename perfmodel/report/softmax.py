@@ -103,7 +103,7 @@ def _reasons(w: Softmax, results: list[SoftmaxResult], safe: KernelTime, online:
 
 
 def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Prediction | None = None) -> KernelTime:
-    """The time of one variant, with causes beyond work and traffic."""
+    """The time of one variant, with causes outside the roof."""
     launched = [] if prediction else slow_launches(1, float(result.cost.roofline_s), device)
     causes = [*slow_start(prediction), *launched, *(few_blocks(int(w.rows), device) if prediction or launched else [])]
     name = prediction.calibration.implementation if prediction else result.variant.name
