@@ -142,7 +142,7 @@ SERVE = SweepWorkload(
         SweepColumn("energy_per_token_j", "J", "of all GPUs per output token", of=lambda a: a.joules_per_token),
         count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),
         count("memory_bytes", "B", "with activations and the cache of a request in each group", of=_bytes),
-        count("max_requests", "sequences", "requests that the memory holds to their last token", of=lambda a: a.most_running, more=True),
+        count("max_requests", "sequences", "requests that fit", of=lambda a: a.most_running, more=True),
         count(
             "at_least", "", "1 if a good part of a step is known only by its roof, so that times are lower limits", of=lambda a: a.at_least
         ),
