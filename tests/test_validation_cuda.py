@@ -1065,7 +1065,7 @@ memory = SimpleNamespace(get_memory_info=lambda: SimpleNamespace(free=1 << 40))
 prepare.cuda = SimpleNamespace(to_device=prepare.cuda.to_device, synchronize=prepare.cuda.synchronize, current_context=lambda: memory)
 prepare._facts = lambda *launch: {}  # registers are those of a device
 for family in (prepare.flash, prepare.flash1):
-    family.geometry = lambda d, br, bc: Geometry(d, br, bc, lanes=2, rows=2, widest=4)
+    family.geometry = lambda d, br, bc: Geometry(d, br, bc, lanes=2, rows=2, max_scores=4)
 prepare.standard.geometry = lambda d, br, bc: prepare.standard.StandardGeometry(br, 2, 2, d=d, bc=bc, depth=8, softmax_lanes=2)
 prepare.matmul.geometry = lambda tile: prepare.matmul.MatmulGeometry(tile, 2, 2, bc=tile, depth=8)
 names = ("numba-flash", "numba-flash1", "numba-standard")
