@@ -294,6 +294,13 @@ def test_a_convolution_is_a_product_of_its_windows() -> None:
     assert depthwise.kernel.work.vector == 2 * 4 * 28 * 28 * 64 * 9
 
 
+def test_gradients_of_grouped_products_are_a_product_for_each_group() -> None:
+    offsets = contiguous(8, dtype="int32")
+    [op] = counted(Call("aten::_grouped_mm", (contiguous(7168, 4096), contiguous(4096, 1024), offsets)))
+    assert op.kernel.flops == 2 * 7168 * 4096 * 1024
+    assert op.kernel.bytes("write") == 2 * 8 * 7168 * 1024
+
+
 def test_collectives_are_known_by_their_records_and_one_gpu_of_several_is_shown(tmp_path: Path) -> None:
     profile = events([("record_param_comms", 100, 30), ("aten::neg", 200, 10), ("aten::neg", 210, 5)])
     kernels = [event for event in profile["traceEvents"] if event["cat"] == "kernel"]  # type: ignore[attr-defined]

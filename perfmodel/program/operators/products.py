@@ -52,8 +52,11 @@ def scaled(call: Call) -> Op:
 
 
 def grouped(call: Call) -> Op:
-    """A grouped product of rows [m, k] with matrices [e, k, n]; rows are assumed to spread evenly."""
+    """A grouped product: rows [m, k] with matrices [e, k, n], or [m, k] with [k, n], cut into e parts of k. Parts are taken as equal."""
     a, b = call.tensor(0), call.tensor(1)
+    if len(a.shape) == len(b.shape) == 2 and a.shape[1] == b.shape[0]:
+        parts = call.tensor(2).elements
+        return product(call, a.shape[0], b.shape[1], a.shape[1] // parts, (a, b), parts)
     if len(a.shape) != 2 or len(b.shape) != 3 or a.shape[1] != b.shape[1]:
         raise UnknownError(f"{call.name} of {a.shape} and {b.shape}")
     w = GroupedMatmul(a.shape[0], 1, b.shape[0], min(a.shape[0], b.shape[0]), b.shape[2], a.shape[1], product_dtype(a.dtype))
