@@ -9,7 +9,7 @@ import gzip
 import json
 import re
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -280,9 +280,9 @@ def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
     """The profile of all kernels that lie in whole steps, each with the operator that launched it."""
     operators: dict[int, Operator] = {}
     spans, graphs, held_steps = [], 0, set[int]()
-    busy: Counter[Any] = Counter()
+    busy = defaultdict[Any, float](float)
     for event in events.kernels:
-        busy[event["args"].get("device", 0)] += float(event["dur"])  # type: ignore[assignment]
+        busy[event["args"].get("device", 0)] += float(event["dur"])
     busiest = max(busy, key=lambda gpu: busy[gpu])
     kernels = [event for event in events.kernels if event["args"].get("device", 0) == busiest]
     origin = min(float(event["ts"]) for event in kernels) * 1e-6
