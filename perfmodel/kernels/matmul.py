@@ -52,7 +52,8 @@ class Matmul:
 
     ``scale_block``: elements of a row of A that share an fp32 scale, and edge of the squares of B that do; 0: no scales. ``stored``: bytes
     of an element of B with its share of scales, if B is stored narrower than it is multiplied; 0: as ``dtype``. ``aligned``: number of
-    elements of which row lengths in memory are multiples, if known for transposed operands; 0: take n and k.
+    elements of which row lengths in memory are multiples, if known for transposed operands; 0: take n and k. ``crossed``: whether A or B
+    does not lie along k in memory, as in the gradients of a linear layer.
     """
 
     m: Number
@@ -64,6 +65,7 @@ class Matmul:
     scale_block: int = 0
     stored: float = 0.0
     aligned: int = 0
+    crossed: bool = False
 
     @property
     def b_bytes(self) -> float:

@@ -31,9 +31,11 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     aten.all: lambda *_: True,
     aten.any: lambda *_: False,
     aten.sum: lambda x, *_: x.numel() if x.dtype == torch.bool else None,
+    aten.rand: lambda *_: 0.5,
     aten.eq: lambda x, other: None if getattr(x, "_answer", None) is None else x._answer == other,
+    aten.lt: lambda x, other: None if getattr(x, "_answer", None) is None else x._answer < other,
 }
-"""Values given to a program that asks for one: all elements are true, none is special, such as no masked token."""
+"""Values given to a program that asks for one: all elements are true, none is special, such as no masked token; random ones are 0.5."""
 PRODUCTS = frozenset((aten.mm, aten.addmm, aten.bmm, aten.baddbmm))
 WORKSPACE = 32 << 20
 """Bytes of workspace per thread for products on Hopper (aten/src/ATen/cuda/CUDABlas.cpp). Backward passes run in a second thread."""

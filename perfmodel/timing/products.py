@@ -24,7 +24,7 @@ class TilePlan(NamedTuple):
 
     ``flops``, and bytes ``loaded`` and ``stored``, of all its blocks; ``waits``: slices of those blocks that follow each other, others
     being resident beside them; ``idle``: share of the multiprocessors without work; ``parts`` of k; the tile
-    ``br`` x ``bc``; ``kind``: place of the kernel's costs in a list.
+    ``br`` x ``bc``; ``kind``: place of the kernel's costs in a list; ``blocks`` that follow each other.
     """
 
     flops: float
@@ -36,10 +36,11 @@ class TilePlan(NamedTuple):
     br: int
     bc: int
     kind: int = 0
+    blocks: int = 0
 
 
 class Costs(NamedTuple):
-    """Seconds of one multiprocessor per FLOP, byte loaded, byte stored and wait for a slice.
+    """Seconds of one multiprocessor per FLOP, byte loaded, byte stored, wait for a slice, and block.
 
     ``norm`` joins multiplications and loads: 1 would add them up, infinity take the longer. ``start``: seconds beyond a plain launch.
     """
@@ -50,6 +51,7 @@ class Costs(NamedTuple):
     wait: float
     norm: float = inf
     start: float = 0.0
+    block: float = 0.0
 
 
 class CallTimes(NamedTuple):
@@ -81,7 +83,7 @@ def plan_of(
     blocks = batch * (m // -br) * (n // -bc) * parts
     turns, along = -(blocks // -slots), min(steps * depth, k)
     waits, loaded, stored = -(turns // -resident) * steps, (rows + columns) * along * sizes[0], rows * columns * sizes[1]
-    return TilePlan(turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind)
+    return TilePlan(turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind, turns)
 
 
 PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # known
@@ -102,9 +104,10 @@ def worth_timing(plans: Iterable[TilePlan]) -> tuple[TilePlan, ...]:
     """Plans of ``plans`` that can be fastest: no other of their kind is as good in all that the time grows with."""
     kept: list[TilePlan] = []
     for plan in sorted(plans):  # by FLOP first: those before have no more
-        _, loaded, stored, waits, idle, parts, _, _, kind = plan
-        for _, less, fewer, sooner, busier, whole, _, _, same in kept:
-            if less <= loaded and fewer <= stored and sooner <= waits and busier <= idle and whole <= parts and same == kind:
+        _, loaded, stored, waits, idle, parts, _, _, kind, blocks = plan
+        for _, less, fewer, sooner, busier, whole, _, _, same, turns in kept:
+            as_good = less <= loaded and fewer <= stored and sooner <= waits and busier <= idle and turns <= blocks
+            if as_good and whole <= parts and same == kind:
                 break
         else:
             kept.append(plan)
@@ -116,10 +119,10 @@ def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], run: CallTimes) -
     launch, dram_s, half, norm, split_s, part_s = run
     best, fastest_plan = inf, plans[0]
     for plan in plans:
-        flops, loaded, stored, waits, idle, parts, _, _, kind = plan
-        flop_s, load_s, store_s, wait_s, inner, start_s = costs[kind]
+        flops, loaded, stored, waits, idle, parts, _, _, kind, blocks = plan
+        flop_s, load_s, store_s, wait_s, inner, start_s, block_s = costs[kind]
         multiply, load = flops * flop_s, loaded * load_s
-        busy = joined(inner, multiply, load) + stored * store_s + waits * wait_s
+        busy = joined(inner, multiply, load) + stored * store_s + waits * wait_s + blocks * block_s
         moved, before = dram_s * ramp(1 - idle, half), launch + start_s + (split_s + parts * part_s if parts > 1 else 0.0)
         if before + max(busy, moved) >= best:
             continue

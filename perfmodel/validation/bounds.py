@@ -68,7 +68,7 @@ def case_of(record: Record) -> Case:
 _UNSAID = {"weights_dtype", "kv_dtype"}
 _WORDS = {"kind", "model", "phase", "op", "attention", "engine", *_UNSAID}
 """Names of texts in shapes; of those in ``_UNSAID`` null means that the run chose."""
-_SWITCHES = {"causal", "mask", "fused_elementwise", "cuda_graph", "checkpointing", "chunked", "fused_all_reduce"}
+_SWITCHES = {"causal", "crossed", "mask", "fused_elementwise", "cuda_graph", "checkpointing", "chunked", "fused_all_reduce"}
 _RANGES = {"density": (0, 1), "dropout": (0, 1), "weight_bits": (1, 64)}
 _ABOVE_ZERO = {"acceptance": 1, "spread": 1, "rate": LARGEST_NUMBER}
 """The most of numbers that are above zero; those in neither are whole, and from 1 but for ``draft_tokens``."""
@@ -179,7 +179,7 @@ _STEP = "model phase batch tensor_parallel fused_elementwise cuda_graph"
 _TRAINING = "model phase batch n tensor_parallel fused_elementwise cuda_graph checkpointing attention", "dropout", _training
 _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = {
     "attention": ("batch heads kv_heads n kv_len d", "causal dv window density mask dropout kv_bits", _attention),
-    "matmul": ("m n k", "batch", _matmul),
+    "matmul": ("m n k", "batch aligned crossed", _matmul),
     "copy": ("bytes", "", lambda sizes, dtype, record: Stream("copy", 1, sizes["bytes"], dtype=replace(dtype, size=1))),
     "softmax": _ROWS,
     "scale": _ROWS,

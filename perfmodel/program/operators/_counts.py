@@ -60,7 +60,8 @@ def product(
         raise UnknownError(f"{call.name} has an empty operand")
     a = operands[0].dtype
     dtype = product_dtype(a)
-    w = Matmul(m, n, k, batch, dtype=dtype, aligned=1 if 1 in (n, k) else gcd(n, *map(_row_step, operands)))
+    aligned = 1 if 1 in (n, k) else gcd(n, *map(_row_step, operands))
+    w = Matmul(m, n, k, batch, dtype=dtype, aligned=aligned, crossed=not call.name.endswith("linear") and _crossed(*operands))
     [kernel] = w.kernels(product_tile((m, n), LARGEST_TILE))
     accesses = kernel.accesses
     if written and SIZES[written] != dtype.result_size:
@@ -76,6 +77,11 @@ def _row_step(matrix: Operand) -> int:
     """Elements between the rows of ``matrix`` in memory, along whichever dimension they lie; for one row its length."""
     steps = _steps(matrix, matrix.shape[-2:])
     return max(steps) if len(steps) > 1 else max(matrix.shape[-2:])
+
+
+def _crossed(a: Operand, b: Operand) -> bool:
+    """Whether A [m, k] or B [k, n] does not lie along k in memory."""
+    return any(len(one.strides) > 1 and one.shape[place] > 1 and one.strides[place] != 1 for one, place in ((a, -1), (b, -2)))
 
 
 def iterated(

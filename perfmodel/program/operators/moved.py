@@ -98,8 +98,16 @@ def upsampled(call: Call) -> Op:
     out = x.shape[0] * x.shape[1]
     for size in sizes or (x.shape[2] * 2, x.shape[3] * 2):
         out *= size
-    rule = next((rule for rule in ("bicubic", "bilinear") if rule in call.name), "nearest")
-    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], out, rows=x.shape[0] * x.shape[1] if rule != "nearest" else 0)
+    planes, scattered = x.shape[0] * x.shape[1], not x.contiguous
+    rule = "bicubic" if "bicubic" in call.name else "bilinear" if "bilinear" in call.name and not scattered else "nearest"
+    blocks = ceil_div(out // planes, PLACES) if rule != "nearest" else 0
+    work, apart = planes * PLACES * blocks or out, int(scattered and bool(blocks))
+    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], work, divisions=apart, rows=blocks)
+
+
+PLACES = 1024
+"""Places of the result in a block, whose threads go through all channels one after the other, unless these lie side by side and the rule
+is not bicubic. Source: PyTorch, aten/src/ATen/native/cuda/UpSampleBicubic2d.cu."""
 
 
 def rolled(call: Call) -> Op:

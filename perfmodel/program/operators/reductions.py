@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Stream
 from perfmodel.program.calls import SIZES, Call, Operand
@@ -93,8 +94,26 @@ def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
     x = call.tensor(0)
     if call.name == "aten::native_batch_norm" and not call.is_true(TRAINING):
         return passed(call, "batch-norm-inference", x.bytes, x.bytes, x.elements, flops=4 * x.elements, rows=x.shape[0] * x.shape[1])
-    rows = 32 * x.shape[0] if "group" in kind else x.shape[1] if x.contiguous else 0  # blocks divide rows of channels evenly
-    return passed(call, kind, reads * x.bytes, x.bytes, x.elements, flops=flops * x.elements, rows=rows)
+    rows, work = 32 * x.shape[0], x.elements
+    if "batch" in kind:
+        rows = x.shape[1] if x.contiguous else 0  # a block per channel; rows of channels are divided evenly
+        own = "native" in call.name
+        work = rows * _block_steps(x) if own and rows else x.elements
+        kind += "-library" * (not own) or "-last" * (not rows)
+    return passed(call, kind, reads * x.bytes, x.bytes, work, flops=flops * x.elements, rows=rows)
+
+
+MOST_THREADS = 512
+
+
+def _block_steps(x: Operand) -> int:
+    """Elements of a channel [b, c, ...], with those that threads without work would take: a block's threads lie along the places of a
+    picture, and along pictures if they are short. Source: PyTorch, aten/src/ATen/native/cuda/Normalization.cuh.
+    """
+    places = prod(x.shape[2:])
+    along = min(MOST_THREADS, max(32, 1 << (places - 1).bit_length()))
+    across = MOST_THREADS // along
+    return ceil_div(places, along) * along * ceil_div(x.shape[0], across) * across
 
 
 def softmax_backward(call: Call) -> Op:

@@ -201,6 +201,7 @@ def vector_plan(w: Matmul, slots: int) -> TilePlan:
 # Stage
 
 WAIT, LATENCY, HALF, PART, TMA = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us"
+BLOCK, CROSSED = "block_cycles", "crossed_load"
 THROTTLE = "throttle"
 THROTTLED_FROM_S, MOST_THROTTLED = 300e-6, 3.0  # tuned
 """Products from this length on lower the clock, by so many e-folds at most: steps of a second are 9 % fast without."""
@@ -239,6 +240,7 @@ class _OnDevice:
     part_bytes: int
     vector_unit: bool
     wgmma: bool
+    crossed: bool
 
 
 @cached_by_identity
@@ -261,6 +263,7 @@ def _work(case: Case, device: Device) -> _OnDevice:
         2 * w.outputs * ACCUMULATOR_SIZE,
         vector_unit,
         wide_matrix(device),
+        w.crossed,
     )
 
 
@@ -287,10 +290,12 @@ def _costs(kernels: Kernels, work: _OnDevice, p: Mapping[str, float]) -> Costs:
     if work.vector_unit:
         rate = min(rate, work.highest)
     load_s = work.slots * p["flop_per_loaded_byte"] / work.half * WIDE_COPY / kernels.width
+    load_s *= p.get(CROSSED, 1.0) if work.crossed and kernels.width < WIDE_COPY and not work.vector_unit else 1.0
     timed_narrow = kernels.stages and LATENCY in p  # narrow copies of 8-bit elements are in no record: they wait as whole ones do
     wait = p[LATENCY] / (kernels.stages - 1) if timed_narrow else p.get(WAIT, 0.0)
     norm, start_s = p["overlap"] if work.vector_unit else math.inf, 0.0 if kernels.stages else p.get(TMA, 0.0) * 1e-6
-    return Costs(work.slots / rate, load_s, load_s * p["store_cost"], wait * work.cycle_s, norm, start_s)
+    block_s = p.get(BLOCK, 0.0) * work.cycle_s
+    return Costs(work.slots / rate, load_s, load_s * p["store_cost"], wait * work.cycle_s, norm, start_s, block_s)
 
 
 def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, TilePlan]:

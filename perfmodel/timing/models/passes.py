@@ -19,8 +19,8 @@ from perfmodel.timing.models.streams import cycles_per_second
 _NAMES = """elements functions fill cast strided strided-cast transposed random lists triton-elements triton-rows reduce
 reduce-columns reduce-all reduce-norm argmax scan sort cat cat-strided gather scatter embedding-backward
 embedding-backward-few loss layout softmax softmax-long softmax-backward log-softmax log-softmax-backward layer-norm
-rms-norm norm-backward batch-norm batch-norm-inference batch-norm-backward group-norm group-norm-backward pool
-pool-backward upsample-nearest upsample-bilinear upsample-bicubic depthwise depthwise-last depthwise-backward
+rms-norm norm-backward batch-norm batch-norm-inference batch-norm-backward batch-norm-last batch-norm-backward-last
+batch-norm-library batch-norm-backward-library group-norm group-norm-backward pool pool-backward upsample-nearest upsample-bilinear upsample-bicubic depthwise depthwise-last depthwise-backward
 depthwise-backward-last"""
 KINDS = tuple(_NAMES.split())
 """Kinds of passes, each an implementation with parameters of its own."""

@@ -1,25 +1,27 @@
 """Programs timed and profiled: ``python -m tools.measure.programs OUT [SECONDS] [NAME ...]``.
 
-Writes OUT/traces.tar, a profile of one step of each program, and OUT/steps.jsonl: seconds of a step without a profiler, peak memory,
-memory before the step. A program that fails is a line with its error.
+Writes OUT/traces, a profile of one step of each program, and OUT/steps.jsonl: seconds of a step without a profiler, peak memory,
+memory before the step. A program that fails is a line with its error. One that does not end, or leaves the GPU unusable, ends the
+run: run it again for those that were not begun.
 """
 
 from __future__ import annotations
 
 import gc
 import gzip
-import io
 import json
+import os
 import statistics
 import sys
-import tarfile
 import time
+from faulthandler import dump_traceback_later
 from pathlib import Path
 from typing import Any
 
-from tools.measure.programs.cases import FRESH, PROGRAMS, Step, prepared
+from tools.measure.programs.cases import PROGRAMS, Step, drawn, prepared
 
-WARM_UP, LEAST_S, MOST_STEPS = 4, 1.0, 60
+WARM_UP, LEAST_S, MOST_STEPS, MOST_S = 4, 1.0, 60, 60
+"""Steps before the timed ones; seconds and steps to time; and seconds of a program, its compilation included, until it is given up."""
 
 
 def timed(step: Step, torch: Any) -> dict[str, float]:
@@ -72,27 +74,32 @@ def main(folder: Path, limit_s: float, names: list[str]) -> None:
     """Run ``names``, in their order, until ``limit_s`` have passed."""
     import torch
 
-    begin = time.monotonic()
-    with tarfile.open(folder / "traces.tar", "w") as tar, (folder / "steps.jsonl").open("w") as lines:
-        for name in names:
+    begin, steps, begun = time.monotonic(), folder / "steps.jsonl", folder / "begun.txt"
+    done = begun.read_text().split() if begun.exists() else []
+    (folder / "traces").mkdir(exist_ok=True)
+    with steps.open("a") as lines:
+        for name in (name for name in names if name not in done):
             if time.monotonic() - begin > limit_s:
                 print("out of time before", name, flush=True)
                 break
             started = time.monotonic()
+            with begun.open("a") as listed:
+                listed.write(f"{name}\n")
+            dump_traceback_later(MOST_S, exit=True)
             line: dict[str, Any] = {"name": name, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
             step: Step | None = None
             try:
-                step = prepared((PROGRAMS | FRESH)[name], torch)
+                step = prepared((PROGRAMS | drawn())[name], torch)
                 line |= timed(step, torch)
-                content = gzip.compress(json.dumps(profiled(step, torch, folder / "trace.json")).encode(), 9)
-                entry = tarfile.TarInfo(f"{name}.json.gz")
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
+                content = json.dumps(profiled(step, torch, folder / "trace.json")).encode()
+                (folder / "traces" / f"{name}.json.gz").write_bytes(gzip.compress(content, 9))
             except Exception as error:
                 line["error"] = f"{type(error).__name__}: {error}"[:500]
             lines.write(json.dumps(line) + "\n")
             lines.flush()
             print(name, f"{time.monotonic() - started:.1f} s", line.get("error", line.get("step_s")), flush=True)
+            if "CUDA error" in line.get("error", ""):  # nothing runs on the GPU any more in this process
+                os._exit(1)
             step = None  # its tensors are freed before the next program
             gc.collect()
             torch.cuda.empty_cache()
@@ -100,4 +107,4 @@ def main(folder: Path, limit_s: float, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 500.0, sys.argv[3:] or list(FRESH))
+    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 500.0, sys.argv[3:] or list(drawn()))

@@ -1,7 +1,7 @@
 """Programs captured without a GPU beside their profiles: ``python -m tools.measure.programs.captured TRACES HARDWARE [NAME ...]``.
 
-TRACES is the folder that ``python -m tools.measure.programs`` filled. A line for each program, of FRESH if none is named: operators of the
-profile, those that a capture lacks and has too many; peak memory and time of a step, captured and measured.
+TRACES is the folder that ``python -m tools.measure.programs`` filled. A line for each program, of the drawn ones if none is named: the
+operators of its profile, those that a capture lacks and has too many; peak memory and time of a step, captured and measured.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.program.calls import Call, Operand
 from perfmodel.program.capture import Captured, capture, predicted_profile
 from perfmodel.program.profile import ProgramProfile, read
-from tools.measure.programs.cases import DECODE, FRESH, PROGRAMS, TRAINING, prepared
+from tools.measure.programs.cases import DECODE, PROGRAMS, TRAINING, drawn, prepared
 
-ALL = PROGRAMS | FRESH
+ALL = PROGRAMS | drawn()
 WARM_UP = 4
 """Steps before the one whose memory was measured."""
 LEFT = 33 << 20
@@ -94,7 +94,7 @@ if __name__ == "__main__":
         "| program | operators | lacking | too many | launches | peak memory | busy | step, ms | predicted, ms | off | interval | holds |"
     )
     print("|---|" + "---|" * 11)
-    for one in sys.argv[3:] or FRESH:
+    for one in sys.argv[3:] or drawn():
         try:
             cells = [] if ALL[one].compiled else compared(one, traces, steps[one], device)
         except Exception as error:

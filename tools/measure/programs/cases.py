@@ -1,13 +1,15 @@
 """Programs as users run them, with random weights: models of Hugging Face and plain PyTorch, prefill, decode and training.
 
-``PROGRAMS`` may be seen by rules and parameters; ``FRESH`` ones report only.
+``PROGRAMS`` may be seen by rules and parameters; those of ``drawn`` report only, until the next seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
+from random import Random
 from typing import Any
 
 PREFILL, DECODE, FORWARD, TRAINING = "prefill", "decode", "forward", "training"
@@ -20,7 +22,7 @@ class Program:
     """A step of a model: ``config`` of a class of transformers, or ``build`` of a plain module.
 
     ``shape``: batch and length, or batch and picture edge. ``compiled``: by torch.compile. ``attention``: implementation that the model is
-    asked for. ``autocast``: weights in fp32, products in bf16.
+    asked for. ``autocast``: weights in fp32, products in bf16. ``drawn``: at most ``MOST_LAYERS``, pictures and sounds in the model's size.
     """
 
     phase: str
@@ -34,6 +36,7 @@ class Program:
     attention: str = "sdpa"
     autocast: bool = False
     optimizer: str = "AdamW"
+    drawn: bool = False
 
 
 LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
@@ -177,7 +180,7 @@ GEMMA_2B = {"hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers"
 GEMMA_2B |= {"head_dim": 256, "vocab_size": 256000}
 IMAGES, MASKED, SEQUENCES = "AutoModelForImageClassification", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"
 
-FRESH: dict[str, Program] = {
+PROGRAMS |= {
     "granite-2b-prefill": Program(PREFILL, (3, 1100), "GraniteConfig", GRANITE),
     "cohere-prefill": Program(PREFILL, (2, 1536), "CohereConfig", COHERE),
     "gptj-prefill-fp16": Program(PREFILL, (2, 1024), "GPTJConfig", {"n_embd": 4096, "n_layer": 8, "n_head": 16}, dtype="float16"),
@@ -225,7 +228,41 @@ FRESH: dict[str, Program] = {
     "dit-plain-wide-forward": Program(FORWARD, (8, 48), build=lambda torch: dit(torch, 1536, 24, 10)),
     "gpt-plain-narrow-training": Program(TRAINING, (24, 384), build=lambda torch: gpt(torch, 640, 10, 12), autocast=True),
 }
-"""Programs of other models and shapes, to report on: scored once, after all rules and parameters stood."""
+
+
+HEADS = {
+    "AutoModelForCausalLM": ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", (PREFILL, DECODE, TRAINING)),
+    "AutoModelForMaskedLM": ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", (FORWARD, TRAINING)),
+    "AutoModelForSeq2SeqLM": ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", (TRAINING,)),
+    "AutoModelForImageClassification": ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", (FORWARD, TRAINING)),
+    "AutoModel": ("MODEL_MAPPING_NAMES", (FORWARD,)),
+}
+"""Classes of transformers that make a model, with the list of models that each has and the phases of such programs."""
+DRAWN = 20261128, 90
+"""Seed of the programs that report, and their number; those that do not run as they are drawn are left out."""
+
+
+@cache
+def drawn(seed: int = DRAWN[0], count: int = DRAWN[1]) -> dict[str, Program]:
+    """Programs of models that ``PROGRAMS`` lacks, drawn from all of transformers, in the configurations that are their classes' own."""
+    random, seen, found = Random(seed), {program.model for program in PROGRAMS.values()}, {}
+    names = import_module("transformers.models.auto.modeling_auto")
+    configs: dict[str, str] = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
+    while len(found) < count:
+        head = random.choice(list(HEADS))
+        listed, phases = HEADS[head]
+        kind, phase = random.choice(sorted(getattr(names, listed))), random.choice(phases)
+        batch, length = (
+            random.choice((1, 2, 3, 4, 6, 8, 12, 16, 24, 32)),
+            random.choice((128, 197, 256, 384, 500, 512, 768, 1000, 1024, 1536)),
+        )
+        precision = random.choice(({}, {}, {"dtype": "float16"}, {"autocast": True}, {"compiled": True}))
+        name = f"{kind}-{phase}"
+        if configs.get(kind) in {None, *seen} or name in found:
+            continue
+        batch *= 4 if "Image" in head else 1
+        found[name] = Program(phase, (batch, length), configs[kind], {}, head, drawn=True, **precision)
+    return found
 
 
 def prepared(program: Program, torch: Any, device: str = "cuda") -> Step:
@@ -257,10 +294,20 @@ def _model(program: Program, torch: Any, device: str) -> Any:
     return model.train(program.phase == TRAINING)
 
 
+MOST_LAYERS, MOST_WEIGHTS, SAMPLES = 16, 8e9, 100
+"""Layers that a drawn program keeps, weights from which it is left out, and samples of sound in place of a token."""
+
+
 def _of_transformers(program: Program) -> Any:
     transformers = import_module("transformers")
     config = getattr(transformers, program.model)(**program.config)
+    if program.drawn and getattr(config, "num_hidden_layers", 0) > MOST_LAYERS:
+        config.num_hidden_layers = MOST_LAYERS
     kind = transformers.AutoModel if program.head == "encoder" else getattr(transformers, program.head)
+    if program.drawn:
+        with import_module("torch").device("meta"):
+            if sum(weight.numel() for weight in kind.from_config(config).parameters()) > MOST_WEIGHTS:
+                raise ValueError("too large")
     model = kind.from_config(config, **({"attn_implementation": "eager"} if program.attention == "eager" else {}))
     return model.get_encoder() if program.head == "encoder" else model
 
@@ -275,7 +322,11 @@ def _inputs(program: Program, model: Any, torch: Any, device: str) -> dict[str, 
     if program.head == "encoder":
         return {"input_features": torch.randn(batch, config.num_mel_bins, size, device=device, dtype=dtype)}
     entry = getattr(model, "main_input_name", "input_ids")
+    if program.drawn and entry == "pixel_values":
+        own = getattr(config, "image_size", 224)
+        size = own if isinstance(own, int) else own[0]
     if entry == "input_values":  # sound, or its spectra
+        size *= SAMPLES if program.drawn and not hasattr(config, "num_mel_bins") else 1
         return {
             entry: torch.randn(batch, size, *([config.num_mel_bins] if hasattr(config, "num_mel_bins") else ()), device=device, dtype=dtype)
         }
@@ -284,7 +335,9 @@ def _inputs(program: Program, model: Any, torch: Any, device: str) -> dict[str, 
     if hasattr(config, "num_channels"):
         found = {"pixel_values": torch.randn(batch, 3, size, size, device=device, dtype=dtype)}
         return found | ({"labels": torch.zeros(batch, dtype=torch.long, device=device)} if program.phase == TRAINING else {})
-    tokens = torch.randint(0, 1000, (batch, size), device=device)
+    most = [value for key in ("max_position_embeddings", "max_source_positions", "n_positions") if (value := getattr(config, key, None))]
+    size = min([size, *most]) if program.drawn else size
+    tokens = torch.randint(3, min(1000, getattr(config, "vocab_size", 1000)), (batch, size), device=device)
     found = {"input_ids": tokens} | ({"labels": tokens} if program.phase == TRAINING else {})
     return found | ({"use_cache": False} if program.phase == PREFILL else {})
 

@@ -197,7 +197,19 @@ def _loss(d: Draw) -> None:
 
 
 def _channels(d: Draw) -> None:
-    t, f, x = d.torch, d.torch.nn.functional, d.pictures().requires_grad_()
+    _normed(d, d.pictures())
+
+
+def _large_channels(d: Draw) -> None:
+    """Norms of few channels or groups, of many places each."""
+    r = d.random
+    c, edge = r.choice((16, 24, 32, 48, 64, 96, 128, 256, 512)), r.choice((28, 56, 64, 112, 128, 192, 256, 384, 512))
+    b = max(1, min(128, d.elements(8) // (c * edge * edge)))
+    _normed(d, d.torch.randn(b, c, edge, edge, device="cuda", dtype=d.dtype()))
+
+
+def _normed(d: Draw, x: Any) -> None:
+    t, f, x = d.torch, d.torch.nn.functional, x.requires_grad_()
     c = x.shape[1]
     weight, bias = (t.randn(c, device="cuda", dtype=x.dtype, requires_grad=True) for _ in range(2))
     if d.random.random() < 0.4 and c % 32 == 0:
@@ -234,6 +246,67 @@ def _lists(d: Draw) -> None:
     t._foreach_addcdiv_(lists[0], lists[1], lists[2])
     t._foreach_add_(lists[0], 1e-8)
     t._foreach_div_(lists[0], 0.5)
+
+
+def _optimized(d: Draw) -> None:
+    """Steps of optimizers, for the tensors of a model: many lists of uneven sizes."""
+    t, r = d.torch, d.random
+    width, layers, dtype = r.choice((128, 256, 384, 768, 1024, 1536, 2048)), r.choice((2, 6, 12, 24)), r.choice((t.float32, t.bfloat16))
+    if width * width * layers > 8e7:
+        layers = 4
+    shapes = [
+        *[(width, width), (width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width)] * layers,
+        (r.choice((1000, 30522)), width),
+    ]
+    parameters = [t.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for shape in shapes]
+    for one in parameters:
+        one.grad = t.randn_like(one)
+    optimizer = r.choice((t.optim.AdamW, t.optim.Adam, t.optim.SGD, t.optim.RMSprop))(parameters, lr=1e-4)
+    optimizer.step()
+    t.nn.utils.clip_grad_norm_(parameters, 1.0)
+    optimizer.step()
+
+
+def _depthwise(d: Draw) -> None:
+    """Depthwise convolutions as networks have them, in both orders in memory."""
+    t, r = d.torch, d.random
+    c, edge = r.choice((16, 32, 64, 96, 128, 144, 192, 256, 384, 512, 768, 960, 1024, 1536)), r.choice((7, 14, 16, 28, 32, 56, 64, 112))
+    size, stride, dtype = r.choice((3, 3, 5, 7)), r.choice((1, 1, 1, 2)), r.choice((t.bfloat16, t.bfloat16, t.float16, t.float32))
+    b, train = max(1, min(256, d.elements(4) // (c * edge * edge))), r.random() < 0.5
+    x = t.randn(b, c, edge, edge, device="cuda", dtype=dtype, requires_grad=train)
+    w = t.randn(c, 1, size, size, device="cuda", dtype=dtype, requires_grad=train)
+    if r.random() < 0.6:
+        x = x.detach().to(memory_format=t.channels_last).requires_grad_(train)
+    y = t.nn.functional.conv2d(x, w, None, stride, size // 2, 1, c)
+    if train:
+        y.backward(t.randn_like(y))
+
+
+def _odd_products(d: Draw) -> None:
+    """Products with gradients where a dimension is no multiple of what vector loads need: vocabularies, classes, features."""
+    t, r = d.torch, d.random
+    odd = r.choice(
+        (50257, 250002, 50265, 30522, 21841, 10001, 1001, 513, 251, 197, 101, 31, 13, r.randrange(3, 5000), r.randrange(3, 60000))
+    )
+    k = r.choice((64, 128, 256, 384, 768, 1024, 2048, 4096, r.randrange(3, 3000)))
+    m = max(1, min(16384, int(exp(r.uniform(log(16), log(3e8))) / (odd + k))))
+    dtype = r.choice((t.bfloat16, t.bfloat16, t.float16, t.float32))
+    x = t.randn(m, k, device="cuda", dtype=dtype, requires_grad=True)
+    w = t.randn(odd, k, device="cuda", dtype=dtype, requires_grad=True)
+    y = t.nn.functional.linear(x, w)
+    y.backward(t.randn_like(y))
+
+
+def _small_products(d: Draw) -> None:
+    """Batches of small products, in each order of the operands in memory."""
+    t, r = d.torch, d.random
+    sizes = (1, 2, 4, 7, 8, 9, 13, 16, 27, 32, 48, 49, 50, 64, 80, 96, 128, 144, 197, 256)
+    m, n, k = (r.choice(sizes) for _ in range(3))
+    b = max(2, min(60000, int(exp(r.uniform(log(8e3), log(2e8))) / (m * k + k * n + m * n))))
+    dtype = r.choice((t.bfloat16, t.bfloat16, t.float16, t.float32))
+    a = t.randn(b, m, k, device="cuda", dtype=dtype) if r.random() < 0.6 else t.randn(b, k, m, device="cuda", dtype=dtype).mT
+    c = t.randn(b, k, n, device="cuda", dtype=dtype) if r.random() < 0.5 else t.randn(b, n, k, device="cuda", dtype=dtype).mT
+    a @ c
 
 
 def _masked(d: Draw) -> None:
@@ -287,6 +360,8 @@ def _scaled(d: Draw) -> None:
     """Pictures to another resolution, by each of the rules."""
     f, x = d.torch.nn.functional, d.pictures()
     x = x[: max(1, x.shape[0] // 8)].contiguous()
+    if d.random.random() < 0.4:
+        x = x.to(memory_format=d.torch.channels_last)
     size = d.random.choice((14, 24, 32, 50, 64))
     for mode in ("bicubic", "bilinear", "nearest"):
         f.interpolate(x, size=(size, size), mode=mode, **({} if mode == "nearest" else {"align_corners": False}))
@@ -371,6 +446,9 @@ FAMILIES: tuple[Callable[[Draw], None], ...] = (
 )
 
 
+RARE = (_depthwise, _large_channels, _optimized, _odd_products, _small_products)
+
+
 def main(seed: int, limit_s: float, tar: tarfile.TarFile, folder: Path, names: list[str]) -> None:
     """Draw until ``limit_s`` have passed, of the families ``names`` if any are given; a file in a tar for each ``EACH`` operators."""
     import torch
@@ -378,7 +456,9 @@ def main(seed: int, limit_s: float, tar: tarfile.TarFile, folder: Path, names: l
 
     draw, begin, number = Draw(torch, seed), time.monotonic(), 0
     families = [
-        one for one in (*FAMILIES, _convolved, _attended, _stems, _scaled, _lengths, _looked_up_few, _compiled) if one.__name__ in names
+        one
+        for one in (*FAMILIES, _convolved, _attended, _stems, _scaled, _lengths, _looked_up_few, _compiled, *RARE)
+        if one.__name__ in names
     ] or FAMILIES
     while time.monotonic() - begin < limit_s:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:

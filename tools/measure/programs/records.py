@@ -1,6 +1,7 @@
 """Records of the passes over memory in profiles: ``python -m tools.measure.programs.records HARDWARE TORCH SOURCE PROFILE ...``.
 
-One line per kind and sizes, with the median of all such kernels, to standard output. Operators of several kernels count as one.
+One line per kind and sizes, with the median of all such kernels, to standard output. Operators of several kernels count as one. Products
+are those that take 15 us, and twice as long as DRAM would: the state of the L2 and the profiler's own gaps decide little.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from perfmodel.core.arith import quantile
 from perfmodel.program.calls import UnknownError
 from perfmodel.program.operators import counted
 from perfmodel.program.profile import read
+from perfmodel.timing.base import chosen
 
 MOST_OF_A_KIND = 240
-"""Sizes of one kind that are kept, chosen by their hash."""
+"""Sizes of one kind and format that are kept, chosen by their hash."""
+LEAST_S, GAP_S, DRAM = 15e-6, 1e-6 * chosen("profile_gap_us")["matmul"], 4.8e12
+"""Shortest product; what one takes beyond its time in a profile, where one call follows another; and the bandwidth of an H200, in B/s."""
 
 LAYOUT = re.compile("nchwToNhwc|nhwcToNchw")
 """Kernels that order the operands of a convolution, beside its product."""
@@ -39,21 +43,27 @@ def records(hardware: str, torch: str, source: str, paths: list[Path]) -> list[d
                     continue
                 w = op.timed.workload
                 [name] = op.timed.implementations or ("",)
-                shape = tuple((field, value) for field in FIELDS[op.timed.kind] if (value := int(getattr(w, field))))
+                shape = tuple((field, value) for field in FIELDS[op.timed.kind] if (value := getattr(w, field)))
                 ordered = name == "torch-layout"
                 seconds = sum(kernel.seconds for kernel in one.kernels if len(ops) == 1 or bool(LAYOUT.search(kernel.name)) == ordered)
+                if op.timed.kind == "matmul":
+                    moved = sum(access.elements if not access.compulsory else access.compulsory for access in op.kernel.accesses)
+                    if seconds < LEAST_S or moved * w.dtype.size / DRAM > seconds / 2:
+                        continue
+                    seconds += min(GAP_S, seconds)
                 if seconds:
                     found[op.timed.kind, name, w.dtype.name, shape].append(seconds)
-    names = defaultdict(list)
+    names: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for key in sorted(found, key=lambda key: sha256(repr(key).encode()).hexdigest()):
-        names[key[1]].append(key)
-    kept = sorted(key for keys in names.values() for key in keys[:MOST_OF_A_KIND] if "write_bytes" in dict(key[3]))
+        names[key[1], key[2]].append(key)
+    kept = sorted(key for keys in names.values() for key in keys[:MOST_OF_A_KIND] if key[0] == "matmul" or "write_bytes" in dict(key[3]))
     return [_record(hardware, torch, source, *key, found[key]) for key in kept]
 
 
 Shape = tuple[tuple[str, int], ...]
 FIELDS = {
     "pass": ("elements", "write_bytes", "read_bytes", "divisions", "rows"),
+    "matmul": ("m", "n", "k", "batch", "aligned", "crossed"),
     "convolution": ("places", "filters", "channels", "window", "read_bytes", "write_bytes", "groups", "passes"),
 }
 """Workloads that records are made of, with the sizes that say which."""
@@ -75,7 +85,7 @@ def _record(
         "time_s": rounded,
         "environment": {"torch": torch},
         "source": source,
-    }
+    } | ({"cache": "clean"} if workload == "matmul" else {})
 
 
 if __name__ == "__main__":

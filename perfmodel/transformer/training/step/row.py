@@ -125,10 +125,10 @@ def _matmul(op: Op, timed: Timed, batch: MicroBatch, trained: bool) -> list[Op]:
     w: Matmul = timed.workload
     step, shape = batch.forward, batch.shape
     learned = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
-    inputs = product(f"{op.name}, gradient of inputs", step, Matmul(w.m, w.k, w.n, w.batch, dtype=w.dtype), weights="B" if learned else "")
+    inputs = product(f"{op.name}, gradient of inputs", step, Matmul(w.m, w.k, w.n, w.batch, dtype=w.dtype, crossed=True), weights="B" if learned else "")
     if not trained:
         return [inputs]
-    name, transposed = f"{op.name}, gradient of weights", Matmul(w.k, w.n, w.m, w.batch, dtype=w.dtype)
+    name, transposed = f"{op.name}, gradient of weights", Matmul(w.k, w.n, w.m, w.batch, dtype=w.dtype, crossed=True)
     ops = [inputs, product(name, step, transposed, weights="C", size=shape.size)]
     if learned > 1:  # the second ones are biases
         # after a matrix cut by rows, biases are added once the partial sums are: to a sequence-parallel GPU's own tokens
