@@ -198,7 +198,8 @@ class Pass:
     """A kernel of one ``kind`` that works on ``elements`` and moves its bytes once: any operator but products and attention.
 
     ``divisions``: integer divisions per element that locate operands which are broadcast or have gaps. ``rows``: rows, one per thread
-    block, so that few rows leave multiprocessors idle; 0 if blocks share the elements evenly.
+    block or warp, so that few rows leave multiprocessors idle; 0 if blocks share the elements evenly. ``parts``: blocks that share a result
+    and are added up one after the other.
     """
 
     kind: str
@@ -208,6 +209,7 @@ class Pass:
     dtype: Dtype = DTYPES["fp32"]
     divisions: int = 0
     rows: Number = 0
+    parts: int = 0
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """The kernel of one pass; ``tile`` does not matter."""

@@ -83,7 +83,9 @@ def plan_of(
     blocks = batch * (m // -br) * (n // -bc) * parts
     turns, along = -(blocks // -slots), min(steps * depth, k)
     waits, loaded, stored = -(turns // -resident) * steps, (rows + columns) * along * sizes[0], rows * columns * sizes[1]
-    return TilePlan(turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind, turns)
+    return TilePlan(
+        turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind, turns
+    )
 
 
 PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # known

@@ -192,7 +192,7 @@ _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = 
         lambda sizes, dtype, record: LatentDecode(**sizes, dtype=dtype).check(),
     ),
     "grouped-matmul": ("tokens top_k experts touched n k", "", lambda sizes, dtype, record: GroupedMatmul(**sizes, dtype=dtype).check()),
-    "pass": ("elements write_bytes", "read_bytes divisions rows", _pass),
+    "pass": ("elements write_bytes", "read_bytes divisions rows parts", _pass),
     "convolution": (
         "places filters channels window read_bytes write_bytes",
         "groups passes",

@@ -73,9 +73,9 @@ class Record:
     """One measurement.
 
     ``shape``: sizes under the keys that the workload names (attention: batch, heads, kv_heads, n, kv_len, d, causal and the
-    optional dv, window, density, mask, dropout; matmul: m, n, k, and the optional batch, aligned, crossed). ``cache``: whether L2 was flushed between runs, by reads
-    (clean, or cold as older files say) or by writes (dirty), or the same
-    buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes. ``clock``: alone after a pause (burst) or run for
+    optional dv, window, density, mask, dropout; matmul: m, n, k, and the optional batch, aligned, crossed). ``cache``: whether L2 was
+    flushed between runs, by reads (clean, or cold as older files say) or by writes (dirty), or the same buffers were timed again (warm);
+    unknown counts as warm. ``counters`` in bytes. ``clock``: alone after a pause (burst) or run for
     seconds, where a power limit acts (sustained); ``power_w`` and ``sm_hz`` meanwhile, ``energy_j`` per call.
     A serving run has mean seconds to the first token, ``ttft_s``, and per token after it, ``tpot_s``, which is its ``time_s`` too;
     ``version`` is the engine's. ``tokens_per_s``: output tokens of all users; a run that has them alone has their inverse for a time.

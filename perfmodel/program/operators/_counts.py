@@ -34,13 +34,14 @@ def passed(
     exponentials: int = 0,
     divisions: int = 0,
     rows: int = 0,
+    parts: int = 0,
     at_least: float = 1.0,
 ) -> Op:
     """One pass of ``kind`` over memory: bytes ``read`` and ``written`` once, on ``elements``, with ``flops`` of the vector unit.
 
     ``at_least``: share of the bytes that is certain.
     """
-    workload = Pass(kind, elements, int(written), int(read), _vector_dtype(call), divisions, rows)
+    workload = Pass(kind, elements, int(written), int(read), _vector_dtype(call), divisions, rows, parts)
     [moved] = workload.kernels(LARGEST_TILE)
     accesses = tuple(replace(access, compulsory=int(access.compulsory * at_least)) for access in moved.accesses)
     kernel = Kernel(call.name, workload.dtype, accesses, work=Work(0, flops, exponentials))

@@ -14,7 +14,7 @@ from perfmodel.program.calls import SIZES, Call, Operand
 from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import Op, Timed
 
-ROWS, COLUMNS, ALL, NORM = "reduce", "reduce-columns", "reduce-all", "reduce-norm"
+ROWS, COLUMNS, PLANES, ALL, NORM = "reduce", "reduce-columns", "reduce-planes", "reduce-all", "reduce-norm"
 
 
 def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
@@ -26,11 +26,52 @@ def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
     rank = len(x.shape)
     gone = {place % rank for place in places} if rank and places else set(range(rank))
     size = prod(size for place, size in enumerate(x.shape) if place not in gone)
-    strides = x.strides or (1,) * rank
-    inner = min((place for place in range(rank) if x.shape[place] > 1), key=lambda place: strides[place], default=0)
-    kind = "argmax" if "arg" in call.name else ALL if size == 1 else COLUMNS if inner not in gone else NORM if "norm" in call.name else ROWS
-    rows = size if kind in (ROWS, NORM, "argmax") else 0
-    return passed(call, kind, x.bytes, size * (width or SIZES[x.dtype]), x.elements, flops=x.elements, rows=rows)
+    strides = x.strides or tuple(prod(x.shape[place + 1 :]) for place in range(rank))
+    inwards = sorted((place for place in range(rank) if x.shape[place] > 1), key=lambda place: strides[place])
+    along = bool(inwards) and inwards[0] in gone
+    apart = along and not gone.issuperset(inwards[: sum(place in gone for place in inwards)])
+    written = size * (width or SIZES[x.dtype])
+    if size == 1 and "arg" not in call.name:
+        return passed(call, ALL, x.bytes, written, x.elements, flops=x.elements)
+    kind = "argmax" if "arg" in call.name else PLANES if apart else COLUMNS if not along else NORM if "norm" in call.name else ROWS
+    warps, parts, work = _shared_out(size, x.elements // max(1, size), along)
+    return passed(call, kind, x.bytes, written, work, flops=x.elements, rows=warps, parts=parts)
+
+
+WARP, THREADS, LEAST, MOST, AT_ONCE, VECTOR = 32, 512, 16, 256, 4, 4
+"""Threads of a warp and of a block; elements of a thread from which a result is shared by warps, and by blocks; elements that a thread
+reads at once along a row, and results that it has beside one another."""
+FILLING = 132 * 2048
+"""Threads that fill an H200."""
+
+
+def _shared_out(results: int, length: int, along: bool) -> tuple[int, int, int]:
+    """Warps of a reduction of ``results``; blocks that share one (0: none do); and elements, with those of threads without work.
+
+    ``along``: each sums up ``length`` neighbours in memory, else neighbours are of different results.
+    Source: PyTorch, aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig.
+    """
+    beside = VECTOR if not along and results % VECTOR == 0 and results >= VECTOR * WARP else 1
+    threads = THREADS // beside
+    inner, outer = (length, results) if along else (results // beside, length)
+    width = min(_power(inner), WARP)
+    height = min(_power(outer), threads // width)
+    width = min(_power(inner), threads // height)
+    blocks, each = (results, ceil_div(length, width)) if along else (ceil_div(inner, width), length)
+    parts = shared = 1
+    if each >= min(LEAST * height, MOST):
+        shared, each, filling = height, ceil_div(each, height), FILLING // threads
+        if each >= MOST and blocks <= filling:
+            parts = max(min(ceil_div(filling, blocks), ceil_div(each, LEAST)), ceil_div(each, MOST))
+    warps = max(1, blocks * width * shared * parts // WARP)
+    step = AT_ONCE * width * shared
+    work = results * ceil_div(length, step) * step if along else blocks * width * beside * length
+    return warps, parts if parts > 1 else 0, work
+
+
+def _power(size: int) -> int:
+    """The largest power of two up to ``size``."""
+    return 1 << max(0, size.bit_length() - 1)
 
 
 def scanned(call: Call) -> Op:
@@ -182,13 +223,13 @@ _FUNCTIONS: dict[str, Callable[[Call], Op]] = {
     "native_layer_norm_backward": norm_backward,
     "_fused_rms_norm": partial(norm, kind="rms-norm"),
     "_fused_rms_norm_backward": norm_backward,
-    "native_batch_norm": partial(statistics, kind="batch-norm", reads=2, flops=6),
-    "cudnn_batch_norm": partial(statistics, kind="batch-norm", reads=2, flops=6),
-    "miopen_batch_norm": partial(statistics, kind="batch-norm", reads=2, flops=6),
-    "native_group_norm": partial(statistics, kind="group-norm", reads=2, flops=6),
-    "native_batch_norm_backward": partial(statistics, kind="batch-norm-backward", reads=4, flops=10),
-    "cudnn_batch_norm_backward": partial(statistics, kind="batch-norm-backward", reads=4, flops=10),
-    "native_group_norm_backward": partial(statistics, kind="group-norm-backward", reads=4, flops=10),
+    "native_batch_norm": partial(statistics, kind="batch-norm", reads=1, flops=6),
+    "cudnn_batch_norm": partial(statistics, kind="batch-norm", reads=1, flops=6),
+    "miopen_batch_norm": partial(statistics, kind="batch-norm", reads=1, flops=6),
+    "native_group_norm": partial(statistics, kind="group-norm", reads=1, flops=6),
+    "native_batch_norm_backward": partial(statistics, kind="batch-norm-backward", reads=2, flops=10),
+    "cudnn_batch_norm_backward": partial(statistics, kind="batch-norm-backward", reads=2, flops=10),
+    "native_group_norm_backward": partial(statistics, kind="group-norm-backward", reads=2, flops=10),
     "nll_loss_forward": loss,
     "nll_loss_backward": loss_backward,
     "nll_loss2d_forward": loss,

@@ -16,12 +16,12 @@ from perfmodel.timing.base import Case, Model, always, dram_bandwidth, numbers_o
 from perfmodel.timing.engine import joined
 from perfmodel.timing.models.streams import cycles_per_second
 
-_NAMES = """elements functions fill cast strided strided-cast transposed random lists triton-elements triton-rows reduce
-reduce-columns reduce-all reduce-norm argmax scan sort cat cat-strided gather scatter embedding-backward
-embedding-backward-few loss layout softmax softmax-long softmax-backward log-softmax log-softmax-backward layer-norm
-rms-norm norm-backward batch-norm batch-norm-inference batch-norm-backward batch-norm-last batch-norm-backward-last
-batch-norm-library batch-norm-backward-library group-norm group-norm-backward pool pool-backward upsample-nearest upsample-bilinear upsample-bicubic depthwise depthwise-last depthwise-backward
-depthwise-backward-last"""
+_NAMES = """elements functions fill cast strided strided-cast transposed random lists triton-elements triton-rows reduce reduce-columns
+reduce-planes reduce-all reduce-norm argmax scan sort cat cat-strided gather scatter embedding-backward embedding-backward-few
+loss layout softmax softmax-long softmax-backward log-softmax log-softmax-backward layer-norm rms-norm norm-backward batch-norm
+batch-norm-inference batch-norm-backward batch-norm-last batch-norm-backward-last batch-norm-library batch-norm-backward-library
+group-norm group-norm-backward pool pool-backward upsample-nearest upsample-bilinear upsample-bicubic depthwise depthwise-last
+depthwise-backward depthwise-backward-last"""
 KINDS = tuple(_NAMES.split())
 """Kinds of passes, each an implementation with parameters of its own."""
 
@@ -36,7 +36,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     working = min(1.0, float(w.rows) / (sms * p["resident_blocks"])) if w.rows else 1.0
     cycles = float(w.elements) * (p["element_cycles"] + w.divisions * p["division_cycles"]) / working + float(w.rows) * p["row_cycles"]
     elements_s = cycles / cycles_per_second(device)
-    return float(p["launch_us"] * 1e-6 + joined(p["overlap"], bytes_s, elements_s))
+    before_us = p["launch_us"] + w.parts * p["part_us"]
+    return float(before_us * 1e-6 + joined(p["overlap"], bytes_s, elements_s))
 
 
 MODEL = Model(

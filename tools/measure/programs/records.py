@@ -62,7 +62,7 @@ def records(hardware: str, torch: str, source: str, paths: list[Path]) -> list[d
 
 Shape = tuple[tuple[str, int], ...]
 FIELDS = {
-    "pass": ("elements", "write_bytes", "read_bytes", "divisions", "rows"),
+    "pass": ("elements", "write_bytes", "read_bytes", "divisions", "rows", "parts"),
     "matmul": ("m", "n", "k", "batch", "aligned", "crossed"),
     "convolution": ("places", "filters", "channels", "window", "read_bytes", "write_bytes", "groups", "passes"),
 }

@@ -125,7 +125,9 @@ def _matmul(op: Op, timed: Timed, batch: MicroBatch, trained: bool) -> list[Op]:
     w: Matmul = timed.workload
     step, shape = batch.forward, batch.shape
     learned = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
-    inputs = product(f"{op.name}, gradient of inputs", step, Matmul(w.m, w.k, w.n, w.batch, dtype=w.dtype, crossed=True), weights="B" if learned else "")
+    inputs = product(
+        f"{op.name}, gradient of inputs", step, Matmul(w.m, w.k, w.n, w.batch, dtype=w.dtype, crossed=True), weights="B" if learned else ""
+    )
     if not trained:
         return [inputs]
     name, transposed = f"{op.name}, gradient of weights", Matmul(w.k, w.n, w.m, w.batch, dtype=w.dtype, crossed=True)
