@@ -190,7 +190,7 @@ def test_density_is_a_share_of_the_dense_walk() -> None:
 
 def unbound(kernels: list[Kernel]) -> list[Kernel]:
     """Kernels without what bounds them: a density does not say which rows and keys are needed."""
-    return [replace(k, accesses=tuple(replace(access, compulsory=0) for access in k.accesses)) for k in kernels]
+    return [replace(k, accesses=tuple(access._replace(compulsory=0) for access in k.accesses)) for k in kernels]
 
 
 def test_a_pattern_file_of_every_block_is_dense() -> None:

@@ -6,7 +6,8 @@ All counts are totals over batch and heads. A field holds an int, or a NumPy arr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.dtypes import TENSOR, Dtype
@@ -36,8 +37,7 @@ def matmul_work(dtype: Dtype, flop: Number, vector: Number = 0, sfu: Number = 0)
     return Work(flop, vector, sfu) if dtype.matmul_unit == TENSOR else Work(0, vector + flop, sfu)
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """Traffic of one tensor across the SRAM boundary in one kernel.
 
     ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the L2 catches every
@@ -69,8 +69,7 @@ def once(tensor: str, kind: str, elements: Number, size: float, *, compulsory: N
     return Access(tensor, kind, elements, size, elements, elements if compulsory is None else compulsory, handoff)
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """A tile of ``br`` query rows by ``bc`` key rows, for a block of ``threads``. ``head_dim``: the one its kernel is compiled for, or 0.
 
     ``splits``: blocks that share the key tiles of a query tile, or the k of a product. ``cluster``: blocks of a product that share the
@@ -158,6 +157,6 @@ def stored(tensor: str, kind: str, elements: Number, bits: int) -> Access:
 def in_bits(access: Access, tensor: str, bits: int) -> Access:
     """``access`` with ``tensor`` for its name and elements of ``bits``."""
     if bits % 8 == 0:
-        return replace(access, tensor=tensor, element_size=bits // 8)
+        return access._replace(tensor=tensor, element_size=bits // 8)
     sizes = {name: ceil_div(getattr(access, name) * bits, 8) for name in ("elements", "footprint", "compulsory")}
-    return replace(access, tensor=tensor, element_size=1, **sizes)
+    return access._replace(tensor=tensor, element_size=1, **sizes)

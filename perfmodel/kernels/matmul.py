@@ -7,6 +7,7 @@ With split-k, ``split_k`` blocks share a tile: each stores an fp32 partial sum a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import Number, ceil_div, maximum
@@ -249,8 +250,7 @@ def io_lower_bound(w: Matmul, on_chip: Number) -> Number:
 # Answer
 
 
-@dataclass(frozen=True, slots=True)
-class MatmulResult:
+class MatmulResult(NamedTuple):
     """One matmul on one device. ``slots``: blocks that run at once. It and ``occupancy`` are None if the profile has no limits.
 
     ``tile_asked``: the rows and columns that the user gave.

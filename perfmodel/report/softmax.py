@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
@@ -74,7 +72,7 @@ def report(
 def _metrics(result: SoftmaxResult, w: Softmax, time: KernelTime) -> list[Metric]:
     counts = time.metrics(extra=0)
     if result.row_fits is False:
-        counts = [replace(metric, value=False) if metric.key == "fits" else metric for metric in counts]
+        counts = [metric._replace(value=False) if metric.key == "fits" else metric for metric in counts]
     return [
         Metric("reads_per_element", result.variant.reads, "reads per element"),
         Metric("writes_per_element", int(w.stored)),

@@ -118,7 +118,7 @@ MEASURED = frozenset(("span_s", "busy_s", "idle_share", "known_share", "predicte
 def _unmeasured(metrics: Sequence[Metric]) -> list[Metric]:
     """``metrics`` without measured values, for a captured program."""
     hidden = {metric.key for metric in metrics if metric.key in MEASURED or metric.key.startswith("waits_s.")}
-    return [replace(metric, value=None, label="") if metric.key in hidden else metric for metric in metrics]
+    return [metric._replace(value=None, label="") if metric.key in hidden else metric for metric in metrics]
 
 
 def _captured(answer: ProgramAnswer, captured: Captured) -> list[Metric]:

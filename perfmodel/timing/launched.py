@@ -87,7 +87,7 @@ def _launched(comparison: Comparison, result: AttentionResult, implementation: s
     # counts and bounds stay those of the algorithm
     counts = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "needs")
     own_total = replace(total(cost for _, cost in pairs), **{name: getattr(result.total, name) for name in counts})
-    return replace(result, kernels=pairs, total=own_total, implementation=implementation)
+    return result._replace(kernels=pairs, total=own_total, implementation=implementation)
 
 
 def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[list[Kernel], Tile | None]:
@@ -148,13 +148,13 @@ def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Ke
 def _past_the_end(access: Access, elements: Number) -> Access:
     """The loads beyond ``access`` if tiles load ``elements`` in total: past the end of the tensor, so they cause no DRAM traffic."""
     beyond = elements - access.elements
-    return replace(access, tensor=f"{access.tensor}, past the end", elements=beyond, footprint=0, compulsory=0, reread=False)
+    return access._replace(tensor=f"{access.tensor}, past the end", elements=beyond, footprint=0, compulsory=0, reread=False)
 
 
 def _queries_again(kernel: Kernel, w: Attention, tile: Tile) -> Kernel:
     """``kernel`` with Q loaded for every key tile; an O too wide for registers goes through memory between key tiles, in fp32."""
     rows = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
-    accesses = [replace(a, elements=rows * w.d, reread=True) if a.tensor == "Q" else a for a in kernel.accesses]
+    accesses = [a._replace(elements=rows * w.d, reread=True) if a.tensor == "Q" else a for a in kernel.accesses]
     if max(w.d, w.dv) > WIDEST_IN_REGISTERS:
         again, distinct = (rows - query_rows(w)) * w.dv, query_rows(w) * w.dv
         accesses += [Access("O accumulator", kind, again, ACCUMULATOR_SIZE, distinct, 0, True, True) for kind in (READ, WRITE)]
@@ -170,7 +170,7 @@ def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
     sums: list[Kernel] = []
     for access in main.accesses:
         if access.tensor == "dQ" and access.kind == WRITE:
-            kept.append(replace(access, tensor=zeroed.tensor, element_size=ACCUMULATOR_SIZE, compulsory=0, handoff=True))
+            kept.append(access._replace(tensor=zeroed.tensor, element_size=ACCUMULATOR_SIZE, compulsory=0, handoff=True))
         elif access.kind == GROUP_SUM and access.elements:
             stored = key_rows_stored(w) * (w.d + w.dv)
             parts = once("dK, dV by head", READ, access.elements - stored, access.element_size, compulsory=0, handoff=True)
@@ -214,7 +214,7 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
     tile, whole = tile_of(product)
     rows, columns = row_tiles(product, tile), column_tiles(product, tile)
     times = iter((columns, rows))
-    accesses = [replace(a, elements=a.elements * next(times), reread=True) if a.kind == READ else a for a in kernel.accesses]
+    accesses = [a._replace(elements=a.elements * next(times), reread=True) if a.kind == READ else a for a in kernel.accesses]
     if whole:
         depth = ceil_div(k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
         sides = iter((tile.br, tile.bc))
@@ -249,7 +249,7 @@ def product_tile(prediction: Prediction) -> Tile | None:
     case, device, block = prediction.case, prediction.device, prediction.calibration
     if case is None or device is None or block.model not in gemm.MODELS or not isinstance(case.workload, Matmul):
         return None
-    return replace(_planned(case, device, block.parameters), origin=f"the one that {block.implementation} runs, by its time model")
+    return _planned(case, device, block.parameters)._replace(origin=f"the one that {block.implementation} runs, by its time model")
 
 
 def _planned(case: Case, device: Device, parameters: Mapping[str, float]) -> Tile:
@@ -257,4 +257,4 @@ def _planned(case: Case, device: Device, parameters: Mapping[str, float]) -> Til
     _, plan = gemm.fastest(case, device, parameters)
     usual = library_tile(device, case.workload.dtype)
     cluster = usual.cluster if gemm.fed_by_tma(case.workload, device, plan) else 1
-    return replace(usual, br=plan.br, bc=plan.bc, threads=tile_threads(plan.br, plan.bc), splits=plan.parts, cluster=cluster)
+    return usual._replace(br=plan.br, bc=plan.bc, threads=tile_threads(plan.br, plan.bc), splits=plan.parts, cluster=cluster)

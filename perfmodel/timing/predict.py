@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from perfmodel.core.architectures import traits_of
 from perfmodel.core.cost import READ, WRITE
@@ -58,8 +58,7 @@ class Prediction:
     guess: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRequest:
+class TimeRequest(NamedTuple):
     """A ``case`` of a ``kind`` of workload, as records call it, in ``dtype`` on ``device``, whose time is to be predicted.
 
     ``lower_s``: lower bound in seconds; no prediction is below it. ``fallbacks`` gives other devices whose calibrations may be borrowed.
@@ -85,8 +84,7 @@ class TimeRequest:
         return [one for one in self.fallbacks() if one.id != self.device.id]
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationSource:
+class CalibrationSource(NamedTuple):
     """A calibration that prices a request: ``block``, of the device ``reference``, which may be the requested one.
 
     ``lacks``: the kernel or format that the requested device has no calibration of; empty unless the calibration is a stand-in.

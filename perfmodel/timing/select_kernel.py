@@ -55,7 +55,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
         return _named(request)
     if request.case.cache in (DIRTY, WARM):
-        chosen = select_kernel(replace(request, case=replace(request.case, cache=CLEAN)), suits, guesses)
+        chosen = select_kernel(request._replace(case=replace(request.case, cache=CLEAN)), suits, guesses)
         if chosen.calibration.implementation in models_of():
             return _in_state(chosen, request)
     here = _calibrated(request, suits, [request.device])
@@ -64,7 +64,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     if here is not None and not is_fused(here.calibration.implementation):
         return here  # standard attention is PyTorch's products and softmax, by whatever name it was timed
     others = [one for one in request.fallbacks() if here is None or _multiply_alike(one, request.device)]
-    asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
+    asked = [_by(name, request)._replace(fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
     borrowed = [
         one for one in _predicted(asked) if here is None or (one.high < here.low and one.calibration.implementation != ALONE_LIBRARY)
     ]
@@ -90,7 +90,7 @@ def _in_state(chosen: Prediction, request: TimeRequest) -> Prediction:
     asked, others = _by(chosen.calibration.implementation, request), request.fallbacks()
     prediction = predict(asked)
     if prediction.reference is not chosen.reference:  # the nearest of those that multiply alike
-        prediction = predict(replace(asked, fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
+        prediction = predict(asked._replace(fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
     return replace(prediction, provenance=chosen.provenance, guess=chosen.guess)
 
 
@@ -143,7 +143,7 @@ def _first_pooled(asked: Iterable[TimeRequest], others: list[Device]) -> Predict
 
 
 def _by(implementation: str, request: TimeRequest) -> TimeRequest:
-    return replace(request, case=replace(request.case, implementation=implementation))
+    return request._replace(case=replace(request.case, implementation=implementation))
 
 
 def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:

@@ -188,7 +188,7 @@ def explain_cache(result: CacheResult) -> list[FormulaStep]:
             trace.define(f"{name} cache, {part}", "FLOP", getattr(cost, part))
         trace.define(f"{name} cache, weights read", "B", cost.weights_read)
     trace.define("with cache, cache read", "B", traced_result.cached.cache_read)
-    return [replace(step, source=step.source or _cache_source(step.name)) for step in trace.steps.values()]
+    return [step._replace(source=step.source or _cache_source(step.name)) for step in trace.steps.values()]
 
 
 def _cache_source(name: str) -> str:

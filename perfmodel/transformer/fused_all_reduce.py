@@ -51,4 +51,4 @@ def joined(reduced: Op, summed: Op) -> Op:
 def _halved(both: Access) -> Access:
     """The read of the residual alone, out of ``both``, a separate kernel's read of that and of the sum of the buffers."""
     sizes = (ceil_div(size, 2) for size in (both.elements, both.footprint, both.compulsory))
-    return replace(both, **dict(zip(("elements", "footprint", "compulsory"), sizes, strict=True)))
+    return both._replace(**dict(zip(("elements", "footprint", "compulsory"), sizes, strict=True)))

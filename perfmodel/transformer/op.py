@@ -141,7 +141,7 @@ def _read(access: Access, step: ModelPass, matrices: tuple[Matrix, ...]) -> Acce
         return in_bits(access, WEIGHTS, step.weight_bits)
     size, elements = matrix_bytes(step, matrices), sum(matrix.inputs * matrix.outputs for matrix in matrices)
     sizes = {name: ceil_div(getattr(access, name) * size, elements) for name in ("elements", "footprint", "compulsory")}
-    return replace(access, tensor=WEIGHTS, element_size=1, **sizes)
+    return access._replace(tensor=WEIGHTS, element_size=1, **sizes)
 
 
 def _linear_key(name: str, step: ModelPass, *sizes: Number, matrices: tuple[Matrix, ...] = (), **more: Number | None) -> Hashable:

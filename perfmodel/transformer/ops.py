@@ -180,7 +180,7 @@ class Rows(SparseRows):
         step, hidden = self.step, self.model.hidden
         elements, positions = step.tokens * hidden, step.n * hidden if self.model.learned_positions else 0
         least = stored(WEIGHTS, READ, hidden + positions, step.weight_bits).elements
-        looked_up = replace(stored(WEIGHTS, READ, elements + positions, step.weight_bits), compulsory=least)
+        looked_up = stored(WEIGHTS, READ, elements + positions, step.weight_bits)._replace(compulsory=least)
         like = ("scale", "torch-scale", step.tokens, hidden)
         return [stream(EMBEDDING, step, "copy", (None, None), like, more=(looked_up, activation(WRITE, elements, step)))]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, once
@@ -14,8 +14,7 @@ from perfmodel.kernels.attention.loops import Move
 from perfmodel.kernels.attention.walk import touched_scores, visible_keys, visible_rows, visible_scores, visited_scores
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
+class Tiling(NamedTuple):
     """Tiling of an algorithm's loops.
 
     ``default(w, device, sram_bytes, pass)`` proposes a tile, or None. ``sram_elements(w, tile, pass)`` counts what stays in
@@ -33,8 +32,7 @@ class Tiling:
     settles_work: Callable[[Attention], bool] = lambda w: False
 
 
-@dataclass(frozen=True, slots=True)
-class Algorithm:
+class Algorithm(NamedTuple):
     """An IO scheme: kernels of its forward and backward pass, as functions of workload and tile.
 
     ``tiling`` is None where nothing is tiled by name (standard attention). ``io_class`` is the growth of ``accesses`` for

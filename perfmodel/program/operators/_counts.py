@@ -42,7 +42,7 @@ def passed(
     """
     workload = Pass(kind, elements, int(written), int(read), _vector_dtype(call), divisions, rows)
     [moved] = workload.kernels(LARGEST_TILE)
-    accesses = tuple(replace(access, compulsory=int(access.compulsory * at_least)) for access in moved.accesses)
+    accesses = tuple(access._replace(compulsory=int(access.compulsory * at_least)) for access in moved.accesses)
     kernel = Kernel(call.name, workload.dtype, accesses, work=Work(0, flops, exponentials))
     return Op(call.name, ELEMENTWISE, 1, kernel, Timed("pass", workload, (f"torch-{kind}",)))
 

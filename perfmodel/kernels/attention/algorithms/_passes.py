@@ -28,7 +28,7 @@ def several_passes(w: Attention, tile: Tile, passes: int, vector: int, exponenti
 
     def again(access: Access) -> Access:
         scans = None if access.scans is None else passes * access.scans
-        return replace(access, elements=passes * access.elements, scans=scans)
+        return access._replace(elements=passes * access.elements, scans=scans)
 
     accesses = tuple(again(access) if access.tensor in ("K", "mask") else access for access in kernel.accesses)
     executed = kernel.executed_flops + 2 * (passes - 1) * scores * computed_widths(w, tile)[0]

@@ -62,7 +62,7 @@ PARTIAL_SIZE = 4
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     """``tile`` with chunks no longer than the sequences."""
-    return replace(tile, br=minimum(tile.br, w.n), bc=minimum(tile.bc, w.kv_len))
+    return tile._replace(br=minimum(tile.br, w.n), bc=minimum(tile.bc, w.kv_len))
 
 
 def _query_chunks(w: Attention, tile: Tile) -> Number:

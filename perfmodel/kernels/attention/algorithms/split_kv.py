@@ -119,8 +119,8 @@ def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     else:
         splits = effective_splits(tiles, w.splits)
     if not isinstance(splits, int):
-        return replace(tile, splits=splits)
-    return replace(tile, splits=splits, origin=f"{tile.origin}; {splits} split{'s' * (splits > 1)} of the keys, {origin}")
+        return tile._replace(splits=splits)
+    return tile._replace(splits=splits, origin=f"{tile.origin}; {splits} split{'s' * (splits > 1)} of the keys, {origin}")
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:

@@ -97,7 +97,7 @@ def gradients(elements: Number, size: int, kind: str = WRITE) -> Access:
 
 def recomputed(op: Op) -> Op:
     """``op`` as recomputation: executed work, but no needed work and no compulsory traffic."""
-    accesses = tuple(replace(access, compulsory=0) for access in op.kernel.accesses)
+    accesses = tuple(access._replace(compulsory=0) for access in op.kernel.accesses)
     return replace(op, kernel=replace(op.kernel, flops=0, needed=Work(), accesses=accesses))
 
 
