@@ -6,7 +6,7 @@ All counts are totals over batch and heads. A field holds an int, or a NumPy arr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, maximum
@@ -16,15 +16,14 @@ READ, WRITE, ZERO_FILL, GROUP_SUM = "read", "write", "zero_fill", "group_sum"
 """Kinds of access. Zero fill of accumulators and the sum of dK, dV over a query group are counted apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Executed operations by unit: FLOP on ``tensor`` and ``vector``, exponentials on ``sfu``."""
 
     tensor: Number = 0
     vector: Number = 0
     sfu: Number = 0
 
-    def __add__(self, other: Work) -> Work:
+    def __add__(self, other: Work) -> Work:  # type: ignore[override] # adds fields
         return Work(self.tensor + other.tensor, self.vector + other.vector, self.sfu + other.sfu)
 
     def items(self) -> tuple[tuple[str, Number], ...]:
@@ -108,8 +107,7 @@ class Launch:
     serial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A named cost with its launch geometry.
 
     ``flops``: matmul FLOP on visible scores. ``executed_flops``: matmul FLOP as run, with recomputation, masked parts of
@@ -121,8 +119,8 @@ class Kernel:
     accesses: tuple[Access, ...]
     flops: Number = 0
     executed_flops: Number = 0
-    work: Work = field(default_factory=Work)
-    needed: Work = field(default_factory=Work)
+    work: Work = Work()
+    needed: Work = Work()
     launch: Launch | None = None
 
     def elements(self, *kinds: str) -> Number:

@@ -73,7 +73,7 @@ def _named_accesses(trace: Trace, kernel: Kernel, label: str) -> Kernel:
         footprint = elements if same else trace.define(f"{name}, distinct", "elements, each counted once", access.footprint)
         return access._replace(elements=elements, footprint=footprint)
 
-    return replace(kernel, accesses=tuple(map(named, kernel.accesses)))
+    return kernel._replace(accesses=tuple(map(named, kernel.accesses)))
 
 
 def _name_totals(trace: Trace, cost: Estimate, label: str) -> None:

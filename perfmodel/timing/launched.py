@@ -142,7 +142,7 @@ def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Ke
     rows, keys = (row_count(w, tile.br), visited) if direction == FORWARD else (visited, key_tiles(w, tile.bc))
     tiles = {"Q": rows * tile.br * d, "dO": rows * tile.br * dv, "K": keys * tile.bc * d, "V": keys * tile.bc * dv}
     more = [_past_the_end(a, w.row_heads * tiles[a.tensor]) for a in kernel.accesses if a.kind == READ and a.tensor in tiles]
-    return replace(kernel, accesses=(*kernel.accesses, *more))
+    return kernel._replace(accesses=(*kernel.accesses, *more))
 
 
 def _past_the_end(access: Access, elements: Number) -> Access:
@@ -158,7 +158,7 @@ def _queries_again(kernel: Kernel, w: Attention, tile: Tile) -> Kernel:
     if max(w.d, w.dv) > WIDEST_IN_REGISTERS:
         again, distinct = (rows - query_rows(w)) * w.dv, query_rows(w) * w.dv
         accesses += [Access("O accumulator", kind, again, ACCUMULATOR_SIZE, distinct, 0, True, True) for kind in (READ, WRITE)]
-    return replace(kernel, accesses=tuple(accesses))
+    return kernel._replace(accesses=tuple(accesses))
 
 
 def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
@@ -180,7 +180,7 @@ def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
             kept.append(access)
     read = once(zeroed.tensor, READ, elements, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
     converted = Kernel("convert dQ", w.dtype, (read, query_write(w, "dQ", w.d)))
-    return [replace(row_sums, accesses=(*row_sums.accesses, zeroed)), replace(main, accesses=tuple(kept)), converted, *sums]
+    return [row_sums._replace(accesses=(*row_sums.accesses, zeroed)), main._replace(accesses=tuple(kept)), converted, *sums]
 
 
 # Eager attention
@@ -202,7 +202,7 @@ def eager(w: Attention, direction: str, tile_of: TileOf) -> list[Kernel]:
     kernels: list[Kernel] = []
     for kernel in run(replace(w, unfused_scale=True, mask=w.mask or w.causal), Tile(1, 1)):
         if kernel.name == "softmax backward":
-            kernels.append(replace(kernel, name="dP * P", work=Work(0, w.query_heads * w.n * w.kv_len)))
+            kernels.append(kernel._replace(name="dP * P", work=Work(0, w.query_heads * w.n * w.kv_len)))
         kernels.append(_product(kernel, w, tile_of) if kernel.name in _PRODUCTS else kernel)
     return kernels
 
@@ -219,7 +219,7 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
         depth = ceil_div(k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
         sides = iter((tile.br, tile.bc))
         accesses += [_past_the_end(a, rows * columns * next(sides) * depth) for a in accesses if a.kind == READ]
-    return replace(kernel, accesses=tuple(accesses), launch=product.kernels(tile)[0].launch)
+    return kernel._replace(accesses=tuple(accesses), launch=product.kernels(tile)[0].launch)
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:

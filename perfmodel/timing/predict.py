@@ -8,7 +8,7 @@ have shown on devices they were not fitted to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
@@ -49,12 +48,12 @@ class Prediction:
     provenance: str
     calibration: Calibration
     cache: str = CLEAN
-    case: Case | None = field(default=None, compare=False, repr=False)
-    device: Device | None = field(default=None, compare=False, repr=False)
-    parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
+    case: Case | None = None
+    device: Device | None = None
+    parts: tuple[Prediction, ...] = ()
     power: PowerState | None = None
-    reference: Device | None = field(default=None, compare=False, repr=False)
-    unwidened: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
+    reference: Device | None = None
+    unwidened: tuple[float, float] = (1.0, 1.0)
     guess: str = ""
 
 
@@ -167,7 +166,7 @@ def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
         boost_share = _priced(adapted, request, transfer.device, ends, BORROWED, words).seconds / prediction.seconds
     low, high = (prediction.seconds * end for end in transfer.widened(ends, boost_share))
     low, high = max(request.lower_s, min(prediction.seconds, low)), max(prediction.seconds, high)
-    return replace(prediction, low=low, high=high, reference=reference, guess=transfer.guess, unwidened=ends)
+    return prediction._replace(low=low, high=high, reference=reference, guess=transfer.guess, unwidened=ends)
 
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:

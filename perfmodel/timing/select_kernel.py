@@ -91,7 +91,7 @@ def _in_state(chosen: Prediction, request: TimeRequest) -> Prediction:
     prediction = predict(asked)
     if prediction.reference is not chosen.reference:  # the nearest of those that multiply alike
         prediction = predict(asked._replace(fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
-    return replace(prediction, provenance=chosen.provenance, guess=chosen.guess)
+    return prediction._replace(provenance=chosen.provenance, guess=chosen.guess)
 
 
 def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:
@@ -108,7 +108,7 @@ def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
     name, slower = borrowed.calibration.implementation, calibrated.calibration.implementation
     takes = format_time(calibrated.seconds, 3)
     words = f"predicted for {name}, which is borrowed; {slower}, which is calibrated here, takes {takes}"
-    return replace(borrowed, provenance=f"{borrowed.provenance}; {words}", guess="; ".join(filter(None, [borrowed.guess, words])))
+    return borrowed._replace(provenance=f"{borrowed.provenance}; {words}", guess="; ".join(filter(None, [borrowed.guess, words])))
 
 
 def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, minimum
@@ -32,7 +33,8 @@ class Tiling(NamedTuple):
     settles_work: Callable[[Attention], bool] = lambda w: False
 
 
-class Algorithm(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Algorithm:
     """An IO scheme: kernels of its forward and backward pass, as functions of workload and tile.
 
     ``tiling`` is None where nothing is tiled by name (standard attention). ``io_class`` is the growth of ``accesses`` for

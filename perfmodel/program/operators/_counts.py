@@ -101,7 +101,7 @@ def iterated(
     read = sum(operand.bytes for operand in (dict.fromkeys(inputs) if len(inputs) > 2 else inputs))
     work = out.elements * (len(inputs) + outputs) if kind in (CAST, STRIDED_CAST) else out.elements
     op = passed(call, kind, read, outputs * out.elements * SIZES[out.dtype], work, divisions=max(0, divisions))
-    kernel = replace(op.kernel, work=Work(0, flops * out.elements, exponentials * out.elements))
+    kernel = op.kernel._replace(work=Work(0, flops * out.elements, exponentials * out.elements))
     return replace(op, kernel=kernel)
 
 
