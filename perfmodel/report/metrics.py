@@ -14,8 +14,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.format_number import ABSENT, between, text
-from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Table
+from perfmodel.report.saved import Interval
 from perfmodel.timing.predict import Prediction
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from perfmodel.core.units import format_time
 from perfmodel.report.answer import ROOFS_EVEN, time_text
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.saved import Interval
 
 MEASURED, PREDICTED = "measured", "predicted"
 EVEN = 0.005

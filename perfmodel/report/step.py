@@ -14,9 +14,10 @@ from perfmodel.core.units import format_time
 from perfmodel.report import answer
 from perfmodel.report.answer import RESOURCES, amounts_of, meters
 from perfmodel.report.charts.format_number import between, digits, percent
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import SCREEN_ROWS, KernelSpan, Meter, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, as_rows
+from perfmodel.report.saved import Interval
 from perfmodel.transformer.op import COLLECTIVE, Op
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from perfmodel.program.gains import Gain, gains
 from perfmodel.program.price import OperatorGroup, Priced
 from perfmodel.report.answer import headline, time_text, upper_first
 from perfmodel.report.charts.format_number import between, percent
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Figure, KernelSpan, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, seconds
 from perfmodel.report.op_common import head
+from perfmodel.report.saved import Interval
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
 
 LISTED, DRAWN = 40, 24
