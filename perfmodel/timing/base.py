@@ -230,17 +230,17 @@ def plain_attention(case: Case, *absent: str) -> bool:
 
 
 @cached_by_identity
-def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]:
+def calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]:
     """Calibrations of ``device`` by (workload, direction)."""
-    found: dict[tuple[str, str], list[Calibration]] = {}
+    by_kind: dict[tuple[str, str], list[Calibration]] = {}
     for block in device.calibration:
-        found.setdefault((block.workload, block.direction), []).append(block)
-    return found
+        by_kind.setdefault((block.workload, block.direction), []).append(block)
+    return by_kind
 
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Calibrations of ``device`` that serve the case, its own name first; those of collectives serve every format."""
-    calibrated = _calibrations_of(device).get((workload, case.direction))
+    calibrated = calibrations_of(device).get((workload, case.direction))
     if not calibrated:
         return []
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, calibrated_as(case.implementation)

@@ -13,7 +13,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.kernels.matmul import default_tile
 from perfmodel.kernels.tile import GIVEN
-from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, models_of
+from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, calibrations_of, models_of
 from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
 from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
 from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
@@ -152,9 +152,8 @@ def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
     implementations = {
         block.implementation
         for device in devices
-        for block in device.calibration
-        if (block.workload, block.direction) == wanted
-        and (not find(block.implementation).published or (block.points >= ENOUGH_TO_TRANSFER and device.architecture == architecture))
+        for block in calibrations_of(device).get(wanted, ())
+        if not find(block.implementation).published or (block.points >= ENOUGH_TO_TRANSFER and device.architecture == architecture)
     }
     return [name for name in sorted(implementations) if not name.startswith(OWN) and not find(name).named]
 
