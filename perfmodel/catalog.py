@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel.core import hardware
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.core.files import parse_yaml, read_json, read_yaml, validated_section
+from perfmodel.core.files import parse_json, parse_yaml, read_json, read_yaml, validated_section
 from perfmodel.core.kept import LazyList
 from perfmodel.core.question import short_name, typed
 
@@ -96,7 +96,7 @@ def _trusted(path: Path, read: Callable[[], _Model], checked: Callable[[Path], _
     """
     try:
         return read()
-    except (AttributeError, DataError, KeyError, TypeError, UnicodeDecodeError):
+    except (AttributeError, DataError, KeyError, TypeError, ValueError):
         return checked(path)
 
 
@@ -146,10 +146,15 @@ def _shipped(path: Path) -> Device:
 
 
 def _records(path: Path, name: str, section: str) -> list[Any]:
-    """Records of the kind ``name``, a key of ``hardware.RECORDS``, from ``section``: the text of that key in the profile ``path``."""
+    """Records of the kind ``name``, a key of ``hardware.RECORDS``, from ``section``: the text of that key in the profile ``path``.
+
+    Tools write them as JSON but for the quotes of keys and the dashes of the list, and JSON is read in a fifth of the time.
+    """
 
     def read() -> list[Any]:
-        return [hardware.RECORDS[name](**record) for record in parse_yaml(section, str(path))[name]]
+        items = re.sub(r"\n *- ", ",", section.partition(":")[2]).removeprefix(",")
+        quoted = '"'.join(re.split(r"(?<=[{, ])([a-z]\w*)(?=:)", items))
+        return [hardware.RECORDS[name](**record) for record in parse_json(f"[{quoted}]")]
 
     return _trusted(path, read, lambda path: getattr(load_device(path), name))
 

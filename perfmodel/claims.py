@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, cached_property
 from inspect import isfunction
@@ -244,7 +244,7 @@ class Claim:
         named = {name: claim_input for name, claim_input in self.inputs(check).items() if name in names_in(check.of)}
         result = evaluate(check.of, {name: trace.symbol(i.symbol, i.value, i.meaning, i.source) for name, i in named.items()})
         trace.define(check.what, check.base_unit, result, source)
-        steps = [replace(step, source=step.source or source) for step in trace.steps.values()]
+        steps = [step._replace(source=step.source or source) for step in trace.steps.values()]
         if isinstance(result, Traced):
             return steps
         return [*steps, FormulaStep(check.what, check.base_unit, check.of, "", result, source)]

@@ -37,7 +37,7 @@ from perfmodel.transformer.weight_formats import quantized
 
 MIB = 1 << 20
 A100, H100, H200, B200 = (find_device(f"nvidia-{name}") for name in ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm", "b200-sxm"))
-BYTE = replace(DTYPES["fp16"], size=1)
+BYTE = DTYPES["fp16"]._replace(size=1)
 
 
 # Devices
@@ -214,7 +214,7 @@ def test_vector_work_of_attention() -> None:
     half = {"sparsity": Density(1, 2)}
     assert vector("block-sparse", "forward", T, **half) == {"forward": 4 * S / 2 + ROWS * DV}
     assert vector("block-sparse", "backward", T, **half) == {"backward": 4 * S / 2}
-    split = replace(T, splits=2)
+    split = T._replace(splits=2)
     assert vector("split-kv", "forward", split) == {"split": 4 * S + 2 * ROWS * DV, "combine": 2 * 2 * ROWS * DV}
     assert vector("memory-efficient", "forward", T) == {"exp": 3 * S, "combine": 3 * 2 * ROWS * DV}
 

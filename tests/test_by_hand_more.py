@@ -523,7 +523,7 @@ def test_formulas_of_a_study_are_as_many_as_it_may_have() -> None:
     scope = Scope()
     assert len(scope.explain("all", "a group", lambda: steps)) == MOST_FORMULAS
     assert scope.explain("more", "a group", lambda: steps[:1]) == []
-    assert Scope().explain("too many", "a group", lambda: [*steps, replace(steps[0], name="y")]) == []
+    assert Scope().explain("too many", "a group", lambda: [*steps, steps[0]._replace(name="y")]) == []
 
 
 @pytest.mark.parametrize(("first", "other", "cut"), [((1, 2), (1, 2), False), ((1, 2, 4), (1, 2), True), ((1, 2), (1, 2, 4), True)])

@@ -87,7 +87,7 @@ def test_a_fit_works_a_case_out_once(families, monkeypatch, name, models, functi
     known = next(known for key, known in families.items() if key[3] == name)
     known = [replace(point, case=replace(point.case)) for point in known]
     model = find_model(name)
-    counted = replace(model, seconds=lambda *given: tried.append(1) or model.seconds(*given))
+    counted = model._replace(seconds=lambda *given: tried.append(1) or model.seconds(*given))
     fitted(counted, known, effort=SHORT)
     assert len(tried) > 10 * len(known)
     assert len(calls) == len(known)
@@ -176,7 +176,7 @@ def test_a_quick_fit_asks_its_model_less_often():
     model, counts = find_model("stream"), []
     for effort in (QUICK, FULL):
         tried, some = [], effort.thinned(known)
-        counted = replace(model, seconds=lambda *given, tried=tried: tried.append(1) or model.seconds(*given))
+        counted = model._replace(seconds=lambda *given, tried=tried: tried.append(1) or model.seconds(*given))
         cross_residuals(counted, some, fitted(counted, some, effort=effort), effort)
         counts.append(len(tried))
     assert 2 * counts[0] < counts[1]

@@ -20,10 +20,11 @@ from perfmodel.report.charts.labels import Box, Segment, shortened, square, text
 from perfmodel.report.charts.roofline_metrics import above_roof, sentence
 from perfmodel.report.charts.roofline_roofs import limits, plot_of
 from perfmodel.report.charts.scene import Grid, Marker, Path, Scene, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineChart, Mark, Roofline, RooflinePoint, Series
+from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Mark, Roofline, RooflinePoint, Series
 from perfmodel.report.document import Report
 from perfmodel.report.formats.svg import panel, scene, size_of
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
+from perfmodel.report.saved import Interval
 from tools.refresh.report_example import ceilings, crowded, example, long_names, point
 
 WIDE, NARROW = Size(760, 500, 12), Size(368, 400, 11)

@@ -56,7 +56,7 @@ def test_one_split_is_flash2() -> None:
     for _ in range(50):
         w, tile = workload(random_shape(rng)), Tile(rng.randint(1, 9), rng.randint(1, 9))
         [split], [flash] = find("split-kv").forward(w, tile), find("flash2").forward(w, tile)
-        assert replace(split, name="forward") == flash
+        assert split._replace(name="forward") == flash
 
 
 @pytest.mark.parametrize("splits", [2, 5, 8])
@@ -190,7 +190,7 @@ def test_density_is_a_share_of_the_dense_walk() -> None:
 
 def unbound(kernels: list[Kernel]) -> list[Kernel]:
     """Kernels without what bounds them: a density does not say which rows and keys are needed."""
-    return [replace(k, accesses=tuple(replace(access, compulsory=0) for access in k.accesses)) for k in kernels]
+    return [k._replace(accesses=tuple(access._replace(compulsory=0) for access in k.accesses)) for k in kernels]
 
 
 def test_a_pattern_file_of_every_block_is_dense() -> None:

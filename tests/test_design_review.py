@@ -15,9 +15,10 @@ from reports import study
 from perfmodel.catalog import find_device
 from perfmodel.core.arith import quantile
 from perfmodel.report import render_for
-from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.charts.schema import RooflinePoint
 from perfmodel.report.device_names import short_names
 from perfmodel.report.document import Report
+from perfmodel.report.saved import Interval
 from perfmodel.report.swept_series import Pairwise, SweptSeries, WorkloadAnswer
 from perfmodel.study.document import build
 from perfmodel.study.schema import read_study

@@ -75,7 +75,7 @@ def test_kernels_are_those_of_the_architecture() -> None:
     few = Case(Attention(1, 2048, 128, 128, dtype=DTYPES["bf16"]).check(), "vllm-flash-attn")
     for device in (L4, GEFORCE):
         split = plan_of(Case(w, "vllm-flash-attn"), device)
-        assert replace(split, resident=2) == plan_of(Case(w, "vllm-flash-attn"), A100), "FlashAttention-2, with less SRAM"
+        assert split._replace(resident=2) == plan_of(Case(w, "vllm-flash-attn"), A100), "FlashAttention-2, with less SRAM"
         assert model_of(few, device) is model_of(few, A100) is decode_fa2.MODEL
         assert plan_of(Case(w, "triton-attention"), device).rows == 32
     assert decode_fa2.paged(few.workload, GEFORCE, 82).tiles == 16, "128 keys of 2,048 each"

@@ -18,13 +18,14 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.report import check_output, formats, render_for, write
 from perfmodel.report.charts.chart_tables import numbers
-from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint, Series
+from perfmodel.report.charts.schema import Roofline, RooflinePoint, Series
 from perfmodel.report.document import SCHEMA, Column, DataTable, Report, Table, from_data, read_report, to_data
 from perfmodel.report.formats import html, png, readable
 from perfmodel.report.formats._html_parts import data_table as as_html_table
 from perfmodel.report.formats.txt import render as as_txt
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 from perfmodel.report.roofline_chart import point, point_of_row, roofline, verdict_on, with_baseline, with_shares
+from perfmodel.report.saved import Interval
 from perfmodel.report.terminal import render as as_terminal
 from perfmodel.report.terminal import render as terminal
 from perfmodel.validation.compare import compare

@@ -16,9 +16,10 @@ from perfmodel.report.charts.frame import PICTURE, Axis
 from perfmodel.report.charts.roofline import as_drawn, scene
 from perfmodel.report.charts.roofline_roofs import limits
 from perfmodel.report.charts.scene import Marker, Path, Rect, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import COMPUTE, Interval, Roofline, RooflinePoint
+from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
 from perfmodel.report.document import from_data
 from perfmodel.report.roofline_chart import ceilings, roofline
+from perfmodel.report.saved import Interval
 from perfmodel.study.kinds.roofline import RooflineSection
 from perfmodel.study.options import workload_of
 from perfmodel.study.schema import Scope

@@ -13,7 +13,7 @@ from perfmodel.core.files import read_json
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import ratio
 from perfmodel.timing.base import Case, Model, PartTime, find_model
 from perfmodel.timing.case_bounds import lower_bound_s

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from perfmodel.catalog import implementations
 from perfmodel.report.answer import ROOFS_EVEN
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import MEASURED, RATIO_NOTE, Side, interval_text, ratio, verdict_sentence
 from perfmodel.sweep.base import fallbacks
 from tools.commands import all_commands

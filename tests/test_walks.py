@@ -86,7 +86,7 @@ def test_counts_are_those_of_the_loops(name: str) -> None:
 def keys_five_times(w: Attention, tile: Tile) -> list[Kernel]:
     kernels = find("flash2").forward(w, tile)
     return [
-        replace(kernel, accesses=tuple(replace(a, elements=5 * a.elements) if a.tensor == "K" else a for a in kernel.accesses))
+        kernel._replace(accesses=tuple(a._replace(elements=5 * a.elements) if a.tensor == "K" else a for a in kernel.accesses))
         for kernel in kernels
     ]
 

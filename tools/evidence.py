@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import expm1
 
@@ -58,7 +58,7 @@ def groups() -> Mapping[Key, list[FitPoint]]:
 def without(model: Model, name: str, value: float) -> Model:
     """``model`` with the parameter ``name`` held at ``value``."""
     rest = tuple(parameter for parameter in model.parameters if parameter.name != name)
-    return replace(model, declared=rest, seconds=lambda case, device, p: model.seconds(case, device, {**p, name: value}))
+    return model._replace(declared=rest, seconds=lambda case, device, p: model.seconds(case, device, {**p, name: value}))
 
 
 def errors(model: Model, known: list[FitPoint]) -> Errors:

@@ -9,11 +9,11 @@ whitepapers (two partitions), Blackwell Architecture Technical Brief (two dies),
 from __future__ import annotations
 
 import re
-from functools import cache
 from math import isclose
 from typing import NamedTuple
 
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 
 MMA_SYNC, WGMMA, TCGEN05, MFMA = "mma.sync", "wgmma", "tcgen05", "mfma"
 """Matrix instructions: of a warp, of a warpgroup that reads SRAM, of a block into tensor memory; of a wave of AMD."""
@@ -53,22 +53,18 @@ SAME = 0.005
 """Relative difference up to which two figures of a board are taken as equal: data sheets round."""
 
 
+@cached_by_identity
 def traits_of(device: Device) -> Traits:
     """The traits of ``device``; those of the last older architecture where its own is not listed."""
+    first, number = device.architecture.partition(" ")[0], re.search(r"\d+", device.architecture)
     per_core = any(level.level == "l2" and level.scope == "multiprocessor" for level in device.memory)
-    return _traits(device.vendor, device.capability, device.compute_capability or "", device.architecture, per_core)
-
-
-@cache
-def _traits(vendor: str, capability: float, target: str, architecture: str, per_core: bool) -> Traits:
-    first, number = architecture.partition(" ")[0], re.search(r"\d+", architecture)
     if per_core or first in _OTHER_MACHINES:
         return Traits(generation=float(number[0]) if number else 0.0, machine="CPU" if per_core else first)
-    if vendor == "NVIDIA" and capability:
-        _, matrix, copies, parts = next(row for row in reversed(_NVIDIA) if capability >= row[0])
-        return Traits(matrix, copies, parts, capability)
-    if target in _AMD:
-        generation, copies, parts = _AMD[target]
+    if device.capability:
+        _, matrix, copies, parts = next(row for row in reversed(_NVIDIA) if device.capability >= row[0])
+        return Traits(matrix, copies, parts, device.capability)
+    if device.compute_capability in _AMD:
+        generation, copies, parts = _AMD[device.compute_capability]
         return Traits(MFMA, copies, parts, generation)
     return Traits(generation=float(number[0]) if number else 0.0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 
@@ -106,7 +105,7 @@ def dtype_on(name: str | None, device: Device, default: str = "", known: Mapping
     UsageError for an unknown name, UnavailableError if the device has no peak for it.
     """
     dtype = dtype_named(name if name is not None else default or default_dtype(device), known)
-    return replace(dtype, matmul_unit=device.matmul_unit(dtype.name, dtype.matmul_unit))
+    return dtype._replace(matmul_unit=device.matmul_unit(dtype.name, dtype.matmul_unit))
 
 
 @contextmanager

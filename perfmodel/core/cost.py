@@ -6,7 +6,8 @@ All counts are totals over batch and heads. A field holds an int, or a NumPy arr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.dtypes import TENSOR, Dtype
@@ -15,15 +16,14 @@ READ, WRITE, ZERO_FILL, GROUP_SUM = "read", "write", "zero_fill", "group_sum"
 """Kinds of access. Zero fill of accumulators and the sum of dK, dV over a query group are counted apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Executed operations by unit: FLOP on ``tensor`` and ``vector``, exponentials on ``sfu``."""
 
     tensor: Number = 0
     vector: Number = 0
     sfu: Number = 0
 
-    def __add__(self, other: Work) -> Work:
+    def __add__(self, other: Work) -> Work:  # type: ignore[override] # adds fields
         return Work(self.tensor + other.tensor, self.vector + other.vector, self.sfu + other.sfu)
 
     def items(self) -> tuple[tuple[str, Number], ...]:
@@ -36,8 +36,7 @@ def matmul_work(dtype: Dtype, flop: Number, vector: Number = 0, sfu: Number = 0)
     return Work(flop, vector, sfu) if dtype.matmul_unit == TENSOR else Work(0, vector + flop, sfu)
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """Traffic of one tensor across the SRAM boundary in one kernel.
 
     ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the L2 catches every
@@ -69,8 +68,7 @@ def once(tensor: str, kind: str, elements: Number, size: float, *, compulsory: N
     return Access(tensor, kind, elements, size, elements, elements if compulsory is None else compulsory, handoff)
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """A tile of ``br`` query rows by ``bc`` key rows, for a block of ``threads``. ``head_dim``: the one its kernel is compiled for, or 0.
 
     ``splits``: blocks that share the key tiles of a query tile, or the k of a product. ``cluster``: blocks of a product that share the
@@ -109,8 +107,7 @@ class Launch:
     serial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A named cost with its launch geometry.
 
     ``flops``: matmul FLOP on visible scores. ``executed_flops``: matmul FLOP as run, with recomputation, masked parts of
@@ -122,8 +119,8 @@ class Kernel:
     accesses: tuple[Access, ...]
     flops: Number = 0
     executed_flops: Number = 0
-    work: Work = field(default_factory=Work)
-    needed: Work = field(default_factory=Work)
+    work: Work = Work()
+    needed: Work = Work()
     launch: Launch | None = None
 
     def elements(self, *kinds: str) -> Number:
@@ -158,6 +155,6 @@ def stored(tensor: str, kind: str, elements: Number, bits: int) -> Access:
 def in_bits(access: Access, tensor: str, bits: int) -> Access:
     """``access`` with ``tensor`` for its name and elements of ``bits``."""
     if bits % 8 == 0:
-        return replace(access, tensor=tensor, element_size=bits // 8)
+        return access._replace(tensor=tensor, element_size=bits // 8)
     sizes = {name: ceil_div(getattr(access, name) * bits, 8) for name in ("elements", "footprint", "compulsory")}
-    return replace(access, tensor=tensor, element_size=1, **sizes)
+    return access._replace(tensor=tensor, element_size=1, **sizes)

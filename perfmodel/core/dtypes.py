@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.errors import UsageError, suggest
 
 TENSOR, VECTOR = "tensor", "vector"
 
 
-@dataclass(frozen=True, slots=True)
-class Dtype:
+class Dtype(NamedTuple):
     """``size`` in bytes of one stored element, as a whole number; ``matmul_unit`` is ``tensor`` or ``vector``.
 
     ``packed``: bytes of an element with its share of a scale, where several elements lie in one byte; else 0.

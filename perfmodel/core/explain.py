@@ -47,7 +47,7 @@ def with_symbols(trace: Trace, workload: _Workload, symbols: Mapping[str, tuple[
 
 def sourced(trace: Trace, source: str) -> list[FormulaStep]:
     """The steps of ``trace``. One without a source gets that of the L2 model, tile walk or roofline by its name, else ``source``."""
-    return [replace(step, source=step.source or _source(step, source)) for step in trace.steps.values()]
+    return [step._replace(source=step.source or _source(step, source)) for step in trace.steps.values()]
 
 
 def _source(step: FormulaStep, given: str) -> str:
@@ -71,9 +71,9 @@ def _named_accesses(trace: Trace, kernel: Kernel, label: str) -> Kernel:
         elements = trace.define(name, f"elements of {access.element_size} B", access.elements)
         same = getattr(access.footprint, "formula", None) == getattr(access.elements, "formula", None)
         footprint = elements if same else trace.define(f"{name}, distinct", "elements, each counted once", access.footprint)
-        return replace(access, elements=elements, footprint=footprint)
+        return access._replace(elements=elements, footprint=footprint)
 
-    return replace(kernel, accesses=tuple(map(named, kernel.accesses)))
+    return kernel._replace(accesses=tuple(map(named, kernel.accesses)))
 
 
 def _name_totals(trace: Trace, cost: Estimate, label: str) -> None:

@@ -7,7 +7,7 @@ CUDA. Other devices publish no such units: there a limit is the plain quotient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
@@ -170,4 +170,4 @@ def mark(trace: Trace, source: str) -> None:
     """Set ``source`` on every step of ``trace`` that has none."""
     for name, step in trace.steps.items():
         if not step.source:
-            trace.steps[name] = replace(step, source=source)
+            trace.steps[name] = step._replace(source=source)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import power_limit
@@ -35,8 +36,7 @@ BURST, SUSTAINED = "burst", "sustained"
 CLOCKS = (BURST, SUSTAINED)
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """Energy and power of one kernel, or of several equal ones in turn, at the highest clock.
 
     ``seconds``: time alone after a pause; ``memory_s``: time of its DRAM traffic by itself. ``switched_j``: joules of operations and of L2
@@ -59,8 +59,7 @@ class Demand:
         return float(time_at(self.core_s(), min(self.memory_s, self.seconds), slowdown))
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(NamedTuple):
     """A run of kernels: seconds of ``each``, joules in all, and the mean clock over the highest one.
 
     ``waits_s``: seconds in which the device waits for the host, at static power.
@@ -110,8 +109,7 @@ def flops_per_joule(fit: PowerFit, name: str, peak: float, bandwidth: float, int
     return 1 / (fit.static_w * seconds + 1e-12 * (fit.picojoules[name] + fit.picojoules["dram"] / intensity))
 
 
-@dataclass(frozen=True, slots=True)
-class PowerState:
+class PowerState(NamedTuple):
     """A call run ``alone`` after a pause, and repeated for seconds (``sustained``); ``clock`` says which of them is the headline.
 
     ``alone_s``: seconds alone under the device's own limit. ``highest_hz``: the highest clock, to which other clocks are relative.

@@ -27,8 +27,7 @@ from perfmodel.core.units import Quantity, parse_any
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Bytes across the boundary of one memory level."""
 
     read: Number = 0
@@ -39,7 +38,7 @@ class Traffic:
         """Reads and writes."""
         return self.read + self.write
 
-    def __add__(self, other: Traffic) -> Traffic:
+    def __add__(self, other: Traffic) -> Traffic:  # type: ignore[override] # adds fields
         return Traffic(self.read + other.read, self.write + other.write)
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 _SUM, _PRODUCT, _POWER, _ATOM = range(4)
 
 
-@dataclass(frozen=True, slots=True)
-class FormulaStep:
+class FormulaStep(NamedTuple):
     """One line of an explanation: ``name = formula = numbers = value``. ``source``: where the formula or value is from."""
 
     name: str

@@ -6,7 +6,7 @@ are the same cache, read once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import positive_int
@@ -99,4 +99,4 @@ class NarrowCacheAttention(Attention):
         accesses = tuple(
             in_bits(access, access.tensor, self.kv_bits) if access.tensor in ("K", "V") else access for access in plain.accesses
         )
-        return [replace(plain, dtype=self.compute_dtype, accesses=accesses)]
+        return [plain._replace(dtype=self.compute_dtype, accesses=accesses)]

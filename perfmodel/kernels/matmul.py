@@ -6,7 +6,8 @@ With split-k, ``split_k`` blocks share a tile: each stores an fp32 partial sum a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.architectures import wide_matrix
 from perfmodel.core.arith import Number, ceil_div, maximum
@@ -101,7 +102,7 @@ class Matmul:
         summed = self.split_k * self.outputs
         parts = [once("partial C", kind, summed, ACCUMULATOR_SIZE, compulsory=0, handoff=True) for kind in (READ, WRITE)]
         added = Kernel("sum of parts", self.dtype, (parts[0], stored), work=Work(0, (self.split_k - 1) * self.outputs))
-        return [replace(product, accesses=(*loads, parts[1])), added]
+        return [product._replace(accesses=(*loads, parts[1])), added]
 
     def check(self) -> Matmul:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
@@ -251,8 +252,7 @@ def io_lower_bound(w: Matmul, on_chip: Number) -> Number:
 # Answer
 
 
-@dataclass(frozen=True, slots=True)
-class MatmulResult:
+class MatmulResult(NamedTuple):
     """One matmul on one device. ``slots``: blocks that run at once. It and ``occupancy`` are None if the profile has no limits.
 
     ``tile_asked``: the rows and columns that the user gave.

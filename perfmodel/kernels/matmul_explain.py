@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Tile, memory_bytes
 from perfmodel.core.explain import explain_kernels, sourced, with_symbols
@@ -44,7 +42,7 @@ def explain(result: MatmulResult) -> list[FormulaStep]:
     w = with_symbols(trace, result.workload, _SYMBOLS)
     rows: Number = trace.symbol("B_m", tile.br, "tile rows", tile.origin)
     columns: Number = trace.symbol("B_n", tile.bc, "tile columns", tile.origin)
-    tile = replace(tile, br=rows, bc=columns)
+    tile = tile._replace(br=rows, bc=columns)
     slots = _explain_slots(trace, tile, result)
     listed = explain_kernels(trace, w.kernels(tile), result.device, w.dtype)
     trace.define("memory", "bytes", memory_bytes(listed), MEMORY_SOURCE)

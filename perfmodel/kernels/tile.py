@@ -59,7 +59,7 @@ def tile_rows(rows: Number, most: int = TENSOR_TILE) -> int:
 def product_tile(shape: tuple[Number, Number], largest: Tile) -> Tile:
     """``largest``, no wider than a product of ``shape``, its rows and columns, needs; with the threads of that."""
     br, bc = (tile_rows(length, int(edge)) for length, edge in zip(shape, (largest.br, largest.bc), strict=True))
-    return replace(largest, br=br, bc=bc, threads=tile_threads(br, bc))
+    return largest._replace(br=br, bc=bc, threads=tile_threads(br, bc))
 
 
 class OnChip(NamedTuple):
@@ -135,11 +135,11 @@ def choose_tile(
     if square == TENSOR_TILE and size == 2 and dtype.matmul_unit == TENSOR:
         origin = "default for 16 bit on a tensor unit, as in CUTLASS"
         wide = int(largest.bc) if br is None and fits(largest, size, chip) else None
-    usual = product_tile(shape, replace(largest, br=square or 1, bc=wide or square or 1))
-    tile = replace(usual, br=br or usual.br, bc=bc or usual.bc, origin=origin if br is bc is None else GIVEN)
+    usual = product_tile(shape, largest._replace(br=square or 1, bc=wide or square or 1))
+    tile = usual._replace(br=br or usual.br, bc=bc or usual.bc, origin=origin if br is bc is None else GIVEN)
     if not fits(tile, size, chip):
         raise _misfit(tile, size, chip, square)
-    return replace(tile, threads=tile_threads(tile.br, tile.bc))
+    return tile._replace(threads=tile_threads(tile.br, tile.bc))
 
 
 def _misfit(tile: Tile, size: int, chip: OnChip, square: int | None) -> UsageError:

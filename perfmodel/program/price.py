@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
@@ -113,4 +113,4 @@ def _in_profile(alone: Prediction, cost: Estimate) -> Prediction:
     if not gap:
         return alone
     seconds, low, high = (max(end - min(gap, end / 2), float(cost.lower_warm_s)) for end in (alone.seconds, alone.low, alone.high))
-    return replace(alone, seconds=seconds, low=low, high=high)
+    return alone._replace(seconds=seconds, low=low, high=high)

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, Traffic
+from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.format_number import between, percent
-from perfmodel.report.charts.schema import Bar, BarChart, Interval
 from perfmodel.report.document import Meter
 from perfmodel.report.metrics import BOUND_WORDS
+from perfmodel.report.saved import Interval
 from perfmodel.timing.predict import Prediction
 
 _UNITS = {"tensor": "FLOP/s", "vector": "FLOP/s", "sfu": "exp/s"} | dict.fromkeys(("sram", "l2", "llc", "dram", "interconnect"), "B/s")
@@ -184,13 +184,3 @@ def lower_first(words: str) -> str:
     ('limited by DRAM bandwidth', 'DRAM bandwidth is the ceiling')
     """
     return words if words[1:2].isupper() else words[:1].lower() + words[1:]
-
-
-def traffic_chart(moved: Iterable[tuple[str, Traffic, Traffic]], caption: str, inside: str = "L2") -> BarChart:
-    """Chart of bytes. ``moved``: name, traffic to multiprocessors and DRAM traffic of each. ``inside``: where the former comes from."""
-    bars = [
-        Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)])
-        for name, sram, dram in moved
-        for level, traffic in ((inside, sram), ("DRAM", dram))
-    ]
-    return BarChart(f"Bytes between {inside} and multiprocessors, and to DRAM", "B", bars, caption=caption)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import PerfmodelError
@@ -16,27 +16,20 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, explain, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.report.answer import (
-    ROOFS_EVEN,
-    few_blocks,
-    fit_phrase,
-    headline,
-    lower_first,
-    sentence,
-    slow_launches,
-    slow_start,
-    traffic_chart,
-)
-from perfmodel.report.charts.schema import BarChart, Chart, Interval
+from perfmodel.report.answer import ROOFS_EVEN, few_blocks, fit_phrase, headline, lower_first, sentence, slow_launches, slow_start
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import KernelTime, with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, outside, words_for
 from perfmodel.report.op_common import guess_notes, head, note, prediction_keys, unknown_rates, with_steps
 from perfmodel.report.power import power_note
+from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import Side, faster_sentence, interval_text, ratio, ratio_notes, ratio_text, side_clause, verdict_sentence
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import Prediction
 from perfmodel.timing.select_kernel import Predictions
+
+if TYPE_CHECKING:
+    from perfmodel.report.charts.schema import Chart
 
 LABELS = {"flops": "FLOP, visible scores", "accesses.total": "accesses without a cache"}
 BRIEF = {
@@ -408,6 +401,7 @@ def _figures(answer: _Answer) -> list[Figure]:
 
 def _charts(answer: _Answer) -> list[Chart]:
     """Charts of times beside roofs, of the rooflines of time and energy, and of bytes; captions say what is seen."""
+    from perfmodel.report.charts.schema import BarChart, time_bar, traffic_chart
     from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
     shown, device, dtype = list(map(answer.time, answer.comparison.shown())), answer.comparison.device, answer.comparison.workload.dtype
@@ -422,7 +416,7 @@ def _charts(answer: _Answer) -> list[Chart]:
     for time in shown:
         bounds.setdefault(BOUND_WORDS.get(time.cost.bound or "", "nothing known"), []).append(time.name)
     bound = "; ".join(f"{', '.join(names)} by {resource}" for resource, names in bounds.items())
-    times = [time.bar(time.name) for time in shown]
+    times = [time_bar(time.name, float(time.cost.roofline_s), time.predicted) for time in shown]
     return [
         BarChart("Predicted time of each algorithm, and how much of it is its roof", "s", times, caption=faster),
         roofline(device, points, caption=f"Bound at the roof: {bound}."),

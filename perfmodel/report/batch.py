@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from perfmodel.core.units import format_time
 from perfmodel.report.answer import fit_phrase
-from perfmodel.report.charts.schema import Interval, LineChart, Mark, Series
+from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import TIMES, at_least, at_most, formats_of, gpus_of, inputs_of, kernels_note, split_of, weights_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import Side, ratio_notes, verdict_sentence
 from perfmodel.report.step import StepPart, as_time, step_meters, tokens
 from perfmodel.transformer.estimate import CONVENTION, PREDICTED

@@ -12,9 +12,10 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_time
 from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.schema import Bar, BarChart, Interval
+from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Column, DataTable, Figure, Report, Table, Value
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, better
+from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import MEASURED, PREDICTED, Side, gain_text, interval_text, ratio, ratio_notes, ratio_text, verdict_sentence
 
 SAME, FASTER, SLOWER, LESS, MORE, BETTER, WORSE = "SAME", "FASTER", "SLOWER", "LESS", "MORE", "BETTER", "WORSE"

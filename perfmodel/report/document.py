@@ -9,11 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError
-from perfmodel.report.charts.schema import Chart, Number, Roofline, SavedPart, ScatterChart
+from perfmodel.report.saved import Number, SavedPart
+
+if TYPE_CHECKING:
+    from perfmodel.report.charts.schema import Chart, Roofline
 
 FLOP_CONVENTION = "A multiply-add counts 2 FLOP; exponentials are counted apart."
 
@@ -177,7 +180,7 @@ class Report(SavedPart):
     @property
     def rooflines(self) -> list[Roofline]:
         """The rooflines among its charts."""
-        return [chart for chart in self.charts if isinstance(chart, Roofline)]
+        return [chart for chart in self.charts if chart.kind == "roofline"]
 
 
 def captioned(report: Report) -> list[Chart]:
@@ -273,6 +276,8 @@ def from_data(raw: Any) -> Report:
         raise DataError(f"not a saved report: its schema is {schema!r}, not {SCHEMA!r}", "save one with -o report.json")
     from pydantic import TypeAdapter, ValidationError
 
+    from perfmodel.report.charts.schema import Chart  # noqa: F401 - the type of a field
+
     fields = {"title": "", "verdict": [], "tables": []} | {name: value for name, value in raw.items() if name not in ("schema", "version")}
     fields = _without_soft(fields)
     try:
@@ -322,7 +327,7 @@ def _checked(report: Report) -> Report:
 def _above_zero(report: Report) -> Iterator[tuple[str, float]]:
     """Rates and times that serve as divisors, with their places."""
     for place, chart in enumerate(report.charts):
-        if isinstance(chart, Roofline):
+        if chart.kind == "roofline":
             yield from ((f"charts.{place}: ceiling {c.name}", c.value) for c in chart.ceilings)
             for point in chart.points:
                 times = {"measured": point.measured, "predicted": point.predicted}
@@ -330,5 +335,5 @@ def _above_zero(report: Report) -> Iterator[tuple[str, float]]:
                 yield from ((f"point {point.number}: {name}", end) for name, ends in values.items() for end in ends if end is not None)
                 yield from [(f"point {point.number}: roofline_s", point.roofline_s)] if point.roofline_s is not None else []
                 yield from [(f"point {point.number}: before", point.before.time_s)] if point.before else []
-        elif isinstance(chart, ScatterChart):
+        elif chart.kind == "scatter":
             yield from ((f"charts.{place}: {pair.name}", min(pair.measured, pair.predicted)) for pair in chart.pairs)

@@ -8,11 +8,12 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, ChainResult, FusedChain, Published, explain, with_launches
-from perfmodel.report.answer import headline, meters, traffic_chart
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.answer import headline, meters
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, traffic_chart
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table, of_fields, of_traffic
 from perfmodel.report.op_common import head, unknown_rates, with_steps
+from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import MEASURED, Side, gain_text, verdict_sentence
 
 BRIEF = (*("time_s.with_launches", "speedup", "launches", "launch_s", "time_s.roofline", "traffic.sram.bytes"), "traffic.dram.bytes")

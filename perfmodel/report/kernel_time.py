@@ -15,11 +15,11 @@ from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import PARTLY, RESOURCES, ROOFS_EVEN, amounts_of, limit_sentence, lower_first, meters, sentence, time_text
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, of_cost, of_memory, seconds
 from perfmodel.report.op_common import guess_notes, note
 from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import EVEN, Side, gain_text
 from perfmodel.timing.predict import Prediction
 
@@ -196,14 +196,6 @@ class KernelTime:
         by = "" if self.prediction is None else self.prediction.calibration.implementation
         causes = (f"{self.name}: {' and '.join(self.causes)}",) if self.causes else ()
         return Side(name or self.name, float(self.cost.roofline_s), self.predicted, by=by, left_out=left_out or causes)
-
-    def bar(self, name: str) -> Bar:
-        """The bar ``name`` of the time: the part that the roof explains and the part beyond; only the roof without a prediction."""
-        predicted, roof = self.predicted, float(self.cost.roofline_s)
-        if predicted is None:
-            return Bar(f"{name} (not predicted)", [("roof", roof)])
-        parts = [("roof", min(roof, predicted.value)), ("beyond its roof", max(predicted.value - roof, 0.0))]
-        return Bar(name, parts, predicted.low, predicted.high)
 
 
 def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predicted: Interval | None, subject: str = LIBRARY) -> Report:

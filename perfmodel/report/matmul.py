@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.cost import memory_bytes
@@ -27,7 +27,6 @@ from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.answer import WASTEFUL, few_blocks, fit_phrase, headline, slow_launches, slow_start
 from perfmodel.report.charts.format_number import digits
-from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Report, Table
 from perfmodel.report.kernel_time import KernelTime
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost
@@ -36,6 +35,9 @@ from perfmodel.report.speedup import side_clause
 from perfmodel.timing.explain import explain_power, explain_time
 from perfmodel.timing.launched import product_tile
 from perfmodel.timing.predict import Prediction
+
+if TYPE_CHECKING:
+    from perfmodel.report.charts.schema import Chart
 
 BRIEF = (
     *("time_s.predicted", "rate", "of_peak", "time_s.sustained", "sustained.energy_j", "time_s.roofline", "bound"),
@@ -212,6 +214,7 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
 
 def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
     """Charts of the rooflines of time and energy, of the time beside its roof, and of bytes beside the fewest possible."""
+    from perfmodel.report.charts.schema import Bar, BarChart, time_bar
     from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
     w, device, cost = result.workload, result.device, result.total
@@ -219,11 +222,12 @@ def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:
     dot = point(1, name, cost, device, w.dtype.name, w.dtype.matmul_unit, time.prediction)
     minimum, moved = in_bytes(w, minimum_elements(w)), in_bytes(w, _tiled_elements(result))
     sizes = {"least: each operand once": minimum, "through the L2, tiles re-reading": cost.sram.total, "over DRAM": cost.dram.total}
+    taken = time_bar(name, float(cost.roofline_s), time.predicted)
     bars = [Bar(label, [("bytes", value)]) for label, value in sizes.items()]
     again = f"Tiles of {result.tile.br} x {result.tile.bc} move {moved / minimum:.3g}x the least through the L2."
     return [
         roofline(device, [dot], caption=_bound(result)),
-        BarChart("Predicted time, and how much of it is the roof", "s", [time.bar(name)], caption=f"{time.limit}."),
+        BarChart("Predicted time, and how much of it is the roof", "s", [taken], caption=f"{time.limit}."),
         BarChart("Bytes that it moves", "B", bars, caption=again),
         *energy_roofline(device, w.dtype, [(name, cost, time.prediction)]),
     ]

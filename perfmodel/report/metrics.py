@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.format_number import ABSENT, between, text
-from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Table
+from perfmodel.report.saved import Interval
 from perfmodel.timing.predict import Prediction
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(NamedTuple):
     """A metric: ``value`` in ``unit``, a key of ``UNITS``, or empty if the label says the unit.
 
     ``key``: its place in the JSON object with dots between levels; empty: only in tables. ``label``: its row or column in a table; empty:
@@ -252,7 +250,7 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
         Metric("time_s.unknown", sorted(cost.unknown)),
         Metric("bound", cost.bound, "bound by", "resource"),
     ]
-    return [replace(metric, label=labels.get(metric.key, metric.label)) for metric in metrics] if labels else metrics
+    return [metric._replace(label=labels.get(metric.key, metric.label)) for metric in metrics] if labels else metrics
 
 
 def of_memory(size: Number, device: Device, extra: Number | None = None) -> list[Metric]:

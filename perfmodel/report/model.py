@@ -7,12 +7,12 @@ from typing import Any
 
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import fit_sentence, headline
-from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.kernel_time import with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost, of_fields
 from perfmodel.report.op_common import guess_notes, head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.saved import Interval
 from perfmodel.report.step import (
     StepPart,
     as_time,

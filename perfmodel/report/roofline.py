@@ -50,7 +50,7 @@ def answers(charts: Sequence[Roofline]) -> list[str]:
 def answer_of(point: RooflinePoint, device: str = "") -> str:
     """Sentence without full stop on time with interval, rate, and share of which roof.
 
-    >>> from perfmodel.report.charts.schema import Interval
+    >>> from perfmodel.report.saved import Interval
     >>> known = RooflinePoint(1, "flash2", 4e12, {"dram": 10**9}, "fp16", roofline_s=4e-3, predicted=Interval(8e-3), terms={"tensor": 4e-3})
     >>> answer_of(known)
     'flash2: predicted 8 ms, 500 TFLOP/s, 50% of its tensor roof'

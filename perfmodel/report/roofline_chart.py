@@ -24,7 +24,6 @@ from perfmodel.report.charts.schema import (
     Before,
     Ceiling,
     Chart,
-    Interval,
     LineChart,
     Mark,
     Roofline,
@@ -33,6 +32,7 @@ from perfmodel.report.charts.schema import (
 )
 from perfmodel.report.document import Formula
 from perfmodel.report.metrics import seconds
+from perfmodel.report.saved import Interval
 from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.power import energy_name
 

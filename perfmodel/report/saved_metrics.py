@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.errors import DataError, cut
@@ -141,7 +140,7 @@ def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
         if first.value != metric.value or first.unit != metric.unit:
             times[metric.key, metric.label] += 1
             by_label[metric.key, f"{metric.label} ({times[metric.key, metric.label] + 1})"] = metric
-    return [replace(metric, label=label) for (_, label), metric in by_label.items()]
+    return [metric._replace(label=label) for (_, label), metric in by_label.items()]
 
 
 def _of_object(

@@ -7,11 +7,11 @@ from typing import Any
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import headline, time_text
 from perfmodel.report.charts.format_number import digits, percent, text
-from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import guess_notes, head
 from perfmodel.report.power import with_power
+from perfmodel.report.saved import Interval
 from perfmodel.report.step import StepPart, by_share, moved_bytes, step_meters, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.engine import Engine

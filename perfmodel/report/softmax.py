@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels import softmax
 from perfmodel.kernels.softmax import Softmax, SoftmaxResult, row_bytes
-from perfmodel.report.answer import ROOFS_EVEN, few_blocks, headline, sentence, slow_launches, slow_start, traffic_chart
-from perfmodel.report.charts.schema import Bar, BarChart, Chart
+from perfmodel.report.answer import ROOFS_EVEN, few_blocks, headline, sentence, slow_launches, slow_start
+from perfmodel.report.charts.schema import Bar, BarChart, Chart, time_bar, traffic_chart
 from perfmodel.report.document import Report
 from perfmodel.report.kernel_time import KernelTime
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by
@@ -74,7 +72,7 @@ def report(
 def _metrics(result: SoftmaxResult, w: Softmax, time: KernelTime) -> list[Metric]:
     counts = time.metrics(extra=0)
     if result.row_fits is False:
-        counts = [replace(metric, value=False) if metric.key == "fits" else metric for metric in counts]
+        counts = [metric._replace(value=False) if metric.key == "fits" else metric for metric in counts]
     return [
         Metric("reads_per_element", result.variant.reads, "reads per element"),
         Metric("writes_per_element", int(w.stored)),
@@ -113,7 +111,7 @@ def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Predict
 def _charts(runs: list[SoftmaxResult], faster: str, time: KernelTime) -> list[Chart]:
     """Charts of times at the roof and predicted, and of the bytes that each variant moves."""
     times = [Bar(result.variant.name, [("roof", float(result.cost.roofline_s))]) for result in runs]
-    times += [time.bar(time.name)] if time.predicted else []
+    times += [time_bar(time.name, float(time.cost.roofline_s), time.predicted)] if time.predicted else []
     counted = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in runs)
     return [
         BarChart("Time of each way" + " at its roof" * (time.predicted is None), "s", times, caption=sentence(faster)),

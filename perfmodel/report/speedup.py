@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.units import format_time
 from perfmodel.report.answer import ROOFS_EVEN, time_text
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.saved import Interval
 
 MEASURED, PREDICTED = "measured", "predicted"
 EVEN = 0.005
@@ -25,8 +25,7 @@ _ENDS = re.compile(r"(?:faster|slower|as fast)[^:;]* \([\d.,]+x to ")
 RATIO_NOTE = "The interval of a ratio combines the two 80 % intervals as independent errors in log space."
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(NamedTuple):
     """One side of a comparison. ``roof_s``: seconds at its roof; ``time``: those of the kernel ``by``, measured or predicted (``kind``).
 
     ``left_out``: phrases on dominant causes that its roof leaves out.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
@@ -14,9 +14,10 @@ from perfmodel.core.units import format_time
 from perfmodel.report import answer
 from perfmodel.report.answer import RESOURCES, amounts_of, meters
 from perfmodel.report.charts.format_number import between, digits, percent
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import SCREEN_ROWS, KernelSpan, Meter, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, Metrics, as_rows
+from perfmodel.report.saved import Interval
 from perfmodel.transformer.op import COLLECTIVE, Op
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ LEAST_METER = 0.005
 """Least share of a step for which a resource has a meter."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepPart:
+class StepPart(NamedTuple):
     """All runs of one kernel called ``name``. ``seconds``: predicted ones (``times``), else the roof.
 
     With multicast, the L2 traffic of a product counts loads that several SMs share once.

@@ -15,9 +15,10 @@ from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import power_of_two_text
 from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
-from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.charts.schema import RooflinePoint
 from perfmodel.report.device_names import short_names
 from perfmodel.report.document import SCREEN_ROWS, Table
+from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import EITHER, PREDICTED, Side, gain_range_text, gain_text, interval_text, ratio, verdict_sentence
 
 ROOF = "at the roof"

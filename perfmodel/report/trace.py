@@ -15,10 +15,11 @@ from perfmodel.program.gains import Gain, gains
 from perfmodel.program.price import OperatorGroup, Priced
 from perfmodel.report.answer import headline, time_text, upper_first
 from perfmodel.report.charts.format_number import between, percent
-from perfmodel.report.charts.schema import Bar, BarChart, Chart, Interval
+from perfmodel.report.charts.schema import Bar, BarChart, Chart
 from perfmodel.report.document import Figure, KernelSpan, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, seconds
 from perfmodel.report.op_common import head
+from perfmodel.report.saved import Interval
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
 
 LISTED, DRAWN = 40, 24
@@ -118,7 +119,7 @@ MEASURED = frozenset(("span_s", "busy_s", "idle_share", "known_share", "predicte
 def _unmeasured(metrics: Sequence[Metric]) -> list[Metric]:
     """``metrics`` without measured values, for a captured program."""
     hidden = {metric.key for metric in metrics if metric.key in MEASURED or metric.key.startswith("waits_s.")}
-    return [replace(metric, value=None, label="") if metric.key in hidden else metric for metric in metrics]
+    return [metric._replace(value=None, label="") if metric.key in hidden else metric for metric in metrics]
 
 
 def _captured(answer: ProgramAnswer, captured: Captured) -> list[Metric]:

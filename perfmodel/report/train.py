@@ -9,13 +9,14 @@ from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import fit_sentence, headline
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.charts.schema import Bar, BarChart, Interval
+from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.memory import question, shared_notes
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model import DRAWN, STEP_LABELS, TIMES_OF_STEP, of_source
 from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
+from perfmodel.report.saved import Interval
 from perfmodel.report.step import StepPart, as_time, by_share, limit_text, longest, op_roofline, step_meters, time_bars, timeline, tokens
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total

@@ -18,10 +18,11 @@ from perfmodel.kernels.matmul import in_bytes, minimum_elements
 from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention import left_out
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.schema import Interval, RooflinePoint
+from perfmodel.report.charts.schema import RooflinePoint
 from perfmodel.report.roofline import NO_ROOM
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.report.roofline_chart import with_dtypes as name_dtypes
+from perfmodel.report.saved import Interval
 from perfmodel.report.step import StepPart, op_point
 from perfmodel.report.swept_series import WorkloadAnswer
 from perfmodel.study.schema import Scope

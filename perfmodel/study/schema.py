@@ -23,10 +23,11 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.plugins import module_names
 from perfmodel.core.question import typed
 from perfmodel.core.trace import FormulaStep
-from perfmodel.report.charts.schema import Number, RooflinePoint
+from perfmodel.report.charts.schema import RooflinePoint
 from perfmodel.report.document import Formula, ProfileUse, Provenance, Report
 from perfmodel.report.provenance import profile_use
 from perfmodel.report.roofline_chart import formulas
+from perfmodel.report.saved import Number
 from perfmodel.study import kinds
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.records import Record, read_records

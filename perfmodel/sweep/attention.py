@@ -131,7 +131,7 @@ def variant(choices: Mapping[str, Any]) -> AttentionVariant:
         raise UsageError("a window is of the last keys, so it implies a causal mask")
     options = {name: value for name, value in choices.items() if name not in ("packed", "algorithm")}
     probe = AttentionQuestion(n=LARGEST_EDGE, d=1, window=1 if windowed else None).updated(options).workload()
-    dtype = replace(probe.dtype, matmul_unit=device.matmul_unit(probe.dtype.name, probe.dtype.matmul_unit))
+    dtype = probe.dtype._replace(matmul_unit=device.matmul_unit(probe.dtype.name, probe.dtype.matmul_unit))
     probe = replace(probe, dtype=dtype, packed=choices["packed"])
     obstacle = next(filter(None, (algorithm.obstacle(probe, direction) for direction in PASSES[choices["pass"]])), None)
     if obstacle:

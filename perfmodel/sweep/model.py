@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -175,7 +175,7 @@ class CacheVariant(SweepVariant):
     room: int | None
 
     def _form(self, numbers: Mapping[str, Number]) -> CacheFormat:
-        return replace(self.probe.form, block_size=numbers["block_size"])
+        return self.probe.form._replace(block_size=numbers["block_size"])
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Columns other than the longest context, by name."""
@@ -186,7 +186,7 @@ class CacheVariant(SweepVariant):
             "bytes_per_token": token_bytes(spec, form),
             "bytes_per_sequence": sequence_bytes(spec, n, form),
             "cache_bytes": size,
-            "unused_block_bytes": size - batch_bytes(spec, n, batch, replace(form, block_size=1)),
+            "unused_block_bytes": size - batch_bytes(spec, n, batch, form._replace(block_size=1)),
             "weights_bytes": self.weights,
             "memory_bytes": size + self.weights + self.probe.reserve,
             FITS: fits(size + self.weights + self.probe.reserve, self.device),

@@ -84,7 +84,7 @@ def predict_across(w: Collective, names: Sequence[str], device: Device, lower_s:
     seconds = max(seconds, lower_s)
     words = f"groups of {inner} GPUs as {within[0].calibration.implementation} is calibrated, between them by bandwidth and latency"
     low, high = max(seconds / WIDTH, lower_s), seconds * WIDTH
-    return replace(added(within), parts=(), seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words, reference=device)
+    return added(within)._replace(parts=(), seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words, reference=device)
 
 
 def _first(w: Collective, names: Sequence[str], device: Device, fallbacks: FallbackDevices) -> Prediction:

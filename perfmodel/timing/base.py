@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfmodel.core.architectures import Traits, traits_of
 from perfmodel.core.errors import DataError, UnavailableError, UsageError, suggest
@@ -79,8 +79,7 @@ class Prior:
     buys: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A fitted number above zero. The name carries the unit; ``prior``: what is expected of it before a fit."""
 
     name: str
@@ -115,8 +114,7 @@ ALONE = f"{STATE_WORDS[CLEAN]}, the launch hidden behind earlier work"
 """What a predicted time of one kernel assumes."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartTime:
+class PartTime(NamedTuple):
     """A kernel of a sequence, called ``name``, with its ``seconds`` alone by the calibration ``block``."""
 
     name: str
@@ -134,8 +132,7 @@ def never(case: Case) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """A family of kernels and how to predict their time.
 
     ``declared``: its parameters, or the file of ``PARAMETERS`` that has them.
@@ -233,17 +230,17 @@ def plain_attention(case: Case, *absent: str) -> bool:
 
 
 @cached_by_identity
-def _calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]:
+def calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]:
     """Calibrations of ``device`` by (workload, direction)."""
-    found: dict[tuple[str, str], list[Calibration]] = {}
+    by_kind: dict[tuple[str, str], list[Calibration]] = {}
     for block in device.calibration:
-        found.setdefault((block.workload, block.direction), []).append(block)
-    return found
+        by_kind.setdefault((block.workload, block.direction), []).append(block)
+    return by_kind
 
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Calibrations of ``device`` that serve the case, its own name first; those of collectives serve every format."""
-    calibrated = _calibrations_of(device).get((workload, case.direction))
+    calibrated = calibrations_of(device).get((workload, case.direction))
     if not calibrated:
         return []
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, calibrated_as(case.implementation)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
@@ -26,7 +24,7 @@ def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
     """
     w = case.workload
     usual = library_tile(device, DTYPES["bf16"]) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
-    tile = replace(usual, br=case.launch.get("br", usual.br), bc=case.launch.get("bc", usual.bc))
+    tile = usual._replace(br=case.launch.get("br", usual.br), bc=case.launch.get("bc", usual.bc))
     if hasattr(w, "kernels"):
         return list(w.kernels(tile))
     if not isinstance(w, Attention):

@@ -14,7 +14,7 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
 from math import inf, sqrt
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
@@ -58,8 +58,7 @@ def beside_dram(computing: float, moving: float, cold: bool) -> float:
     return joined(COLD, computing, moving) if cold else max(computing, moving)
 
 
-@dataclass(frozen=True, slots=True)
-class TileRates:
+class TileRates(NamedTuple):
     """Rates of a multiprocessor per cycle of the tensor clock: FLOP, exponentials, bytes of SRAM. ``bandwidth``: B/s over the device."""
 
     sms: int

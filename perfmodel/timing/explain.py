@@ -123,7 +123,7 @@ def _parts(prediction: Prediction, model: Model, source: str) -> list[FormulaSte
         steps.append(FormulaStep("time of other rules", REST, "", "", left, model.source))
     elif steps:
         most = max(range(len(steps)), key=lambda place: float(steps[place].value))
-        steps[most] = replace(steps[most], value=float(steps[most].value) + left)
+        steps[most] = steps[most]._replace(value=float(steps[most].value) + left)
     return steps
 
 

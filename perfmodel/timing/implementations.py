@@ -6,9 +6,9 @@ kernel's parameters miss by 9 % on an A100, and cuDNN's forward kernels of 2024,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from perfmodel.core.files import read_yaml
 
@@ -17,8 +17,7 @@ FUSED = "flash2"
 """Attention algorithm of an implementation where the file names no other: one kernel, scores never stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
+class Implementation(NamedTuple):
     """One entry of ``implementations.yaml``, where its fields are explained."""
 
     kernel: str = ""

@@ -87,7 +87,7 @@ def _launched(comparison: Comparison, result: AttentionResult, implementation: s
     # counts and bounds stay those of the algorithm
     counts = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "needs")
     own_total = replace(total(cost for _, cost in pairs), **{name: getattr(result.total, name) for name in counts})
-    return replace(result, kernels=pairs, total=own_total, implementation=implementation)
+    return result._replace(kernels=pairs, total=own_total, implementation=implementation)
 
 
 def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[list[Kernel], Tile | None]:
@@ -142,23 +142,23 @@ def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Ke
     rows, keys = (row_count(w, tile.br), visited) if direction == FORWARD else (visited, key_tiles(w, tile.bc))
     tiles = {"Q": rows * tile.br * d, "dO": rows * tile.br * dv, "K": keys * tile.bc * d, "V": keys * tile.bc * dv}
     more = [_past_the_end(a, w.row_heads * tiles[a.tensor]) for a in kernel.accesses if a.kind == READ and a.tensor in tiles]
-    return replace(kernel, accesses=(*kernel.accesses, *more))
+    return kernel._replace(accesses=(*kernel.accesses, *more))
 
 
 def _past_the_end(access: Access, elements: Number) -> Access:
     """The loads beyond ``access`` if tiles load ``elements`` in total: past the end of the tensor, so they cause no DRAM traffic."""
     beyond = elements - access.elements
-    return replace(access, tensor=f"{access.tensor}, past the end", elements=beyond, footprint=0, compulsory=0, reread=False)
+    return access._replace(tensor=f"{access.tensor}, past the end", elements=beyond, footprint=0, compulsory=0, reread=False)
 
 
 def _queries_again(kernel: Kernel, w: Attention, tile: Tile) -> Kernel:
     """``kernel`` with Q loaded for every key tile; an O too wide for registers goes through memory between key tiles, in fp32."""
     rows = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
-    accesses = [replace(a, elements=rows * w.d, reread=True) if a.tensor == "Q" else a for a in kernel.accesses]
+    accesses = [a._replace(elements=rows * w.d, reread=True) if a.tensor == "Q" else a for a in kernel.accesses]
     if max(w.d, w.dv) > WIDEST_IN_REGISTERS:
         again, distinct = (rows - query_rows(w)) * w.dv, query_rows(w) * w.dv
         accesses += [Access("O accumulator", kind, again, ACCUMULATOR_SIZE, distinct, 0, True, True) for kind in (READ, WRITE)]
-    return replace(kernel, accesses=tuple(accesses))
+    return kernel._replace(accesses=tuple(accesses))
 
 
 def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
@@ -170,7 +170,7 @@ def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
     sums: list[Kernel] = []
     for access in main.accesses:
         if access.tensor == "dQ" and access.kind == WRITE:
-            kept.append(replace(access, tensor=zeroed.tensor, element_size=ACCUMULATOR_SIZE, compulsory=0, handoff=True))
+            kept.append(access._replace(tensor=zeroed.tensor, element_size=ACCUMULATOR_SIZE, compulsory=0, handoff=True))
         elif access.kind == GROUP_SUM and access.elements:
             stored = key_rows_stored(w) * (w.d + w.dv)
             parts = once("dK, dV by head", READ, access.elements - stored, access.element_size, compulsory=0, handoff=True)
@@ -180,7 +180,7 @@ def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
             kept.append(access)
     read = once(zeroed.tensor, READ, elements, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
     converted = Kernel("convert dQ", w.dtype, (read, query_write(w, "dQ", w.d)))
-    return [replace(row_sums, accesses=(*row_sums.accesses, zeroed)), replace(main, accesses=tuple(kept)), converted, *sums]
+    return [row_sums._replace(accesses=(*row_sums.accesses, zeroed)), main._replace(accesses=tuple(kept)), converted, *sums]
 
 
 # Eager attention
@@ -202,7 +202,7 @@ def eager(w: Attention, direction: str, tile_of: TileOf) -> list[Kernel]:
     kernels: list[Kernel] = []
     for kernel in run(replace(w, unfused_scale=True, mask=w.mask or w.causal), Tile(1, 1)):
         if kernel.name == "softmax backward":
-            kernels.append(replace(kernel, name="dP * P", work=Work(0, w.query_heads * w.n * w.kv_len)))
+            kernels.append(kernel._replace(name="dP * P", work=Work(0, w.query_heads * w.n * w.kv_len)))
         kernels.append(_product(kernel, w, tile_of) if kernel.name in _PRODUCTS else kernel)
     return kernels
 
@@ -214,12 +214,12 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
     tile, whole = tile_of(product)
     rows, columns = row_tiles(product, tile), column_tiles(product, tile)
     times = iter((columns, rows))
-    accesses = [replace(a, elements=a.elements * next(times), reread=True) if a.kind == READ else a for a in kernel.accesses]
+    accesses = [a._replace(elements=a.elements * next(times), reread=True) if a.kind == READ else a for a in kernel.accesses]
     if whole:
         depth = ceil_div(k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
         sides = iter((tile.br, tile.bc))
         accesses += [_past_the_end(a, rows * columns * next(sides) * depth) for a in accesses if a.kind == READ]
-    return replace(kernel, accesses=tuple(accesses), launch=product.kernels(tile)[0].launch)
+    return kernel._replace(accesses=tuple(accesses), launch=product.kernels(tile)[0].launch)
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:
@@ -249,7 +249,7 @@ def product_tile(prediction: Prediction) -> Tile | None:
     case, device, block = prediction.case, prediction.device, prediction.calibration
     if case is None or device is None or block.model not in gemm.MODELS or not isinstance(case.workload, Matmul):
         return None
-    return replace(_planned(case, device, block.parameters), origin=f"the one that {block.implementation} runs, by its time model")
+    return _planned(case, device, block.parameters)._replace(origin=f"the one that {block.implementation} runs, by its time model")
 
 
 def _planned(case: Case, device: Device, parameters: Mapping[str, float]) -> Tile:
@@ -257,4 +257,4 @@ def _planned(case: Case, device: Device, parameters: Mapping[str, float]) -> Til
     _, plan = gemm.fastest(case, device, parameters)
     usual = library_tile(device, case.workload.dtype)
     cluster = usual.cluster if gemm.fed_by_tma(case.workload, device, plan) else 1
-    return replace(usual, br=plan.br, bc=plan.bc, threads=tile_threads(plan.br, plan.bc), splits=plan.parts, cluster=cluster)
+    return usual._replace(br=plan.br, bc=plan.bc, threads=tile_threads(plan.br, plan.bc), splits=plan.parts, cluster=cluster)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
@@ -62,8 +61,7 @@ def kind_of(workload_kind: str, workload: Any, implementation: str, direction: s
     return NAMED.get(implementation) or other.get(workload_kind, ELEMENTWISE)
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(NamedTuple):
     """Work of one kernel, or of several alike, in ``seconds``: ``counts`` by the names of ``picojoules``, DRAM bytes among them.
 
     ``busy``: share of the time, over all multiprocessors, that blocks are at work. ``memory_s``: what DRAM alone would take.
@@ -202,7 +200,7 @@ def state_of(activities: Sequence[Activity], device: Device, asked: PowerOptions
 
 def scaled(prediction: Prediction, factor: float) -> Prediction:
     """``prediction`` with its interval, times ``factor``."""
-    return replace(prediction, seconds=prediction.seconds * factor, low=prediction.low * factor, high=prediction.high * factor)
+    return prediction._replace(seconds=prediction.seconds * factor, low=prediction.low * factor, high=prediction.high * factor)
 
 
 def of_prediction(prediction: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]) -> Activity:
@@ -215,7 +213,7 @@ def of_prediction(prediction: Prediction, cost: Estimate, workload: Any, dtype: 
 
 def as_shown(prediction: Prediction, state: PowerState | None) -> Prediction:
     """``prediction`` at the clock of the headline, under its limit."""
-    return prediction if state is None else replace(scaled(prediction, state.shown.seconds / state.alone_s), power=state)
+    return prediction if state is None else scaled(prediction, state.shown.seconds / state.alone_s)._replace(power=state)
 
 
 def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerOptions:

@@ -8,9 +8,9 @@ have shown on devices they were not fitted to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from perfmodel.core.architectures import traits_of
 from perfmodel.core.cost import READ, WRITE
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
 
     ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
@@ -49,17 +48,16 @@ class Prediction:
     provenance: str
     calibration: Calibration
     cache: str = CLEAN
-    case: Case | None = field(default=None, compare=False, repr=False)
-    device: Device | None = field(default=None, compare=False, repr=False)
-    parts: tuple[Prediction, ...] = field(default=(), compare=False, repr=False)
+    case: Case | None = None
+    device: Device | None = None
+    parts: tuple[Prediction, ...] = ()
     power: PowerState | None = None
-    reference: Device | None = field(default=None, compare=False, repr=False)
-    unwidened: tuple[float, float] = field(default=(1.0, 1.0), compare=False, repr=False)
+    reference: Device | None = None
+    unwidened: tuple[float, float] = (1.0, 1.0)
     guess: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRequest:
+class TimeRequest(NamedTuple):
     """A ``case`` of a ``kind`` of workload, as records call it, in ``dtype`` on ``device``, whose time is to be predicted.
 
     ``lower_s``: lower bound in seconds; no prediction is below it. ``fallbacks`` gives other devices whose calibrations may be borrowed.
@@ -85,8 +83,7 @@ class TimeRequest:
         return [one for one in self.fallbacks() if one.id != self.device.id]
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationSource:
+class CalibrationSource(NamedTuple):
     """A calibration that prices a request: ``block``, of the device ``reference``, which may be the requested one.
 
     ``lacks``: the kernel or format that the requested device has no calibration of; empty unless the calibration is a stand-in.
@@ -169,7 +166,7 @@ def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
         boost_share = _priced(adapted, request, transfer.device, ends, BORROWED, words).seconds / prediction.seconds
     low, high = (prediction.seconds * end for end in transfer.widened(ends, boost_share))
     low, high = max(request.lower_s, min(prediction.seconds, low)), max(prediction.seconds, high)
-    return replace(prediction, low=low, high=high, reference=reference, guess=transfer.guess, unwidened=ends)
+    return prediction._replace(low=low, high=high, reference=reference, guess=transfer.guess, unwidened=ends)
 
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:

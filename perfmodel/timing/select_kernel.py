@@ -13,7 +13,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.kernels.matmul import default_tile
 from perfmodel.kernels.tile import GIVEN
-from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, models_of
+from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, calibrations_of, models_of
 from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
 from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
 from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
@@ -55,7 +55,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
             raise UnavailableError(f"{request.case.implementation} is another algorithm")
         return _named(request)
     if request.case.cache in (DIRTY, WARM):
-        chosen = select_kernel(replace(request, case=replace(request.case, cache=CLEAN)), suits, guesses)
+        chosen = select_kernel(request._replace(case=replace(request.case, cache=CLEAN)), suits, guesses)
         if chosen.calibration.implementation in models_of():
             return _in_state(chosen, request)
     here = _calibrated(request, suits, [request.device])
@@ -64,7 +64,7 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     if here is not None and not is_fused(here.calibration.implementation):
         return here  # standard attention is PyTorch's products and softmax, by whatever name it was timed
     others = [one for one in request.fallbacks() if here is None or _multiply_alike(one, request.device)]
-    asked = [replace(_by(name, request), fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
+    asked = [_by(name, request)._replace(fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
     borrowed = [
         one for one in _predicted(asked) if here is None or (one.high < here.low and one.calibration.implementation != ALONE_LIBRARY)
     ]
@@ -90,8 +90,8 @@ def _in_state(chosen: Prediction, request: TimeRequest) -> Prediction:
     asked, others = _by(chosen.calibration.implementation, request), request.fallbacks()
     prediction = predict(asked)
     if prediction.reference is not chosen.reference:  # the nearest of those that multiply alike
-        prediction = predict(replace(asked, fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
-    return replace(prediction, provenance=chosen.provenance, guess=chosen.guess)
+        prediction = predict(asked._replace(fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
+    return prediction._replace(provenance=chosen.provenance, guess=chosen.guess)
 
 
 def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:
@@ -108,7 +108,7 @@ def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
     name, slower = borrowed.calibration.implementation, calibrated.calibration.implementation
     takes = format_time(calibrated.seconds, 3)
     words = f"predicted for {name}, which is borrowed; {slower}, which is calibrated here, takes {takes}"
-    return replace(borrowed, provenance=f"{borrowed.provenance}; {words}", guess="; ".join(filter(None, [borrowed.guess, words])))
+    return borrowed._replace(provenance=f"{borrowed.provenance}; {words}", guess="; ".join(filter(None, [borrowed.guess, words])))
 
 
 def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
@@ -143,7 +143,7 @@ def _first_pooled(asked: Iterable[TimeRequest], others: list[Device]) -> Predict
 
 
 def _by(implementation: str, request: TimeRequest) -> TimeRequest:
-    return replace(request, case=replace(request.case, implementation=implementation))
+    return request._replace(case=replace(request.case, implementation=implementation))
 
 
 def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
@@ -152,9 +152,8 @@ def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
     implementations = {
         block.implementation
         for device in devices
-        for block in device.calibration
-        if (block.workload, block.direction) == wanted
-        and (not find(block.implementation).published or (block.points >= ENOUGH_TO_TRANSFER and device.architecture == architecture))
+        for block in calibrations_of(device).get(wanted, ())
+        if not find(block.implementation).published or (block.points >= ENOUGH_TO_TRANSFER and device.architecture == architecture)
     }
     return [name for name in sorted(implementations) if not name.startswith(OWN) and not find(name).named]
 

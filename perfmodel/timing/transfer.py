@@ -17,8 +17,9 @@ of a table of L40S prefills (NVIDIA aiconfigurator 0.12.0).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, log
+from typing import NamedTuple
 
 from perfmodel.core.architectures import transferable
 from perfmodel.core.device_scaling import CHIP, DRAM, FACTS, completed, faster, number, quantity, ratio, with_quantity
@@ -46,8 +47,7 @@ LEAST_RATIO, MOST_RATIO = 0.1, 10.0
 """What lies beyond is no property of a device but a wrong number."""
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedOver:
+class CarriedOver(NamedTuple):
     """A device and parameters for a time model.
 
     ``probes``: in words, the microbenchmarks of the device that shaped them. ``narrowed``: that of the resource which kernels of this
@@ -76,8 +76,7 @@ def carried_over(device: Device, source: Device, block: Calibration) -> CarriedO
     return CarriedOver(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
 
 
-@dataclass(frozen=True, slots=True)
-class Transferred:
+class Transferred(NamedTuple):
     """``block`` of ``source`` as it prices kernels of the device ``own``.
 
     ``device``: that with its rates as probed and what its profile lacks estimated (``facts``); ``held``: the same at the clock that its

@@ -22,7 +22,7 @@ from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.host import Host
 from perfmodel.transformer.op import ATTENTION, Op
-from perfmodel.transformer.op_time import scaled
+from perfmodel.transformer.op_time import launch_correction, scaled
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import MemoryFit, smallest_split, step_memory
 from perfmodel.transformer.spec import most_seen
@@ -191,9 +191,10 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     if r.phase == GENERATE:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := most_seen(layer.attention)) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
-    priced: dict[tuple[Op, bool], PassRow] = {}
+    known: dict[tuple[Op, bool], PassRow] = {}
+    host, within = Host(r.host_us), launch_correction(r.device, fallbacks)
     plain = [
-        (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), priced, Host(r.host_us)), times) for step, times in wanted
+        (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known, host, within=within), times) for step, times in wanted
     ]
     memory = step_memory(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
     return ModelAnswer(r, _under_power(plain, r), memory, _curved(r, wanted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on, positive_int
@@ -70,8 +71,7 @@ class CacheWorkload:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class CacheResult:
+class CacheResult(NamedTuple):
     """Sizes in bytes on each GPU. ``capacity``: of its memory, ``room``: what is left of it for the cache; None if unknown.
 
     ``context``: the longest that fits, for the whole batch; with ``endless`` every length does. ``cached``, ``uncached``: of all GPUs.
@@ -134,9 +134,9 @@ def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = No
     cached, uncached = with_cache(t.spec, t.n, w.weights_dtype, t.form), without_cache(t.spec, t.n, w.weights_dtype)
     if by_matrix:
         read = t.n * label("weights per token", "B, with scales" if from_file else "B on all GPUs", int(read_bytes(w)), t.n, FORMATS)
-        cached, uncached = replace(cached, weights_read=read), replace(uncached, weights_read=read)
+        cached, uncached = cached._replace(weights_read=read), uncached._replace(weights_read=read)
     if w.tp > 1:
-        cached = replace(cached, cache_read=w.tp * cache_read(here, t.n, t.form))
+        cached = cached._replace(cache_read=w.tp * cache_read(here, t.n, t.form))
     return CacheResult(
         workload=w,
         device=device,
@@ -144,7 +144,7 @@ def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = No
         per_token=per_token,
         per_sequence=per_sequence,
         total=size,
-        unpaged=kv_cache.batch_bytes(local, w.n, w.batch, replace(w.form, block_size=1)),
+        unpaged=kv_cache.batch_bytes(local, w.n, w.batch, w.form._replace(block_size=1)),
         parameters=parameters,
         weights=weights,
         capacity=capacity,

@@ -54,7 +54,7 @@ def around(seconds: float, low: float, high: float, cost: Estimate, device: Devi
     return seconds, max(lower, min(seconds, low)), max(seconds, high)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PassRow:
     """All runs of one op: ``each`` is the cost of one, ``prediction`` the sum over all. Without a prediction, ``missing`` says why."""
 
@@ -63,7 +63,7 @@ class PassRow:
     prediction: Prediction | None
     missing: str = ""
 
-    @property
+    @cached_property
     def cost(self) -> Estimate:
         """Bound and roof of all runs."""
         return op_time.scaled(self.each, self.op.count)
@@ -163,14 +163,15 @@ def run_pass(
     known: dict[tuple[Op, bool], PassRow] | None = None,
     host: Host | None = None,
     priced: op_time.Pricing | None = None,
+    within: op_time.LaunchCorrection | None = None,
 ) -> PassEstimate:
     """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``fallbacks``: as for a prediction.
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added. ``host``: what launches kernels.
-    ``priced``: what gives the time of a kernel in place of its time model.
+    ``priced``: what gives the time of a kernel in place of its time model. ``within``: the launch correction, if it is known.
     """
     fallbacks = listed_once(fallbacks)
-    within, known = op_time.launch_correction(device, fallbacks), {} if known is None else known
+    within, known = within or op_time.launch_correction(device, fallbacks), {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)
     for op in ops:
@@ -197,7 +198,7 @@ def row_of(
     if alone.prediction is None:
         return PassRow(op, alone.cost, None, alone.missing)
     seconds, low, high = alone.in_step(device, graph, within)
-    return PassRow(op, alone.cost, replace(alone.prediction, seconds=seconds, low=low, high=high))
+    return PassRow(op, alone.cost, alone.prediction._replace(seconds=seconds, low=low, high=high))
 
 
 def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:

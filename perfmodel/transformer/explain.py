@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from itertools import count
 from typing import Any
 
-from perfmodel.core.cost import Kernel
+from perfmodel.core.cost import Access, Kernel
 from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
@@ -163,14 +163,14 @@ def _explained_collective(trace: Trace, w: Collective, device: Device, label: st
 def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:
     """``kernel`` with a distinct name for every access."""
 
-    def name(index: int, access: Any) -> Any:
+    def name(index: int, access: Access) -> Access:
         title = f"{label}{access.tensor} {access.kind} {index}"
         elements = trace.define(title, f"elements of {access.element_size} B", access.elements, SOURCE)
         same = getattr(access.footprint, "formula", None) == getattr(access.elements, "formula", None)
         footprint = elements if same else trace.define(f"{title}, distinct", "elements, each counted once", access.footprint, SOURCE)
-        return replace(access, elements=elements, footprint=footprint)
+        return access._replace(elements=elements, footprint=footprint)
 
-    return replace(kernel, accesses=tuple(name(index, access) for index, access in enumerate(kernel.accesses, 1)))
+    return kernel._replace(accesses=tuple(name(index, access) for index, access in enumerate(kernel.accesses, 1)))
 
 
 def explain_cache(result: CacheResult) -> list[FormulaStep]:
@@ -181,14 +181,14 @@ def explain_cache(result: CacheResult) -> list[FormulaStep]:
     batch: Any = trace.symbol("B", w.batch, "sequences", "given")
     block, group = trace.symbol("p", w.form.block_size, "tokens per block", "given"), w.form.scale_group
     shared = None if group is None else trace.symbol("G", group, f"elements that share a scale of {SCALE_SIZE} B", "given")
-    form = replace(w.form, block_size=block, scale_group=shared)
+    form = w.form._replace(block_size=block, scale_group=shared)
     traced_result = evaluate(w, result.device, replace(w, spec=spec, n=n, batch=batch, form=form))
     for name, cost in {"with": traced_result.cached, "without": traced_result.uncached}.items():
         for part in ("layers", "head", "attention"):
             trace.define(f"{name} cache, {part}", "FLOP", getattr(cost, part))
         trace.define(f"{name} cache, weights read", "B", cost.weights_read)
     trace.define("with cache, cache read", "B", traced_result.cached.cache_read)
-    return [replace(step, source=step.source or _cache_source(step.name)) for step in trace.steps.values()]
+    return [step._replace(source=step.source or _cache_source(step.name)) for step in trace.steps.values()]
 
 
 def _cache_source(name: str) -> str:

@@ -43,12 +43,12 @@ def joined(reduced: Op, summed: Op) -> Op:
     """Row of one kernel that reads the buffer and the residual and writes their sum and its norm; the buffers' sum stays on the chip."""
     assert reduced.timed is not None
     accesses = (_halved(a) if (a.kind, a.tensor) == (READ, "activations") else a for a in summed.kernel.accesses)
-    kernel = replace(summed.kernel, name=FUSED, accesses=(*reduced.kernel.accesses, *accesses))
+    kernel = summed.kernel._replace(name=FUSED, accesses=(*reduced.kernel.accesses, *accesses))
     names = tuple(dict.fromkeys((*KERNELS, *(reduced.timed.implementations or ()))))
-    return replace(reduced, name=FUSED, kernel=kernel, timed=replace(reduced.timed, implementations=names))
+    return replace(reduced, name=FUSED, kernel=kernel, timed=reduced.timed._replace(implementations=names))
 
 
 def _halved(both: Access) -> Access:
     """The read of the residual alone, out of ``both``, a separate kernel's read of that and of the sum of the buffers."""
     sizes = (ceil_div(size, 2) for size in (both.elements, both.footprint, both.compulsory))
-    return replace(both, **dict(zip(("elements", "footprint", "compulsory"), sizes, strict=True)))
+    return both._replace(**dict(zip(("elements", "footprint", "compulsory"), sizes, strict=True)))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.roofline import rates_of
@@ -28,8 +29,7 @@ from perfmodel.transformer.spec import AttentionLayer, ModelSpec, score_flops
 from perfmodel.transformer.step import DECODE, Request
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(NamedTuple):
     """FLOP of the layers' matrices, of the head and of attention; bytes of weights and cache that the steps read."""
 
     layers: Number
@@ -148,8 +148,7 @@ def heads_at_every_token(spec: ModelSpec, n: Number) -> Number:
     return 2 * head_matrix(spec) * (n * (n + 1) // 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """Published times to generate ``tokens`` tokens: mean and standard deviation in seconds."""
 
     model: str
@@ -174,8 +173,7 @@ UNKNOWN_CAPACITY = 1024
 LARGEST = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPoint:
+class BatchPoint(NamedTuple):
     """A decode step. ``parts``: seconds of weights and KV cache at DRAM bandwidth, and of arithmetic at the highest clock."""
 
     batch: int
@@ -195,8 +193,7 @@ class BatchPoint:
         return max(self.parts, key=lambda name: self.parts[name])
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """``knee``: the batch from which doubling it brings less than ``PAYS`` in the bound's tokens/s, no larger than the ``best``.
 
     None where doubling pays up to the end of memory.
@@ -222,7 +219,7 @@ def curve(request: Request, fallbacks: FallbackDevices = tuple) -> Curve:
     batches = sorted({*(2**i for i in range(min(most, LARGEST).bit_length())), most, *([knee_batch] if knee_batch else [])})
     shown = Curve(r, [point(replace(r, batch=batch), fallbacks) for batch in batches], knee_batch, held.max_batch)
     best = shown.best.batch
-    return replace(shown, knee=best) if best < (knee_batch or most) else shown
+    return shown._replace(knee=best) if best < (knee_batch or most) else shown
 
 
 def point(r: Request, fallbacks: FallbackDevices) -> BatchPoint:

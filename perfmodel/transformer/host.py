@@ -12,8 +12,8 @@ launch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.timing.implementations import find
@@ -27,8 +27,7 @@ SPREAD = 1.1  # tuned
 Interval = tuple[float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """The host that launches a step: ``launch_us`` per kernel, None if it is not known."""
 
     launch_us: float | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
 from perfmodel.core.errors import UsageError, suggest
@@ -34,8 +35,7 @@ def bits_of(option: str, name: str) -> int:
     return BITS[name]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheFormat:
+class CacheFormat(NamedTuple):
     """Format in which a cache is stored.
 
     ``dtype``: format of the elements; ``rope_dtype``: of latent attention's rotated key. ``block_size``: tokens per page; a sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from perfmodel.core.arith import Number
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
@@ -25,7 +24,7 @@ def with_joint_latents(operations: Iterable[Operation]) -> list[Operation]:
         return listed
     first, second = parts
     features, matrices = first.features + second.features, (*first.matrices, *second.matrices)
-    joint = replace(first, row="Q and KV down projection", features=features, matrices=matrices, vectors=first.vectors + second.vectors)
+    joint = first._replace(row="Q and KV down projection", features=features, matrices=matrices, vectors=first.vectors + second.vectors)
     return [joint if op is first else op for op in listed if op is not second]
 
 
@@ -84,7 +83,7 @@ def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
         *into,
         linear(name, reads, "Q", [q], row="Q up projection", gathers=not into),
         linear(KV_DOWN, inputs, "latent and rotated key", [latent], a.bias),
-        replace(_latent_norm("norm of the latent", "latent", a.kv_lora_rank, "KV latent norm"), reads=("latent and rotated key",)),
+        _latent_norm("norm of the latent", "latent", a.kv_lora_rank, "KV latent norm")._replace(reads=("latent and rotated key",)),
         Operation("rotate", part=ATTENTION),
         linear("KV up projection", "latent, normed", "K and V of each head", [up]),
         Operation("split", "rotated key beside K", ATTENTION, ("K and V of each head", "latent and rotated key")),

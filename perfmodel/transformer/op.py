@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, once, stored
@@ -44,8 +44,7 @@ KEY_TILE = 64
 """Columns of the roof's attention tile: FlashAttention-2's for head dims from 128 on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(NamedTuple):
     """Request of a prediction: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
     None: the fastest fused one that is calibrated, of those in ``candidates`` where the device has one. ``obstacle``: why no calibration
@@ -141,7 +140,7 @@ def _read(access: Access, step: ModelPass, matrices: tuple[Matrix, ...]) -> Acce
         return in_bits(access, WEIGHTS, step.weight_bits)
     size, elements = matrix_bytes(step, matrices), sum(matrix.inputs * matrix.outputs for matrix in matrices)
     sizes = {name: ceil_div(getattr(access, name) * size, elements) for name in ("elements", "footprint", "compulsory")}
-    return replace(access, tensor=WEIGHTS, element_size=1, **sizes)
+    return access._replace(tensor=WEIGHTS, element_size=1, **sizes)
 
 
 def _linear_key(name: str, step: ModelPass, *sizes: Number, matrices: tuple[Matrix, ...] = (), **more: Number | None) -> Hashable:
@@ -177,7 +176,7 @@ def linear(
     if stores is not None:
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)
     extra = (stored(WEIGHTS, READ, bias, step.weight_bits),) if bias else ()
-    kernel = replace(product, name=name, accesses=(a, _read(b, step, matrices), c, *extra))
+    kernel = product._replace(name=name, accesses=(a, _read(b, step, matrices), c, *extra))
     timed, form = product_timed(w, step, widest(step, matrices))
     return Op(name, MATMUL, 1, kernel, timed, form)
 
@@ -195,16 +194,16 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
     if same or step.dtype.size != 2:
         kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
         obstacle = "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
-        return replace(usual, obstacle=obstacle), inside
+        return usual._replace(obstacle=obstacle), inside
     each = form.element_bytes(w.k, w.n)
-    streamed = replace(usual, workload=replace(w, stored=each), similar=f"{name} products, with weights of {form.bits} bits")
+    streamed = usual._replace(workload=replace(w, stored=each), similar=f"{name} products, with weights of {form.bits} bits")
     if inside is None:
         return streamed, None
     if inside.name == "fp8":
         return Timed("matmul", replace(w, dtype=inside), step.kernels.narrow_products, fallback=streamed), inside
     words = "fp8 products, at the rates and bytes of fp4"
     narrow = Timed("matmul", replace(w, dtype=inside, stored=each), step.kernels.narrow_products, calibrated="fp8", similar=words)
-    return replace(narrow, fallback=streamed), inside
+    return narrow._replace(fallback=streamed), inside
 
 
 def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
@@ -359,7 +358,7 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
     form = DTYPES["fp8"] if fp8 else None
     name = "attention" if window is None else f"attention, window {plain(window)}"
     timed = _latent_timed(w, step) if latent else _timed(w, step, form)
-    return Op(name, ATTENTION, 1, replace(kernel, name=name, accesses=tuple(accesses)), timed, form)
+    return Op(name, ATTENTION, 1, kernel._replace(name=name, accesses=tuple(accesses)), timed, form)
 
 
 def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:

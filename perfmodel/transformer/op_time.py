@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import NamedTuple
 
 from perfmodel.core.architectures import same_board
 from perfmodel.core.arith import Number
@@ -33,7 +33,7 @@ def in_compute_dtype(op: Op, device: Device) -> Kernel:
     """The kernel of ``op`` in the narrower format that it may multiply in, where ``device`` has a peak for that."""
     if op.compute_dtype is None or op.compute_dtype.name not in device.products_of(op.compute_dtype.matmul_unit):
         return op.kernel
-    return replace(op.kernel, dtype=op.compute_dtype)
+    return op.kernel._replace(dtype=op.compute_dtype)
 
 
 def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevices, attention: str | None = None) -> Prediction:
@@ -103,7 +103,7 @@ def _by_substitute(timed: Timed, device: Device, lower_s: float, fallbacks: Fall
     prediction = select_kernel(request, is_fused if timed.kind == ATTENTION else lambda name: True)
     named = next(iter(timed.implementations or ()), "")
     words = f"{prediction.calibration.implementation} in place of {named}, of which no kin has a record"
-    return prediction if prediction.guess else as_similar(prediction, replace(timed, similar=words))
+    return prediction if prediction.guess else as_similar(prediction, timed._replace(similar=words))
 
 
 def _alternatives(timed: Timed | None, device: Device) -> list[Timed]:
@@ -137,7 +137,7 @@ def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
         end + (timed.slower - 1) * max(0.0, end - start_s)
         for end in (prediction.seconds, prediction.low / LIKENESS, prediction.high * LIKENESS)
     )
-    return replace(prediction, seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words)
+    return prediction._replace(seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words)
 
 
 def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
@@ -173,7 +173,7 @@ def busy_s(cost: Estimate, device: Device) -> float:
 def at_least_busy(prediction: Prediction, cost: Estimate, device: Device) -> Prediction:
     """``prediction``, no shorter than the time for which any unit that it uses is busy."""
     seconds, low, high = _no_shorter((prediction.seconds, prediction.low, prediction.high), busy_s(cost, device))
-    return prediction if low == prediction.low else replace(prediction, seconds=seconds, low=low, high=high)
+    return prediction if low == prediction.low else prediction._replace(seconds=seconds, low=low, high=high)
 
 
 def _no_shorter(ends: tuple[float, float, float], least: float) -> tuple[float, float, float]:
@@ -185,15 +185,11 @@ def _no_shorter(ends: tuple[float, float, float], least: float) -> tuple[float, 
 def scaled(cost: Estimate, count: Number) -> Estimate:
     """``cost`` of ``count`` runs one after the other."""
     parts = {name: getattr(cost, name) for name in ("work", "sram", "dram")}
-    counts = {name: replace(part, **_times(part, count)) for name, part in parts.items()}
+    counts = {name: type(part)(*(count * amount for amount in part)) for name, part in parts.items()}
     terms = {name: count * term for name, term in cost.terms.items()}
     skipped = (*parts, "terms", "unknown", "needs")
-    return replace(cost, **_times(cost, count, skipped), **counts, terms=terms, needs=cost.needs.times(count))
-
-
-def _times(record: Any, count: Number, skipped: tuple[str, ...] = ()) -> dict[str, Number]:
-    """Fields of ``record`` by name, each multiplied by ``count``, without those ``skipped``."""
-    return {name: count * getattr(record, name) for name in record.__slots__ if name not in skipped}
+    numbers = {name: count * getattr(cost, name) for name in cost.__slots__ if name not in skipped}
+    return replace(cost, **numbers, **counts, terms=terms, needs=cost.needs.times(count))
 
 
 LAUNCH_MODEL = "torch-step"
@@ -209,8 +205,7 @@ TIMED_IN_GRAPHS = ("experts", "experts-narrow", "latent-attention")
 """Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchCorrection:
+class LaunchCorrection(NamedTuple):
     """Parameters that turn the time of a kernel alone into its time in a step, on one device.
 
     ``block``: calibration that they are from; None: the profile's launch overheads. ``own``: whether it is the device's own.
@@ -246,8 +241,7 @@ class LaunchCorrection:
         return seconds, low, high
 
 
-@dataclass(frozen=True, slots=True)
-class OpTime:
+class OpTime(NamedTuple):
     """One run of ``op``: its bound and roof, and its ``prediction``. Without one, ``missing`` says why.
 
     ``of_steps``: the prediction is of a run among others in a step; else it is of a run alone.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfmodel.core.arith import Number
 
@@ -35,8 +35,7 @@ class Matrix:
         return self.count * (first * second)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation of a layer or of an end of the model.
 
     ``kind``: the method that handles it. ``name``: on autograd's tape; ``row``: name of its kernel, if different. ``reads``, ``writes``:

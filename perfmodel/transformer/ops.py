@@ -180,7 +180,7 @@ class Rows(SparseRows):
         step, hidden = self.step, self.model.hidden
         elements, positions = step.tokens * hidden, step.n * hidden if self.model.learned_positions else 0
         least = stored(WEIGHTS, READ, hidden + positions, step.weight_bits).elements
-        looked_up = replace(stored(WEIGHTS, READ, elements + positions, step.weight_bits), compulsory=least)
+        looked_up = stored(WEIGHTS, READ, elements + positions, step.weight_bits)._replace(compulsory=least)
         like = ("scale", "torch-scale", step.tokens, hidden)
         return [stream(EMBEDDING, step, "copy", (None, None), like, more=(looked_up, activation(WRITE, elements, step)))]
 
@@ -342,7 +342,7 @@ class Rows(SparseRows):
         sizes = (received(step), self.model.hidden, mlp.width, experts, mlp.experts_per_token, picked)
         parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
         w = Experts(*sizes, step.dtype, self._pairs, parts, loads_on(step, mlp))
-        return replace(op, timed=replace(op.timed, preferred=kernels.experts_timed(w, step, form)))
+        return replace(op, timed=op.timed._replace(preferred=kernels.experts_timed(w, step, form)))
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """Kernel of the weight of the shared expert's output."""
@@ -356,4 +356,4 @@ def _expanded(op: Op, w: Attention) -> Op:
     """
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
     padded = Timed("attention", replace(w, dv=w.d), None, similar="attention with V as wide as K")
-    return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None, preferred=padded))
+    return replace(op, kernel=op.kernel._replace(accesses=fresh), timed=Timed("attention", w, None, preferred=padded))

@@ -172,7 +172,7 @@ class SparseRows(StateRows):
         distinct = stored(kept, READ, minimum(read, most), step.kv_bits).elements
         accesses = (
             activation(READ, self._own * a.heads * a.head_dim, step, "Q"),
-            replace(stored(kept, READ, read, step.kv_bits), footprint=distinct, compulsory=distinct),
+            stored(kept, READ, read, step.kv_bits)._replace(footprint=distinct, compulsory=distinct),
             once("activations", READ, SCORE_SIZE * self._picked(), 1),
             activation(WRITE, self._own * a.heads * a.head_dim, step, "O"),
         )
@@ -190,7 +190,7 @@ class SparseRows(StateRows):
         distinct = stored(kept, READ, minimum(pairs, step.sequences * step.kv_len) * a.kept, bits).elements
         accesses = (
             activation(READ, queries * a.kept, step, "Q"),
-            replace(stored(kept, READ, pairs * a.kept, bits), footprint=distinct, compulsory=distinct),
+            stored(kept, READ, pairs * a.kept, bits)._replace(footprint=distinct, compulsory=distinct),
             once("activations", READ, SCORE_SIZE * pairs, 1),
             activation(WRITE, queries * a.kv_lora_rank, step, "O"),
         )

@@ -180,7 +180,7 @@ _TRAINING = "model phase batch n tensor_parallel fused_elementwise cuda_graph ch
 _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = {
     "attention": ("batch heads kv_heads n kv_len d", "causal dv window density mask dropout kv_bits", _attention),
     "matmul": ("m n k", "batch aligned crossed", _matmul),
-    "copy": ("bytes", "", lambda sizes, dtype, record: Stream("copy", 1, sizes["bytes"], dtype=replace(dtype, size=1))),
+    "copy": ("bytes", "", lambda sizes, dtype, record: Stream("copy", 1, sizes["bytes"], dtype=dtype._replace(size=1))),
     "softmax": _ROWS,
     "scale": _ROWS,
     "norm": _ROWS,

@@ -250,7 +250,7 @@ def with_host(found: Prediction, workload: Any, device: Device) -> Prediction:
         return found
     count = float(launches(all_ops(workload.model, on_device(workload.step, device))))
     seconds, low, high = Host().around((found.seconds, found.low, found.high), count)
-    return replace(found, seconds=seconds, low=low, high=high)
+    return found._replace(seconds=seconds, low=low, high=high)
 
 
 def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:

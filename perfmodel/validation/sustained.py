@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import SUSTAINED, PowerOptions, PowerState
@@ -24,7 +22,7 @@ def for_seconds(prediction: Prediction, case: Case, record: Record, device: Devi
     if state is None:
         FOR_SECONDS.check(device)
         raise UnavailableError(f"no power model of {record.group}")
-    return replace(scaled(prediction, state.sustained_s / prediction.seconds), power=state)
+    return scaled(prediction, state.sustained_s / prediction.seconds)._replace(power=state)
 
 
 def state_at(seconds: float, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> PowerState | None:

@@ -14,7 +14,6 @@ from perfmodel.report.charts.schema import (
     BarChart,
     Before,
     Ceiling,
-    Interval,
     Limit,
     LineChart,
     Mark,
@@ -25,6 +24,7 @@ from perfmodel.report.charts.schema import (
     Series,
 )
 from perfmodel.report.document import Column, DataTable, Formula, ProfileUse, Provenance, Report, Table
+from perfmodel.report.saved import Interval
 from tools.scores import DATA
 
 GOLDEN = DATA / "report"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, once
@@ -14,8 +15,7 @@ from perfmodel.kernels.attention.loops import Move
 from perfmodel.kernels.attention.walk import touched_scores, visible_keys, visible_rows, visible_scores, visited_scores
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
+class Tiling(NamedTuple):
     """Tiling of an algorithm's loops.
 
     ``default(w, device, sram_bytes, pass)`` proposes a tile, or None. ``sram_elements(w, tile, pass)`` counts what stays in

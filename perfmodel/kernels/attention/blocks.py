@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div, clip, clipped_floor_sum
 
@@ -94,8 +95,7 @@ class Tally:
         return Tally(self.rows - other.rows, self.seeing - other.seeing, self.scores - other.scores, self.visible - other.visible)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockGrid:
+class BlockGrid(NamedTuple):
     """The blocks of one walk, of which a causal mask hides some."""
 
     rows: int

@@ -6,7 +6,6 @@ The IO bounds are those of exact attention in the two-level model: SRAM of M ele
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, maximum, minimum
@@ -24,8 +23,7 @@ from perfmodel.kernels.attention.walk import visible_scores
 BOTH = "both"
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionResult:
+class AttentionResult(NamedTuple):
     """One algorithm, one pass (``both``: the sum): kernels, their estimates, the total, and memory in bytes.
 
     ``memory_bytes`` counts every tensor of the pass as allocated at once; ``extra_memory_bytes`` is the part beyond inputs
@@ -214,6 +212,6 @@ def _traced_tile(trace: Trace, tile: Tile | None, w: Attention, m: Number | None
         if (plain(br), plain(bc)) == (tile.br, tile.bc) and tile.origin.startswith("B_c"):
             columns = trace.define("B_c", "tile columns", bc, f"Dao et al. 2022, Algorithm 1, line 1: {tile.origin}")
             rows = trace.define("B_r", "tile rows", minimum(columns, w.d), "Dao et al. 2022, Algorithm 1, line 1")
-            return replace(tile, br=rows, bc=columns)
+            return tile._replace(br=rows, bc=columns)
     rows = trace.symbol("B_r", tile.br, "tile rows", tile.origin)
-    return replace(tile, br=rows, bc=trace.symbol("B_c", tile.bc, "tile columns", tile.origin))
+    return tile._replace(br=rows, bc=trace.symbol("B_c", tile.bc, "tile columns", tile.origin))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache, partial
 from math import isqrt
 from pathlib import Path
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, deferrable, maximum, minimum
 from perfmodel.core.checks import read_text
@@ -27,8 +27,7 @@ MOST_PACKED = 1024
 """Heads of a group whose row tiles are counted one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Density:
+class Density(NamedTuple):
     """``numerator / denominator`` of all blocks, spread evenly, without saying which.
 
     Streamed rows, scores and visible scores are that share of the dense walk's (under a mask: of what the mask leaves),
@@ -103,8 +102,7 @@ def _column(count: Callable[..., BlockCounts], index: int, *sizes: Number) -> Nu
     return np.array(points, float).reshape(axes[0].shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """A pattern by rule, counted in O(log T) steps."""
 
     name: str
@@ -163,8 +161,7 @@ def _counts(total: Tally, leftmost: Tally) -> BlockCounts:
 NAMED: dict[str, Callable[[BlockGrid], BlockCounts]] = {"local-global": local_global, "strided": strided, "butterfly": butterfly}
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(NamedTuple):
     """The blocks listed in a file, as sorted pairs (i, j)."""
 
     name: str

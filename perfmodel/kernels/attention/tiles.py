@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from perfmodel.core.cost import Tile
@@ -110,7 +109,7 @@ def fitting_tile(
     if tile is None or not (fits(tile) or tiling.settles_work(w)):
         tile = square or Tile(1, 1)
     if br is not None or bc is not None:
-        tile = replace(tile, br=br or tile.br, bc=bc or tile.bc, origin="given", head_dim=0)
+        tile = tile._replace(br=br or tile.br, bc=bc or tile.bc, origin="given", head_dim=0)
     if not fits(tile):
         raise _misfit(algorithm, tiling, w, direction, sram_bytes, tile, square)
     return tile

@@ -43,7 +43,7 @@ def passed(
     """
     workload = Pass(kind, elements, int(written), int(read), _vector_dtype(call), divisions, rows, parts)
     [moved] = workload.kernels(LARGEST_TILE)
-    accesses = tuple(replace(access, compulsory=int(access.compulsory * at_least)) for access in moved.accesses)
+    accesses = tuple(access._replace(compulsory=int(access.compulsory * at_least)) for access in moved.accesses)
     kernel = Kernel(call.name, workload.dtype, accesses, work=Work(0, flops, exponentials))
     return Op(call.name, ELEMENTWISE, 1, kernel, Timed("pass", workload, (f"torch-{kind}",)))
 
@@ -108,7 +108,7 @@ def iterated(
     read = sum(operand.bytes for operand in (dict.fromkeys(inputs) if len(inputs) > 2 else inputs))
     work = out.elements * (len(inputs) + outputs) if kind in (CAST, STRIDED_CAST) else out.elements
     op = passed(call, kind, read, outputs * out.elements * SIZES[out.dtype], work, divisions=max(0, divisions))
-    kernel = replace(op.kernel, work=Work(0, flops * out.elements, exponentials * out.elements))
+    kernel = op.kernel._replace(work=Work(0, flops * out.elements, exponentials * out.elements))
     return replace(op, kernel=kernel)
 
 

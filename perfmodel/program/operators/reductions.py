@@ -108,7 +108,7 @@ def over_rows(call: Call, kind: str, op: str, implementation: str, written: int,
     if row.timed is None or x.dtype not in DTYPES or not rows:
         return row
     w = Stream(op, rows, x.elements // rows, shared=sum(tensor.elements for tensor in shared), dtype=DTYPES[x.dtype])
-    return replace(row, timed=replace(row.timed, preferred=Timed(op, w, (implementation,))))
+    return replace(row, timed=row.timed._replace(preferred=Timed(op, w, (implementation,))))
 
 
 def _rows(x: Operand) -> int:

@@ -11,7 +11,8 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import LINEAR, LOG, Axis, Key, Plot, Size, fitted, legend, power_of_two_text, tick_text, ticks
 from perfmodel.report.charts.labels import Placer, Segment, leader, rings, shortened, square, text_box, text_width, with_value
 from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
+from perfmodel.report.charts.schema import LineChart, Mark, Series
+from perfmodel.report.saved import Number
 
 SIZE = Size(540, 340)
 MOST_TICKS = 14

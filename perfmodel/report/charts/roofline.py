@@ -13,7 +13,8 @@ from perfmodel.report.charts.labels import Segment, leader, rings, shortened, sq
 from perfmodel.report.charts.roofline_metrics import EQUAL, intensity
 from perfmodel.report.charts.roofline_roofs import LevelView, plot_of, ridges, roofs, waiting
 from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import LEVELS, Interval, Roofline, RooflinePoint
+from perfmodel.report.charts.schema import LEVELS, Roofline, RooflinePoint
+from perfmodel.report.saved import Interval
 
 SIZE = PICTURE
 LEAST_RADIUS, MOST_RADIUS, PLAIN_RADIUS = 3.5, 15.0, 5.0

@@ -5,33 +5,18 @@ Charts are only data. The modules beside this one lay them out on a page, and a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from perfmodel.core.roofline import Traffic
+from perfmodel.report.saved import Interval, Number, SavedPart
 
 COMPUTE: Final = "compute"
 MEMORY: Final = "memory"
 MEASURED: Final = "measured"
 LEVELS = {"sram": "shared memory", "l2": "L2", "llc": "LLC", "dram": "DRAM"}
 """Memory levels from the SRAM outwards. Bytes of a level are those that its bandwidth pays for: ``l2`` counts L2 to SM and back."""
-
-Number = int | float
-
-
-class SavedPart:
-    """Base class of all parts of a saved document: unknown keys and numbers that are not finite are errors."""
-
-    __slots__ = ()
-
-    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
-
-
-@dataclass(frozen=True, slots=True)
-class Interval(SavedPart):
-    """``value`` with ends if they are known: a prediction with its interval, or a median with p10 and p90."""
-
-    value: Number
-    low: Number | None = None
-    high: Number | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +235,24 @@ class BarChart(SavedPart):
     caption: str = ""
     origin: Number = 0
     kind: Literal["bars"] = "bars"
+
+
+def time_bar(name: str, roof_s: float, predicted: Interval | None) -> Bar:
+    """The bar ``name`` of a time: the part that the roof explains and the part beyond; only the roof without a prediction."""
+    if predicted is None:
+        return Bar(f"{name} (not predicted)", [("roof", roof_s)])
+    parts = [("roof", min(roof_s, predicted.value)), ("beyond its roof", max(predicted.value - roof_s, 0.0))]
+    return Bar(name, parts, predicted.low, predicted.high)
+
+
+def traffic_chart(moved: Iterable[tuple[str, Traffic, Traffic]], caption: str, inside: str = "L2") -> BarChart:
+    """Chart of bytes. ``moved``: name, traffic to multiprocessors and DRAM traffic of each. ``inside``: where the former comes from."""
+    bars = [
+        Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)])
+        for name, sram, dram in moved
+        for level, traffic in ((inside, sram), ("DRAM", dram))
+    ]
+    return BarChart(f"Bytes between {inside} and multiprocessors, and to DRAM", "B", bars, caption=caption)
 
 
 @dataclass(frozen=True, slots=True)

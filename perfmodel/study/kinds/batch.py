@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import rates, report
-from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
+from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
+from perfmodel.report.saved import Number
 from perfmodel.study.schema import XY, Options, Scope
 from perfmodel.study.workloads import ModelOptions
 from perfmodel.transformer.generation import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, BatchPoint, Curve, curve

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import chain, islice, repeat
 from math import hypot, inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfmodel.core import architectures
 from perfmodel.core.architectures import traits_of
@@ -43,8 +43,7 @@ COPY_THREADS = 512  # known
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionLaunch:
+class AttentionLaunch(NamedTuple):
     """Launch of a library's main kernel: ``br`` x ``bc`` tiles, ``threads`` of a block, ``resident`` blocks per multiprocessor.
 
     ``rows``: rows that one read of the other operand from shared memory serves; ``overlap``: of matmuls with other work. ``width``: head
@@ -264,8 +263,7 @@ def _more(p: Mapping[str, float], shares: Mapping[str, float]) -> float:
     return 1 + sum(p[name] * share for name, share in shares.items())
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionWork:
+class AttentionWork(NamedTuple):
     """A case on a device before any parameter. Of a tile: cycles of its matmuls, ``exps`` and all ``other`` work in exponentials.
 
     Matmuls take the longer of their instructions and their reads of operands from shared memory. ``other`` is the scores, backward twice
@@ -339,7 +337,7 @@ def with_tile(case: Case, device: Device, launch_of: LaunchRule) -> AttentionLau
     launch = launch_of(case, device)
     if not {"br", "bc"} & set(case.launch):
         return launch
-    return replace(launch, br=case.launch.get("br", launch.br), bc=case.launch.get("bc", launch.bc))
+    return launch._replace(br=case.launch.get("br", launch.br), bc=case.launch.get("bc", launch.bc))
 
 
 def dense(case: Case, direction: str) -> bool:

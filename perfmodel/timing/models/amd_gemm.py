@@ -16,7 +16,6 @@ Sources: ROCm/aiter @e404860, aiter/test_common.py (rotation), csrc/ck_gemm_*/ a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div
@@ -160,9 +159,9 @@ MODELS = {
     model.name: model
     for model in (
         _GEMM,
-        *(replace(_GEMM, name=f"amd-gemm-{dtype}", covers=of_formats(dtype)) for dtype in ("fp8", "int8")),
+        *(_GEMM._replace(name=f"amd-gemm-{dtype}", covers=of_formats(dtype)) for dtype in ("fp8", "int8")),
         *(
-            replace(_GEMM, name=name, covers=of_formats(dtype), implementations=("aiter-blockscale",))
+            _GEMM._replace(name=name, covers=of_formats(dtype), implementations=("aiter-blockscale",))
             for name, dtype in (("amd-gemm-blockscale", "fp8"), ("amd-gemm-mxfp4", "mxfp4"))
         ),
     )

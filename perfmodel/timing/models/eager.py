@@ -201,8 +201,7 @@ _EAGER = Model(
     parts=timed_parts,
     part_workloads=("matmul", "scale", "softmax", "copy"),
 )
-_PUBLISHED = replace(
-    _EAGER,
+_PUBLISHED = _EAGER._replace(
     name="eager-published",
     covers=covers_published,
     assumes=ALONE,

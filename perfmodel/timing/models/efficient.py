@@ -130,7 +130,7 @@ def _backward(case: Case, device: Device) -> _Backward:
     walked = int(ceil_div(min(w.d, 2 * _STEP), _STEP)) / 2  # the kernel for head dim 32 takes one step
     zeroed, summed = zeroed_bytes(w, parts), tensor_bytes(w)[1] * (w.group + 1) if w.group > 1 else 0
     return _Backward(
-        work=replace(work, grid=grid_of_walk(walk, int(w.query_heads), plan, work.rates.sms)),
+        work=work._replace(grid=grid_of_walk(walk, int(w.query_heads), plan, work.rates.sms)),
         parts=parts,
         rows=rows,
         tiles=walk.total / parts,

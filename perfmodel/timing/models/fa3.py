@@ -19,7 +19,6 @@ Variants without pipelining or without specialized warps work in turn (arXiv:240
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import ceil
 
 from perfmodel.core.architectures import Traits
@@ -63,11 +62,11 @@ def tile_of(w: Attention, paged: bool) -> tuple[int, int]:
 def launch(case: Case, device: Device) -> AttentionLaunch:
     """Launch of the kernel that FlashAttention-3 or vLLM calls; UnavailableError if there is none."""
     if case.implementation == VLLM:
-        return replace(_vllm(case, device), writes_cache=True)
+        return _vllm(case, device)._replace(writes_cache=True)
     if matrix_rows(device) != WGMMA:
         raise UnavailableError(f"FlashAttention-3 has kernels for compute capability 9.0 alone, not for {device.id}")
     overlap = IN_TURN if case.implementation in _IN_TURN else ASYNCHRONOUS
-    return replace((_backward if case.direction == BACKWARD else _fa3)(case.workload), overlap=overlap)
+    return (_backward if case.direction == BACKWARD else _fa3)(case.workload)._replace(overlap=overlap)
 
 
 def _vllm(case: Case, device: Device) -> AttentionLaunch:
@@ -103,7 +102,7 @@ def _paged(w: Attention, device: Device) -> AttentionLaunch:
     fitting = (L2_BYTES >> halvings) // (bc * (w.d + w.dv) * w.dtype.size * ceil_div(w.kv_len, bc))
     section = max(1, min(16, 1 << max(0, fitting.bit_length() - 1), w.kv_heads))
     plan = AttentionLaunch(br, bc, WGMMA, ASYNCHRONOUS, packed=True, longest_first=w.causal, group=w.kv_heads, section=section)
-    return replace(plan, splits=_fa3_splits(w, br, bc, device))
+    return plan._replace(splits=_fa3_splits(w, br, bc, device))
 
 
 def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:

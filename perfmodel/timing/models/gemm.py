@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -222,8 +221,7 @@ def rotates(case: Case) -> bool:
     return not case.flushed and WEIGHT_COPIES in case.launch
 
 
-@dataclass(frozen=True, slots=True)
-class _OnDevice:
+class _OnDevice(NamedTuple):
     """A case on a device before any parameter; ``rate`` and ``half`` in FLOP/s, of its format and of fp16; ``highest`` that the power
     limit leaves the vector unit; bytes and B/s of DRAM.
     """
@@ -347,15 +345,14 @@ _GEMM = Model(
     implementations=("cublas", "torch-matmul"),
     knows_warm=rotates,
 )
+_FP8 = covers_formats("fp8", "fp4")
 MODELS = {
     model.name: model
     for model in (
         _GEMM,
-        replace(_GEMM, name="gemm-fp32", covers=covers_formats("fp32"), implementations=("torch-matmul",)),
-        replace(_GEMM, name="gemm-tf32", covers=covers_formats("tf32"), implementations=("torch-matmul",)),
-        replace(_GEMM, name="gemm-fp8", covers=covers_formats("fp8", "fp4"), implementations=("torch-scaled-mm",)),
-        replace(
-            _GEMM, name="fp8-linear", covers=covers_formats("fp8", "fp4"), implementations=("trtllm-fp8-linear",), seconds=linear_seconds
-        ),
+        _GEMM._replace(name="gemm-fp32", covers=covers_formats("fp32"), implementations=("torch-matmul",)),
+        _GEMM._replace(name="gemm-tf32", covers=covers_formats("tf32"), implementations=("torch-matmul",)),
+        _GEMM._replace(name="gemm-fp8", covers=_FP8, implementations=("torch-scaled-mm",)),
+        _GEMM._replace(name="fp8-linear", covers=_FP8, implementations=("trtllm-fp8-linear",), seconds=linear_seconds),
     )
 }

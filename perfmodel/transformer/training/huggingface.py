@@ -6,8 +6,6 @@ eager and by scaled_dot_product_attention; no KV cache; the step drops the logit
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UnavailableError
@@ -70,7 +68,7 @@ class HuggingFace(Recorder):
         if len(op.matrices) == 1:
             super().linear(op)
         elif self.joint:
-            super().linear(replace(op, writes="Q, K, V"))
+            super().linear(op._replace(writes="Q, K, V"))
 
     def _projection(self, name: str, writes: str) -> str:
         """The matmul of one matrix among those that the model lists together; returns the name of its result."""

@@ -24,10 +24,10 @@ def names() -> list[str]:
 
 def find(name: str) -> Algorithm:
     """The algorithm called ``name`` or by an alias; UsageError with the nearest names otherwise."""
-    algorithms = {}
-    for canonical in names():
+    known: list[str] = []
+    for canonical in sorted(names(), key=lambda canonical: canonical != name):  # its own module first, often the only one loaded
         algorithm: Algorithm = import_module(f"{__name__}.{canonical.replace('-', '_')}").ALGORITHM
-        algorithms.update(dict.fromkeys((algorithm.name, *algorithm.aliases), algorithm))
-    if name not in algorithms:
-        raise UsageError(f"--algorithm: unknown algorithm {name!r}", suggest(name, [*algorithms, "all"]))
-    return algorithms[name]
+        known += (algorithm.name, *algorithm.aliases)
+        if name in known:
+            return algorithm
+    raise UsageError(f"--algorithm: unknown algorithm {name!r}", suggest(name, [*known, "all"]))

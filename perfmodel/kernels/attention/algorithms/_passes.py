@@ -8,7 +8,6 @@ The backward pass is FlashAttention-2's, from the same logsumexp.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from perfmodel.core.cost import Access, Kernel, Tile, matmul_work
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
@@ -28,13 +27,13 @@ def several_passes(w: Attention, tile: Tile, passes: int, vector: int, exponenti
 
     def again(access: Access) -> Access:
         scans = None if access.scans is None else passes * access.scans
-        return replace(access, elements=passes * access.elements, scans=scans)
+        return access._replace(elements=passes * access.elements, scans=scans)
 
     accesses = tuple(again(access) if access.tensor in ("K", "mask") else access for access in kernel.accesses)
     executed = kernel.executed_flops + 2 * (passes - 1) * scores * computed_widths(w, tile)[0]
     per_score = vector + passes * MASK_VECTOR * w.mask + DROPOUT_VECTOR * (w.dropout > 0)
     work = matmul_work(w.dtype, executed, per_score * scores + query_rows(w) * w.dv, exponentials * scores)  # O is divided, not every P
-    return replace(kernel, accesses=accesses, executed_flops=executed, work=work)
+    return kernel._replace(accesses=accesses, executed_flops=executed, work=work)
 
 
 def query_tiles(passes: int, w: Attention, tile: Tile) -> Iterator[Move]:

@@ -7,7 +7,6 @@ blocks. Without nonzero blocks a query row keeps the zero that O was filled with
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import isqrt
 
 from perfmodel.core.cost import Kernel, Tile
@@ -58,7 +57,7 @@ def _streams(w: Attention, tile: Tile) -> flash1.Streams:
         seeing=None if isinstance(w.sparsity, Density) else w.row_heads * counts.seeing_rows,
         scores=w.row_heads * counts.scores,
         visible=w.row_heads * counts.visible_scores,
-        keys=(replace(key_read(w, "K", w.d), compulsory=0), replace(key_read(w, "V", w.dv), compulsory=0)),
+        keys=(key_read(w, "K", w.d)._replace(compulsory=0), key_read(w, "V", w.dv)._replace(compulsory=0)),
         mask=mask_read(w, tile, counts),
     )
 

@@ -7,7 +7,6 @@ padded in ``executed_flops``; only real rows are loaded, and of a mask real rows
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from perfmodel.core.arith import Number, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
@@ -95,7 +94,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """
     kernel = forward_kernel(w, tile, FORWARD, 1)
     stored = (query_write(w, "O", w.dv), once("logsumexp", WRITE, query_rows(w), STATISTIC_SIZE, compulsory=0))
-    return [replace(kernel, accesses=(*kernel.accesses, *stored))]
+    return [kernel._replace(accesses=(*kernel.accesses, *stored))]
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:

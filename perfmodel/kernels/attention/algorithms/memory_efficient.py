@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from perfmodel.core.arith import Number, ceil_div, minimum
@@ -62,7 +61,7 @@ PARTIAL_SIZE = 4
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     """``tile`` with chunks no longer than the sequences."""
-    return replace(tile, br=minimum(tile.br, w.n), bc=minimum(tile.bc, w.kv_len))
+    return tile._replace(br=minimum(tile.br, w.n), bc=minimum(tile.bc, w.kv_len))
 
 
 def _query_chunks(w: Attention, tile: Tile) -> Number:
@@ -155,7 +154,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     partials = (_partials(w, tile, name, READ, width) for name, width in [("chunk O", w.dv), *statistics])
     work = Work(0, COMBINE_VECTOR * rows * w.dv, rows)
     combine = Kernel("combine", w.dtype, (*partials, query_write(w, "O", w.dv)), work=work)
-    return [replace(kernel, launch=SERIAL) for kernel in (*kernels, combine)]
+    return [kernel._replace(launch=SERIAL) for kernel in (*kernels, combine)]
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -177,7 +176,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     probabilities, dropout = _dropout(w, tile)
     query, key = _queries(w, tile, "Q", READ, w.d, first=True), _keys(w, tile, "K", w.d, first=True)
     first, *options = score_kernels(w, query, key, scores, _masks(w, tile))
-    kernels = [_row_statistics(w, tile), replace(first, flops=0), *options]  # recomputed: its FLOP are executed, not counted twice
+    kernels = [_row_statistics(w, tile), first._replace(flops=0), *options]  # recomputed: its FLOP are executed, not counted twice
     kernels.append(elementwise(w, "P = exp", RECOMPUTE_VECTOR, scores("S", READ), logsumexp, scores("P", WRITE), sfu=1))
     moved: dict[str, Moved] = {
         "dV": (scores(probabilities, READ), output_gradient, *_added_up(w, tile, "dV", w.dv)),
@@ -188,7 +187,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         "dK": (_queries(w, tile, "Q", READ, w.d), *_added_up(w, tile, "dK", w.d)),
     }
     kernels += [*dropout, *gradient_kernels(w, scores, _masks(w, tile), GRADIENT_VECTOR, moved)]
-    return [replace(kernel, launch=SERIAL) for kernel in kernels]
+    return [kernel._replace(launch=SERIAL) for kernel in kernels]
 
 
 def _row_statistics(w: Attention, tile: Tile) -> Kernel:

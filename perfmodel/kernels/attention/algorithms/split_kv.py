@@ -9,7 +9,6 @@ itself, and there is nothing to combine. There is no backward pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 from perfmodel.core.arith import Number, ceil_div, deferrable, minimum
@@ -119,8 +118,8 @@ def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     else:
         splits = effective_splits(tiles, w.splits)
     if not isinstance(splits, int):
-        return replace(tile, splits=splits)
-    return replace(tile, splits=splits, origin=f"{tile.origin}; {splits} split{'s' * (splits > 1)} of the keys, {origin}")
+        return tile._replace(splits=splits)
+    return tile._replace(splits=splits, origin=f"{tile.origin}; {splits} split{'s' * (splits > 1)} of the keys, {origin}")
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -141,7 +140,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     parts = per_row * query_rows(w)
     split = forward_kernel(w, tile, "split", s)
     stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)
-    split = replace(split, accesses=(*split.accesses, *stored))
+    split = split._replace(accesses=(*split.accesses, *stored))
     if not several:
         return [split]
     combine = Kernel("combine", w.dtype, (*_partial(w, READ, parts), *_results(w, cut)), work=Work(0, COMBINE_VECTOR * parts * w.dv, parts))

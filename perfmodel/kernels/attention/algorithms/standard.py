@@ -9,7 +9,6 @@ per score. The full n x kv_len matrix is moved even if a causal mask hides half 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
@@ -112,11 +111,11 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     7512000
     """
     # the dropped P follows from P and the mask, which are read as well
-    saved = replace(_scores(w, "dropped P", READ, handoff=False), compulsory=0) if w.dropout else _scores(w, "P", READ, handoff=False)
+    saved = _scores(w, "dropped P", READ, handoff=False)._replace(compulsory=0) if w.dropout else _scores(w, "P", READ, handoff=False)
     output_gradient, scores = query_read(w, "dO", w.dv), partial(_scores, w)
     moved: dict[str, Moved] = {
         "dV": (saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
-        "dP": (replace(output_gradient, handoff=True), key_read(w, "V", w.dv), scores("dP", WRITE)),
+        "dP": (output_gradient._replace(handoff=True), key_read(w, "V", w.dv), scores("dP", WRITE)),
         "dropout": (scores("dP", READ), _kept(w, READ), scores("dP", WRITE)),
         "dS": (_scores(w, "P", READ, handoff=not w.dropout), scores("dP", READ), scores("dS", WRITE)),
         "dQ": (key_read(w, "K", w.d), query_write(w, "dQ", w.d)),
@@ -128,7 +127,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
 def _kept(w: Attention, kind: str) -> Access:
     """The dropout decisions, one byte per score; what comes after the forward pass could draw them again."""
     mask = _scores(w, "dropout mask", kind, handoff=False, size=DROPOUT_MASK_SIZE)
-    return replace(mask, compulsory=0) if kind == WRITE else mask
+    return mask._replace(compulsory=0) if kind == WRITE else mask
 
 
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:

@@ -290,5 +290,5 @@ def _padded(ops: list[Op], columns: Number) -> list[Op]:
     for op in ops:
         assert op.timed is not None
         sizes = {name: whole for name in ("m", "n", "k") if getattr(op.timed.workload, name) == columns}
-        padded.append(replace(op, timed=replace(op.timed, workload=replace(op.timed.workload, **sizes))))
+        padded.append(replace(op, timed=op.timed._replace(workload=replace(op.timed.workload, **sizes))))
     return padded

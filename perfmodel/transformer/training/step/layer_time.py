@@ -87,7 +87,7 @@ def predicted_alone(op: Op, on: Machine, lower_s: float) -> Prediction:
         timed = op.timed
         if timed is None or timed.obstacle or timed.implementations is not None or timed.direction != BACKWARD or on.attention is not None:
             raise
-        named = replace(op, timed=replace(timed, implementations=BACKWARD_KERNELS))
+        named = replace(op, timed=timed._replace(implementations=BACKWARD_KERNELS))
         return predict_op(named, on.device, lower_s, on.fallbacks)
 
 
@@ -110,7 +110,7 @@ def estimated(op: Op, on: Machine) -> OpTime:
     if parameters is None:
         return OpTime(op, op_estimate(op, on.device), None, "no training step is calibrated")
     run = time_of_run(op, on.device, on.fallbacks, lambda op, cost: predicted(op, on, parameters, float(cost.lower_s)))
-    return run if run.prediction is None else replace(run, prediction=at_least_busy(run.prediction, run.cost, on.device))
+    return run if run.prediction is None else run._replace(prediction=at_least_busy(run.prediction, run.cost, on.device))
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ def product(name: str, step: ModelPass, w: Matmul, *, weights: str = "", size: i
     """A matmul. ``weights``: which of its matrices (A, B or C) are weights, or gradients of them of ``size`` bytes each."""
     [plain] = w.kernels(product_tile((w.m, w.n), step.tile))
     accesses = tuple(in_bits(a, WEIGHTS, 8 * (size or int(a.element_size))) if a.tensor == weights else a for a in plain.accesses)
-    return Op(name, MATMUL, 1, replace(plain, name=name, accesses=accesses), Timed("matmul", w, MATMULS))
+    return Op(name, MATMUL, 1, plain._replace(name=name, accesses=accesses), Timed("matmul", w, MATMULS))
 
 
 def gradients(elements: Number, size: int, kind: str = WRITE) -> Access:
@@ -97,8 +97,8 @@ def gradients(elements: Number, size: int, kind: str = WRITE) -> Access:
 
 def recomputed(op: Op) -> Op:
     """``op`` as recomputation: executed work, but no needed work and no compulsory traffic."""
-    accesses = tuple(replace(access, compulsory=0) for access in op.kernel.accesses)
-    return replace(op, kernel=replace(op.kernel, flops=0, needed=Work(), accesses=accesses))
+    accesses = tuple(access._replace(compulsory=0) for access in op.kernel.accesses)
+    return replace(op, kernel=op.kernel._replace(flops=0, needed=Work(), accesses=accesses))
 
 
 BY_ROWS = ("output projection", "down projection")
@@ -148,7 +148,7 @@ def _elementwise(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
     # as many bytes as the gradient needs, in rows as long as those of the forward kernel
     moved = Stream("scale", w.rows, w.cols, shared=written + keeps + read - 2 * w.rows * w.cols, dtype=step.dtype)
     like = timed.implementations if timed.kind == "scale" else ("torch-add",)
-    kernel = replace(op.kernel, name=f"{op.name}, gradient", accesses=accesses)
+    kernel = op.kernel._replace(name=f"{op.name}, gradient", accesses=accesses)
     return [Op(kernel.name, ELEMENTWISE, 1, kernel, Timed("scale", moved, like, strided=timed.strided))]
 
 
@@ -157,7 +157,7 @@ def _norm(op: Op, timed: Timed, batch: MicroBatch, trained: bool) -> list[Op]:
     step, shape, w = batch.forward, batch.shape, timed.workload
     elements, name = w.rows * w.cols, f"{op.name}, gradient of inputs"
     read = activation(READ, 2 * elements, step)
-    kernel = replace(op.kernel, name=name, accesses=(read, activation(WRITE, elements, step)))
+    kernel = op.kernel._replace(name=name, accesses=(read, activation(WRITE, elements, step)))
     inputs = Op(name, ELEMENTWISE, 1, kernel, Timed("norm", replace(w, inputs=2), timed.implementations))
     if not trained:
         return [inputs]
@@ -190,7 +190,7 @@ def attention(op: Op, batch: MicroBatch) -> tuple[list[Op], list[Op]]:
 def _fused(op: Op, w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op]]:
     [sums, main] = flash2.backward(w, Tile(tile_rows(w.row_group * w.n), KEY_TILE))
     name = f"{op.name}, gradient"
-    both = replace(main, name=name, accesses=(*sums.accesses, *main.accesses), work=sums.work + main.work)
+    both = main._replace(name=name, accesses=(*sums.accesses, *main.accesses), work=sums.work + main.work)
     timed = Timed("attention", w, None, op.timed.obstacle if op.timed else "", direction=BACKWARD)
     joint = [_heads_together(w, batch.forward, strided=False)] if batch.eager else []
     return [op.times(batch.shape.cp)], [Op(name, ATTENTION, batch.shape.cp, both, timed), *joint]
