@@ -23,7 +23,7 @@ from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.intervals import moved, moved_by_estimates, widened
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models import decode
-from perfmodel.timing.pooled import POOLED, fits
+from perfmodel.timing.models.pooled import POOLED, fits
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.reference_devices import nearest
 from perfmodel.timing.select_kernel import select_kernel
