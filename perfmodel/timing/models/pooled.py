@@ -63,10 +63,10 @@ MODELS = {model.name: model for model in (_POOLED, THREE_SCALARS)}
 
 # The time of a kernel that no calibrated one serves
 
-FILE = Path(__file__).parents[1] / "pooled.json"
+FILE = Path(__file__).parent.parent / "pooled.json"
 PRODUCTS = f"matmul/{FORWARD}/tensor"
 """The family whose shares a large product and a copy, as microbenchmarks time them, stand beside."""
-MOST_QUERIES = 16
+MOST_QUERIES = 16  # known
 """Of a decode step."""
 
 
