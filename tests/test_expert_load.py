@@ -9,10 +9,10 @@ import pytest
 from each import each
 
 from perfmodel.catalog import find_model
-from perfmodel.kernels.expert_load import fullest, picks, touched
 from perfmodel.kernels.experts import Experts, rows_per_expert, tiles
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import weight_bytes
+from perfmodel.transformer.routing import fullest, picks, touched
 from perfmodel.transformer.step import Split, decode
 
 SIZES = [(8, 2, 64), (128, 8, 4), (256, 8, 1), (64, 6, 1000), (16, 4, 3)]

@@ -22,8 +22,8 @@ from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.intervals import moved, moved_by_estimates, widened
 from perfmodel.timing.launched import plan_of
-from perfmodel.timing.models import decode_fa2
-from perfmodel.timing.pooled import POOLED, fits
+from perfmodel.timing.models import decode
+from perfmodel.timing.models.pooled import POOLED, fits
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.reference_devices import nearest
 from perfmodel.timing.select_kernel import select_kernel
@@ -76,13 +76,13 @@ def test_kernels_are_those_of_the_architecture() -> None:
     for device in (L4, GEFORCE):
         split = plan_of(Case(w, "vllm-flash-attn"), device)
         assert split._replace(resident=2) == plan_of(Case(w, "vllm-flash-attn"), A100), "FlashAttention-2, with less SRAM"
-        assert model_of(few, device) is model_of(few, A100) is decode_fa2.MODEL
+        assert model_of(few, device) is model_of(few, A100) is decode.FA2
         assert plan_of(Case(w, "triton-attention"), device).rows == 32
-    assert decode_fa2.paged(few.workload, GEFORCE, 82).tiles == 16, "128 keys of 2,048 each"
+    assert decode.fa2_paged(few.workload, GEFORCE, 82).tiles == 16, "128 keys of 2,048 each"
     with pytest.raises(UnavailableError, match="no asynchronous copies"):
         plan_of(Case(w, "torch-sdpa-flash"), T4)
     with pytest.raises(UnavailableError, match="no decode kernel of vllm-flash-attn"):
-        decode_fa2.MODEL.seconds(few, T4, decode_fa2.MODEL.starts())
+        decode.FA2.seconds(few, T4, decode.FA2.starts())
 
 
 # What a profile lacks

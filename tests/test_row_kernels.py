@@ -15,7 +15,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Stream
 from perfmodel.timing.base import CLEAN, WARM, Case, Model
 from perfmodel.timing.engine import HARDEST
-from perfmodel.timing.models import norms, softmax, streams
+from perfmodel.timing.models import norms, passes, softmax
 from perfmodel.timing.models.softmax import REGISTERS, REPEATED, SHARED, WARP, padded, softmax_kernel, steps
 from perfmodel.timing.predict import find_model, modelled_s
 from perfmodel.validation.records import read_records, shipped_records
@@ -171,8 +171,8 @@ def test_large_copies_of_whole_pages_are_faster_as_measured() -> None:
     for path in shipped_records("torch-rows"):
         for _, record in read_records(path):
             size = int(record.shape.get("bytes", 0))
-            if record.implementation == "torch-copy" and streams.LARGE_COPY <= size <= 1 << 25:
-                found[size % streams.PAGE == 0].append((record.time_s.median - 2 * size / (0.9 * 4.8e12)) * 1e6)
+            if record.implementation == "torch-copy" and passes.LARGE_COPY <= size <= 1 << 25:
+                found[size % passes.PAGE == 0].append((record.time_s.median - 2 * size / (0.9 * 4.8e12)) * 1e6)
     assert min(map(len, found.values())) >= 5
     assert max(found[True]) < min(found[False])
     assert median(found[False]) - median(found[True]) == pytest.approx(2.6, abs=0.4)

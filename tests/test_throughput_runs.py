@@ -12,10 +12,9 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.serving.answer import ServingAnswer
-from perfmodel.serving.runs import ServingRun
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import HELD_OUT, THROUGHPUT_RUNS, as_record, held_out, raw_of, read_records, shipped_records
-from perfmodel.validation.serving import checked
+from perfmodel.validation.serving import ServingRun, checked
 
 SHAPE: dict[str, Any] = {
     **{"model": "llama-3.1-8b", "engine": "tensorrt-llm", "weights_dtype": "fp8", "gpus": 1, "tensor_parallel": 1},

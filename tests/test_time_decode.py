@@ -16,14 +16,14 @@ from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import Case, Model, model_of
 from perfmodel.timing.engine import joined
-from perfmodel.timing.models import decode_cudnn, decode_fa2, decode_fa3, decode_trtllm
+from perfmodel.timing.models import decode
 from perfmodel.timing.streaming import StreamLaunch, resident, streamed_seconds
 
 A100, H100, H200, B200, L40S = map(
     find_device, ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm", "nvidia-l40s")
 )
-PAGES = (decode_cudnn.MODEL, decode_fa2.MODEL, decode_fa3.MODEL, decode_trtllm.MODEL)
-FLASH, CUDNN, FA3, TRTLLM = decode_fa2.launch, decode_cudnn.launch, decode_fa3.launch, decode_trtllm.launch
+PAGES = tuple(decode.MODELS.values())
+FLASH, CUDNN, FA3, TRTLLM = decode.fa2_launch, decode.cudnn_launch, decode.fa3_launch, decode.trtllm_launch
 
 
 def work(**changes: Any) -> Attention:
@@ -52,13 +52,13 @@ def seconds(
 
 def test_pages_of_flash_attention_2_split_a_packed_single_query() -> None:
     # 4 heads of 32 tiles on 216 places: 32 splits fill 59 % of a wave, the most there is
-    plan = decode_fa2.paged(work(batch=4, heads=24, kv_heads=1), A100, 108)
+    plan = decode.fa2_paged(work(batch=4, heads=24, kv_heads=1), A100, 108)
     assert (plan.blocks, plan.splits, plan.tiles, plan.resident) == (128, 32, 1, 2)
     assert (plan.gaps, plan.moved_bytes) == (2, 2 * 4 * 24 * 128 * 2)
 
 
 def test_pages_of_flash_attention_2_transpose_where_batch_and_kv_heads_are_several() -> None:
-    plain, transposed = (decode_fa2.paged(work(batch=batch, kv_len=64, heads=16, kv_heads=2), A100, 108) for batch in (1, 2))
+    plain, transposed = (decode.fa2_paged(work(batch=batch, kv_len=64, heads=16, kv_heads=2), A100, 108) for batch in (1, 2))
     assert (plain.gaps, plain.later_waits, plain.moved_bytes) == (1, 0, 2 * 16 * 128 * 2)
     assert (transposed.gaps, transposed.later_waits, transposed.moved_bytes) == (2, 2, 4 * 2 * 16 * 128 * 2)
 
@@ -80,7 +80,7 @@ def test_tensorrt_fills_blackwell_at_most_once_and_hopper_eight_times() -> None:
     short = TRTLLM(work(batch=1, heads=8, kv_heads=8, kv_len=500), B200, 148)
     assert short.splits == 1
     # 64 heads of 4,097 keys: 32 parts of 128, of which 8 * 132 / 64 = 16 are launched, four tiles of 64 each and one more
-    assert (decode_trtllm.xqa(work(), H100, 132).splits, decode_trtllm.xqa(work(), H100, 132).tiles) == (16, 5)
+    assert (decode.xqa(work(), H100, 132).splits, decode.xqa(work(), H100, 132).tiles) == (16, 5)
 
 
 def test_flash_of_torch_splits_a_packed_head_over_two_blocks_per_multiprocessor() -> None:
@@ -190,7 +190,7 @@ def test_does_not_cover(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("name", "n", "covered"), [("flash", 16, True), ("flash", 17, False), ("cudnn", 1, True), ("cudnn", 2, False)])
 def test_covers_few_queries_of_torch(name: str, n: int, covered: bool) -> None:
-    model = {"flash": decode_fa2.MODEL, "cudnn": decode_cudnn.MODEL}[name]
+    model = {"flash": decode.FA2, "cudnn": decode.CUDNN}[name]
     assert model.covers(case(implementation=f"torch-sdpa-{name}", n=n)) == covered
 
 
@@ -198,16 +198,16 @@ def test_covers_few_queries_of_torch(name: str, n: int, covered: bool) -> None:
 def test_covers_forward_and_the_caches_of_its_kernels(model: Model) -> None:
     name = model.implementations[-1]
     assert not model.covers(replace(case(implementation=name), direction=BACKWARD))
-    assert model.covers(Case(narrow(), name)) == (model in (decode_fa3.MODEL, decode_trtllm.MODEL))
+    assert model.covers(Case(narrow(), name)) == (model in (decode.FA3, decode.TRTLLM))
     assert not model.covers(Case(narrow(kv_bits=4), name))
 
 
 def test_unknown_architectures_and_incomplete_profiles_are_reported() -> None:
-    fa2, starts = decode_fa2.MODEL, decode_fa2.MODEL.starts()
+    fa2, starts = decode.FA2, decode.FA2.starts()
     with pytest.raises(UnavailableError, match="no decode kernel of vllm-flash-attn is known for its architecture, Turing"):
         fa2.seconds(case(), find_device("nvidia-t4"), starts)
     with pytest.raises(UnavailableError, match="no decode kernel of torch-sdpa-cudnn is known"):
-        decode_cudnn.MODEL.seconds(case(implementation="torch-sdpa-cudnn"), A100, decode_cudnn.MODEL.starts())
+        decode.CUDNN.seconds(case(implementation="torch-sdpa-cudnn"), A100, decode.CUDNN.starts())
     with pytest.raises(UnavailableError, match="lacks FLOP or exponentials per clock"):
         FLASH(work(), replace(H200, peaks=replace(H200.peaks, exp=None)), 132)
     with pytest.raises(UnavailableError, match="cannot hold a tile of FlashAttention-2 with head dim 264"):

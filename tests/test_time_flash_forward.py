@@ -10,8 +10,9 @@ from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.engine import TileBlocks
 from perfmodel.timing.launched import plan_of
-from perfmodel.timing.models import decode_fa2, fa2
+from perfmodel.timing.models import fa2
 from perfmodel.timing.models._attention_grid import AttentionLaunch, grid_of, work_of
+from perfmodel.timing.models.decode import FA2
 
 H200 = find_device("h200")
 
@@ -75,4 +76,4 @@ def test_blocks_beside_each_other_share_in_proportion() -> None:
 
 @pytest.mark.parametrize(("n", "kv_len", "d", "decode"), [(8, 8, 64, False), (8, 1104, 64, True), (1, 8, 64, True), (2, 129, 128, True)])
 def test_few_queries_over_one_tile_of_keys_are_prefill(n, kv_len, d, decode):
-    assert decode_fa2.MODEL.covers(Case(attention(2, 8, n, kv_len, d, False), "torch-sdpa-flash")) == decode
+    assert FA2.covers(Case(attention(2, 8, n, kv_len, d, False), "torch-sdpa-flash")) == decode

@@ -19,10 +19,10 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.register_tiles import EDGES, Instructions, geometry, instructions
 from perfmodel.timing.base import Case, Model, Prior, find_model, models_of
-from perfmodel.timing.fit import fit
 from perfmodel.timing.models import eager, numba_attention, numba_matmul
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.register_tiles import launches_seconds
+from perfmodel.validation.fit_points import fit
 
 SMS = 132
 FLASH = tiles.MODEL.starts()

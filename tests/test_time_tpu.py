@@ -16,7 +16,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, model_of
 from perfmodel.timing.case_bounds import kernels_of, lower_bound_s
-from perfmodel.timing.models import tpu_attention, xla_matmul
+from perfmodel.timing.models import tpu
 from perfmodel.timing.select_kernel import TimeRequest, select_kernel
 
 V6E = find_device("google-tpu-v6e")
@@ -27,7 +27,7 @@ PAGED = {"launch_us": 4.0, "visit_cycles": 500.0, "score_cycles": 15.0, "moved_s
 
 
 def product(m: int, n: int = 4096, k: int = 4096, device: Device = V6E) -> float:
-    return xla_matmul.seconds(Case(Matmul(m, n, k, dtype=BF16), "xla"), device, PRODUCT)
+    return tpu.matmul_seconds(Case(Matmul(m, n, k, dtype=BF16), "xla"), device, PRODUCT)
 
 
 def decode(batch: int, kv_len: int, heads: int = 32, kv_heads: int = 8, n: int = 1, d: int = 128) -> Case:
@@ -36,7 +36,7 @@ def decode(batch: int, kv_len: int, heads: int = 32, kv_heads: int = 8, n: int =
 
 
 def paged(case: Case, device: Device = V6E) -> float:
-    return tpu_attention.seconds(case, device, PAGED)
+    return tpu.attention_seconds(case, device, PAGED)
 
 
 # Products
@@ -53,8 +53,8 @@ def test_a_wide_product_is_the_peak() -> None:
 
 
 def test_whole_squares_are_multiplied() -> None:
-    assert xla_matmul.padded_flops(Matmul(9, 300, 100), 256) == 2 * 16 * 512 * 256
-    assert xla_matmul.padded_flops(Matmul(9, 300, 100, batch=3), 128) == 3 * 2 * 16 * 384 * 128
+    assert tpu.padded_flops(Matmul(9, 300, 100), 256) == 2 * 16 * 512 * 256
+    assert tpu.padded_flops(Matmul(9, 300, 100, batch=3), 128) == 3 * 2 * 16 * 384 * 128
     # one column more is 256 more
     assert product(4096, n=4097) - product(4096) == pytest.approx(2 * 4096 * 256 * 4096 / 826.2e12)
 
@@ -76,10 +76,10 @@ def test_a_short_cache_is_moved_to_vmem_first() -> None:
 
 def test_a_prefill_visits_the_keys_before_each_block() -> None:
     # 64 queries over 96 keys, causal: blocks of 32 see 64 and 96 keys
-    assert tpu_attention.visits(decode(1, 96, n=64).workload) == (2, 160)
-    assert tpu_attention.visits(replace(decode(1, 96, n=64).workload, causal=False)) == (2, 192)
+    assert tpu.visits(decode(1, 96, n=64).workload) == (2, 160)
+    assert tpu.visits(replace(decode(1, 96, n=64).workload, causal=False)) == (2, 192)
     brute = sum(100 - 70 + min(70, 32 * (block + 1)) for block in range(3))
-    assert tpu_attention.visits(decode(1, 100, n=70).workload) == (3, brute)
+    assert tpu.visits(decode(1, 100, n=70).workload) == (3, brute)
 
 
 def test_a_decode_pays_for_a_block_of_queries() -> None:

@@ -14,7 +14,7 @@ from perfmodel.core.hardware import Device, Microbenchmark
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
-from perfmodel.timing.pooled import as_probed
+from perfmodel.timing.models.pooled import as_probed
 from perfmodel.timing.predict import Prediction, TimeRequest, predict
 from perfmodel.timing.transfer import COPY, LAUNCH, MATMUL, carried_over
 from perfmodel.validation.cuda import microbench

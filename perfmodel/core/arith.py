@@ -62,6 +62,17 @@ def ceil_div(a: Number, b: Number) -> Number:
     return np.ceil(a / b)
 
 
+def divisors(number: int, most: int | None = None) -> list[int]:
+    """Divisors of ``number``, in order, up to ``most``.
+
+    >>> divisors(12), divisors(12, 4)
+    ([1, 2, 3, 4, 6, 12], [1, 2, 3, 4])
+    """
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    every = sorted({*small, *(number // d for d in small)})
+    return [d for d in every if most is None or d <= most]
+
+
 def floor(x: Number) -> Number:
     """Largest integer <= x, for x >= 0; an int stays an int of any size.
 

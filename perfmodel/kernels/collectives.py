@@ -61,6 +61,15 @@ def least_bytes(w: Collective) -> Number:
     return w.bytes if w.op in (ALL_REDUCE, P2P) else w.bytes * (w.world - 1) / w.world
 
 
+def sent_bytes(op: str, buffer: Number, world: int) -> Number:
+    """Bytes that each of ``world`` GPUs sends, and receives, around a ring; an all-reduce is a reduce-scatter and an all-gather.
+
+    >>> [sent_bytes(op, 400, 4) for op in ("all_gather", "all_reduce", "all_to_all", "p2p")]
+    [300.0, 600.0, 300.0, 400]
+    """
+    return buffer if op == P2P else (2 if op == ALL_REDUCE else 1) * buffer * (world - 1) / world
+
+
 def ring_s(w: Collective, bandwidth: Number, alpha_s: float = ALPHA_S) -> Number:
     """All-reduce 2 (n - 1) (alpha + S / n / beta); reduce-scatter, all-gather and all-to-all half of it; p2p alpha + S / beta.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from perfmodel.core.arith import divisors
 from perfmodel.core.checks import positive_int
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -38,15 +39,11 @@ def layouts(model: ModelSpec, gpus: int, device: Device, published: bool = True)
 def candidates(model: ModelSpec, gpus: int) -> Iterator[Split]:
     """Every combination of stages, groups and GPUs per group that makes ``gpus``, with experts cut or distributed."""
     positive_int("gpus", gpus)
-    for pp in _divisors(gpus):
-        for dp in _divisors(gpus // pp):
+    for pp in divisors(gpus):
+        for dp in divisors(gpus // pp):
             stage = gpus // pp
             for ep in sorted({1, stage}) if model.is_moe else (1,):
                 yield Split(stage // dp, ep, pp, dp)
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def why_refused(model: ModelSpec, split: Split, device: Device, published: bool = True) -> str:

@@ -26,6 +26,7 @@ from perfmodel.core.roofline import estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.algorithms.flash2 import computed_widths
+from perfmodel.kernels.attention.algorithms.standard import PRODUCTS, product
 from perfmodel.kernels.attention.base import key_rows_stored, query_rows, query_write
 from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult, both, evaluate_tile
 from perfmodel.kernels.attention.request import Comparison
@@ -95,7 +96,7 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
     w: Attention = case.workload
     known_as = kernel_name(case.implementation)
     if known_as == EAGER and w.group == 1:
-        return eager(w, case.direction, lambda product: matmul_tile(product, device, fallbacks)), None
+        return eager(w, case.direction, lambda matmul: matmul_tile(matmul, device, fallbacks)), None
     far = known_as == EFFICIENT and case.direction == BACKWARD  # it loads three to seven times what the algorithm does
     unknown = far or algorithm_of(case.implementation) != FUSED  # FlashAttention 1 passes its O through memory in fp32
     plan = None if unknown or w.n == 1 or w.sparsity is not None else plan_of(case, device)
@@ -185,16 +186,6 @@ def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
 
 # Eager attention
 
-_PRODUCTS: dict[str, Callable[[Attention], tuple[int, int, int]]] = {
-    "S = Q K^T": lambda w: (w.n, w.kv_len, w.d),
-    "O = P V": lambda w: (w.n, w.dv, w.kv_len),
-    "dV = P^T dO": lambda w: (w.kv_len, w.dv, w.n),
-    "dP = dO V^T": lambda w: (w.n, w.kv_len, w.dv),
-    "dQ = dS K": lambda w: (w.n, w.d, w.kv_len),
-    "dK = dS^T Q": lambda w: (w.kv_len, w.d, w.n),
-}
-"""(m, n, k) of one head's product; the kernel lists the read of the m x k operand first."""
-
 
 def eager(w: Attention, direction: str, tile_of: TileOf) -> list[Kernel]:
     """Kernels of torch.matmul, *, + and torch.softmax under autograd; a causal mask is a tensor that is added, like any mask."""
@@ -203,23 +194,22 @@ def eager(w: Attention, direction: str, tile_of: TileOf) -> list[Kernel]:
     for kernel in run(replace(w, unfused_scale=True, mask=w.mask or w.causal), Tile(1, 1)):
         if kernel.name == "softmax backward":
             kernels.append(kernel._replace(name="dP * P", work=Work(0, w.query_heads * w.n * w.kv_len)))
-        kernels.append(_product(kernel, w, tile_of) if kernel.name in _PRODUCTS else kernel)
+        kernels.append(_product(kernel, w, tile_of) if kernel.name in PRODUCTS else kernel)
     return kernels
 
 
 def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
     """``kernel``, a matmul, with each operand read once per tile of the other."""
-    m, n, k = _PRODUCTS[kernel.name](w)
-    product = Matmul(m, n, k, batch=w.query_heads, dtype=w.dtype)
-    tile, whole = tile_of(product)
-    rows, columns = row_tiles(product, tile), column_tiles(product, tile)
+    matmul = product(w, kernel.name)
+    tile, whole = tile_of(matmul)
+    rows, columns = row_tiles(matmul, tile), column_tiles(matmul, tile)
     times = iter((columns, rows))
     accesses = [a._replace(elements=a.elements * next(times), reread=True) if a.kind == READ else a for a in kernel.accesses]
     if whole:
-        depth = ceil_div(k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
+        depth = ceil_div(matmul.k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
         sides = iter((tile.br, tile.bc))
         accesses += [_past_the_end(a, rows * columns * next(sides) * depth) for a in accesses if a.kind == READ]
-    return kernel._replace(accesses=tuple(accesses), launch=product.kernels(tile)[0].launch)
+    return kernel._replace(accesses=tuple(accesses), launch=matmul.kernels(tile)[0].launch)
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:

@@ -136,7 +136,7 @@ def _first_pooled(asked: Iterable[TimeRequest], others: list[Device]) -> Predict
     """The pooled prediction for the first of ``asked`` that any of ``others`` is calibrated for; None if none is."""
     for request in asked:
         if any(map(request.calibrations, others)):
-            from perfmodel.timing.pooled import pooled
+            from perfmodel.timing.models.pooled import pooled
 
             return pooled(request, request.case.implementation)
     return None

@@ -110,7 +110,7 @@ class ModelPass:
     ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
     the weights has ``weight_bits``. ``kernels``: whose kernels run.
     ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
-    ``imbalance``: exponent of the power law of the router's picks (``kernels.expert_load``); 0 or None, not given: all experts alike.
+    ``imbalance``: exponent of the power law of the router's picks (``routing.py``); 0 or None, not given: all experts alike.
     """
 
     phase: str

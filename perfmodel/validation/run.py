@@ -16,10 +16,10 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model
-from perfmodel.timing.fit import fit
 from perfmodel.timing.models.pooled import THREE_SCALARS
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
+from perfmodel.validation.fit_points import fit
 from perfmodel.validation.records import as_record, profiled, sets_width
 
 BACKENDS = ("cuda", "cpu", "simulator")

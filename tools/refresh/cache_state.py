@@ -15,9 +15,9 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import CLEAN, DIRTY, L2_STATE_FILE, WARM, Prior, model_of
 from perfmodel.timing.cache_state import warm_s, write_back_s
-from perfmodel.timing.fit import fit
 from perfmodel.timing.predict import _moved_bytes
 from perfmodel.validation.bounds import evaluated
+from perfmodel.validation.fit_points import fit
 from perfmodel.validation.records import Record, held_out, read_records, shipped_records
 
 STATES = (DIRTY, WARM)

@@ -20,8 +20,8 @@ from typing import Any
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_engine, find_model
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.serving.engine import Overhead
-from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
+from perfmodel.validation.serving import ServingRun
 from tools.scores import serving_runs
 
 STEP = ("step_s", "prompt_s", "expert_layer_s", "kernel_s", "sequence_s")

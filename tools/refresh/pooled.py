@@ -15,7 +15,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import find_model
 from perfmodel.timing.intervals import SPREAD
-from perfmodel.timing.pooled import FILE, POOLED, family
+from perfmodel.timing.models.pooled import FILE, POOLED, family
 from perfmodel.timing.select_kernel import OWN
 from perfmodel.timing.transfer import copied_share
 from perfmodel.validation.bounds import evaluated

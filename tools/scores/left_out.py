@@ -16,16 +16,15 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import find_model
-from perfmodel.timing.fit import fit
 from perfmodel.timing.implementations import kernel_name
+from perfmodel.timing.models.pooled import POOLED, PRODUCTS, as_probed, family
 from perfmodel.timing.models.pooled import THREE_SCALARS as THREE
-from perfmodel.timing.pooled import POOLED, PRODUCTS, as_probed, family
 from perfmodel.timing.predict import Prediction, TimeRequest, added, predict
 from perfmodel.timing.select_kernel import OWN
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.calibrate import calibrate, points
 from perfmodel.validation.cross_device import kind_of, residuals, widths, with_borrowed, without_probes
-from perfmodel.validation.fit_points import Effort, FitPoint, Key
+from perfmodel.validation.fit_points import Effort, FitPoint, Key, fit
 from perfmodel.validation.records import Record, held_out, profiled, sets_width
 from tools.refresh.pooled import Pool, fit_of, half_width, missed
 

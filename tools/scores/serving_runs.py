@@ -16,9 +16,9 @@ from typing import Any
 from perfmodel.catalog import calibrated_devices, find_device, find_engine, find_model
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.serving.pools import Pools
-from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.validation.records import SERVING_RUNS, held_out, read_records, shipped_records
+from perfmodel.validation.serving import ServingRun
 
 FIT, HELD = "fit", "held out"
 

@@ -13,10 +13,9 @@ from perfmodel.catalog import calibrated_devices, find_device, find_engine, find
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.pools import Pools
-from perfmodel.serving.runs import ServingRun
 from perfmodel.serving.steps import KernelTimes
 from perfmodel.validation.records import THROUGHPUT_RUNS, read_records, shipped_records
-from perfmodel.validation.serving import checked
+from perfmodel.validation.serving import ServingRun, checked
 
 FIGURES = ("tokens_per_s", "tpot_s", "ttft_s")
 Ends = tuple[float, float, float]

@@ -36,7 +36,7 @@ from perfmodel.timing.models._attention_grid import (
     matrix_rows,
     page,
 )
-from perfmodel.timing.models.decode_cudnn import MODEL as DECODE
+from perfmodel.timing.models.decode import CUDNN as DECODE
 
 COMPILED = (64, 128, 192, 256)  # known
 PUBLISHED = ("cudnn-attention", "cudnn-attention-deterministic", "cudnn-attention-mxfp8", "cudnn-attention-mxfp8-deterministic")

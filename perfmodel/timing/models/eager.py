@@ -26,6 +26,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import FORWARD, Attention, Stream
+from perfmodel.kernels.attention.algorithms.standard import PRODUCTS, product
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import (
     ALONE,
@@ -54,10 +55,9 @@ Part = tuple[str, Case]
 
 def products(w: Attention, direction: str) -> list[Part]:
     """The matmuls of a pass: Q K^T and P V; P^T dO, dO V^T, dS^T Q and dS K."""
-    sizes = [(w.n, w.kv_len, w.d), (w.n, w.dv, w.kv_len)]
-    if direction != FORWARD:
-        sizes = [(w.kv_len, w.dv, w.n), (w.n, w.kv_len, w.dv), (w.kv_len, w.d, w.n), (w.n, w.d, w.kv_len)]
-    return [("matmul", Case(Matmul(*size, batch=w.query_heads, dtype=w.dtype), "torch-matmul")) for size in sizes]
+    names = list(PRODUCTS)
+    run = names[:2] if direction == FORWARD else names[2:]
+    return [("matmul", Case(product(w, name), "torch-matmul")) for name in run]
 
 
 def over_scores(w: Attention, implementation: str, inputs: int = 1, shared: int = 0, op: str = "scale") -> Part:

@@ -52,20 +52,14 @@ from perfmodel.timing.models._attention_grid import (
     page,
     resident_blocks,
 )
-from perfmodel.timing.models.decode_fa2 import MODEL as DECODE
+from perfmodel.timing.models.decode import FA2 as DECODE
+from perfmodel.timing.models.decode import SPLIT_ROWS, split_keys
 
 _WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
 CROWDED = (32, 64, 128)  # tuned
 """Head dims whose causal kernels for odd lengths were measured to be slower past a block's first tile than the others'."""
 VLLM = "vllm-flash-attn"
-SPLIT_ROWS = 64  # known
-"""Queries of a block whose keys are split (flash_api.cpp, set_params_splitkv)."""
-
-
-def split_keys(w: Attention) -> int:
-    """Keys of a tile of the kernel that splits them (flash_fwd_launch_template.h), which paged caches take as well."""
-    return 256 if w.d <= 64 else 128 if w.d <= 128 else 64
 
 
 def check_copies(case: Case, device: Device) -> None:

@@ -40,7 +40,7 @@ from perfmodel.timing.models._attention_grid import (
     padded,
     page,
 )
-from perfmodel.timing.models.decode_fa3 import MODEL as DECODE
+from perfmodel.timing.models.decode import FA3 as DECODE
 from perfmodel.timing.models.fa2 import takes_paged
 
 VLLM = "vllm-flash-attn"

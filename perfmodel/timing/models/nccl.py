@@ -15,20 +15,8 @@ from math import log2
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE, P2P, Collective, link_bandwidth
+from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE, P2P, Collective, link_bandwidth, sent_bytes
 from perfmodel.timing.base import Case, Model, dram_bandwidth
-
-
-def sent_bytes(w: Collective) -> float:
-    """Bytes that each GPU sends; an all-reduce is a reduce-scatter and an all-gather.
-
-    >>> from perfmodel.core.dtypes import DTYPES
-    >>> [sent_bytes(Collective(op, 4, 400, DTYPES["bf16"])) for op in ("all_gather", "all_reduce", "all_to_all", "p2p")]
-    [300.0, 600.0, 300.0, 400.0]
-    """
-    if w.op == P2P:
-        return float(w.bytes)
-    return float(w.bytes) * (w.world - 1) / w.world * (2 if w.op == ALL_REDUCE else 1)
 
 
 def steps(w: Collective) -> int:
@@ -49,7 +37,7 @@ def sooner_s(first: float, second: float, sharpness: float) -> float:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one collective; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
-    link, sent, waits = link_bandwidth(device, w.world), sent_bytes(w), steps(w)
+    link, sent, waits = link_bandwidth(device, w.world), float(sent_bytes(w.op, w.bytes, w.world)), steps(w)
     link *= p["crowd_factor"] ** log2(w.world / 2) if device.over_pcie else 1.0
     flagged = p["flagged_share"] * (1.0 if waits else p["flagged_pair_factor"])
     copy_s = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])

@@ -1,4 +1,4 @@
-"""Attention in fp32 by the project's own kernels beside numba-flash, forward: numba-standard and numba-flash1.
+"""Attention by the project's own kernels beside numba-flash, forward: numba-standard and numba-flash1 in fp32, and numba-flash-mma.
 
 numba-standard, unfused, runs three kernels through global memory. S = Q K^T: a block per tile of S, whose elements each thread
 stores one by one. Softmax: a warp per row, which waits for one element of each thread at a time; rows in shared memory are few, so
@@ -8,6 +8,10 @@ ones too. With a causal mask the softmax guards every element in its loops, and 
 numba-flash1 has K and V outermost: one block per head visits every pair of a key tile and a query tile that sees it. A pair costs
 as much as in numba-flash, except that Q is copied instead of K and V. In addition every pair waits for Q and O, and moves O from L2
 and back. Three kernels fill O, l and m first.
+
+numba-flash-mma is FlashAttention-2's forward pass with tensor cores. A block keeps br queries and visits tiles of bc keys, as ``fa2``
+explains; tile and threads are those that the launch names. Each warp has 32 br / threads rows. No variant of it masks odd lengths, and
+none splits the keys.
 Source: the kernels' own loops; instruction costs of numba-flash; Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
 """
 
@@ -19,11 +23,12 @@ from dataclasses import replace
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock
-from perfmodel.core.workload import Attention
+from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.register_tiles import FLOAT_BYTES, WARP, Instructions, TileLayout, instructions
 from perfmodel.timing.base import Case, Model, dram_bandwidth
 from perfmodel.timing.engine import L2_PORT
 from perfmodel.timing.models import register_tiles as tiles
+from perfmodel.timing.models._attention_grid import AttentionLaunch, dense, page, resident_blocks
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
 
 DEFAULT_TILE = (128, 64)  # known
@@ -135,7 +140,29 @@ def flash1_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return float(tiles.launches_seconds(4, device, costs) + filled + tiles.grid_seconds(cycles, int(w.query_heads), block, device))
 
 
+# Tensor cores
+
+WIDEST = 128  # known
+_LAUNCH = {"br": 128, "bc": 64, "threads": 128}  # known
+
+
+def mma_launch(case: Case, device: Device) -> AttentionLaunch:
+    """Tile, threads and shared memory of the case's launch."""
+    br, bc, threads = (case.launch.get(name, default) for name, default in _LAUNCH.items())
+    resident = resident_blocks(device, br, bc, threads, case.workload, case.launch.get("shared_bytes"))
+    return AttentionLaunch(br, bc, max(16, 32 * br // threads), resident=resident, threads=threads)
+
+
+def covers_mma(case: Case) -> bool:
+    """Forward over several queries, dense, with d = d_v of at most 128."""
+    return dense(case, FORWARD) and case.workload.n > 1 and case.workload.d <= WIDEST
+
+
+_MMA = page("numba-mma", mma_launch, covers_mma, "FlashAttention-2 (Dao 2023, Alg. 1); list scheduling, Graham 1966", ("numba-flash-mma",))
+
+
 _LISTED = (
+    _MMA,
     Model(
         "numba-standard",
         "numba",

@@ -29,10 +29,20 @@ from perfmodel.kernels.attention.base import (
 )
 from perfmodel.kernels.attention.loops import Move, everything, group_sum, moves
 from perfmodel.kernels.attention.walk import visible_scores
+from perfmodel.kernels.matmul import Matmul
 
 Scores = Callable[[str, str], Access]
 """One pass over a score-shaped tensor: its name, and READ or WRITE."""
 Moved = tuple[Access, ...]
+PRODUCTS: Mapping[str, tuple[str, str, str]] = {
+    "S = Q K^T": ("n", "kv_len", "d"),
+    "O = P V": ("n", "dv", "kv_len"),
+    "dV = P^T dO": ("kv_len", "dv", "n"),
+    "dP = dO V^T": ("n", "kv_len", "dv"),
+    "dK = dS^T Q": ("kv_len", "d", "n"),
+    "dQ = dS K": ("n", "d", "kv_len"),
+}
+"""m, n and k of the matmuls by the names of their kernels, which list the read of the m x k operand first; the first two are forward."""
 
 
 def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size: int | None = None) -> Access:
@@ -46,6 +56,12 @@ def matmul(w: Attention, name: str, per_d: int, per_dv: int, *accesses: Access) 
     visible, executed = matmul_flops(w, per_d, per_dv), matmul_flops(w, per_d, per_dv, w.n * w.kv_len)
     needed = matmul_work(w.dtype, visible)
     return Kernel(name, w.dtype, accesses, visible, executed, matmul_work(w.dtype, executed), needed)
+
+
+def product(w: Attention, name: str) -> Matmul:
+    """The matmul of one of ``PRODUCTS``, a product for each query head."""
+    m, n, k = (getattr(w, size) for size in PRODUCTS[name])
+    return Matmul(m, n, k, batch=w.query_heads, dtype=w.dtype)
 
 
 def elementwise(w: Attention, name: str, vector: int, *accesses: Access, sfu: int = 0) -> Kernel:

@@ -196,23 +196,11 @@ def _fused(op: Op, w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op]]
     return [op.times(batch.shape.cp)], [Op(name, ATTENTION, batch.shape.cp, both, timed), *joint]
 
 
-MADE = {
-    "S = Q K^T": ("n", "kv_len", "d"),
-    "O = P V": ("n", "dv", "kv_len"),
-    "dV = P^T dO": ("kv_len", "dv", "n"),
-    "dP = dO V^T": ("n", "kv_len", "dv"),
-    "dQ = dS K": ("n", "d", "kv_len"),
-    "dK = dS^T Q": ("kv_len", "d", "n"),
-}
-"""The matmuls of standard attention by the names of their kernels: m, n and k."""
-
-
 def _apart(kernel: Kernel, w: Attention, cp: Number) -> Op:
     """One kernel of standard attention. The causal mask saves it nothing: all scores are computed."""
     rows, half = w.query_heads * w.n, w.query_heads * w.n * w.kv_len // 2
-    if kernel.name in MADE:
-        m, n, k = (getattr(w, size) for size in MADE[kernel.name])
-        return Op(kernel.name, MATMUL, cp, kernel, Timed("matmul", Matmul(m, n, k, w.query_heads, dtype=w.dtype), MATMULS))
+    if kernel.name in standard.PRODUCTS:
+        return Op(kernel.name, MATMUL, cp, kernel, Timed("matmul", standard.product(w, kernel.name), MATMULS))
     if kernel.name == "softmax backward":
         return Op(kernel.name, ELEMENTWISE, cp, kernel, Timed(OTHERS, None, ()))
     times_as: dict[str, tuple[str, str, Any]] = {

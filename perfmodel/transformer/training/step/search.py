@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from perfmodel.core.arith import divisors
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import Split
@@ -61,17 +62,6 @@ class SearchResult:
     tried: int
     refused: int
     took_s: float
-
-
-def divisors(number: int, most: int | None = None) -> list[int]:
-    """Divisors of ``number``, in order, up to ``most``.
-
-    >>> divisors(12), divisors(12, 4)
-    ([1, 2, 3, 4, 6, 12], [1, 2, 3, 4])
-    """
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    every = sorted({*small, *(number // d for d in small)})
-    return [d for d in every if most is None or d <= most]
 
 
 def parallels(model: ModelSpec, gpus: int, batch: int, n: int, domain: int, flash: bool) -> Iterator[Parallel]:

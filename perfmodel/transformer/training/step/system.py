@@ -19,7 +19,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import Bandwidth, Duration, Quantity
-from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, ALPHA_S, P2P, Collective
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, ALPHA_S, P2P, Collective, sent_bytes
 from perfmodel.timing.base import Case, calibrated_seconds
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.training.question import Parallel
@@ -205,15 +205,9 @@ def needs(exchange: Exchange, taken_s: float, system: System, parallel: Parallel
     the bytes sent and received.
     """
     at = span(system, parallel, exchange.group)
-    moved_s = float(exchange.count * 2 * sent_bytes(exchange, at.world)) / (device.dram.bandwidth_bytes_per_s or float("inf"))
+    moved = exchange.count * 2 * sent_bytes(exchange.op, exchange.bytes, at.world)
+    moved_s = float(moved) / (device.dram.bandwidth_bytes_per_s or float("inf"))
     return {**dict.fromkeys((level.name for level in at.crossed), taken_s), DRAM: moved_s}
-
-
-def sent_bytes(exchange: Exchange, world: int) -> Number:
-    """Bytes that each of ``world`` GPUs sends, and receives, in one run around a ring."""
-    if exchange.op == P2P:
-        return exchange.bytes
-    return (2 if exchange.op == ALL_REDUCE else 1) * exchange.bytes * (world - 1) / world
 
 
 def slower(system: System, device: Device) -> float:

@@ -1,4 +1,18 @@
-"""Ragged paged attention on a TPU, the Pallas kernel that vLLM and JAX serve models with: decode and prefill alike.
+"""Kernels of a TPU: matrix products by XLA, and paged attention by Pallas.
+
+**Matrix products as XLA compiles them for a TPU**: y[m, n] = x[m, k] W[k, n].
+
+The rows of x come into VMEM first. Then slices of W stream from HBM through the systolic units, and slices of y go back, both behind the
+multiplication: what takes longer counts. A unit multiplies whole squares of its edge, and rows in groups of eight. All TensorCores of the
+chip share the work, the peak and the bandwidth.
+Sources: jax-ml/scaling-book, roofline.md and tpus.md (streamed weights, padding to the edge, registers of 8 x 128); jax-ml/jax,
+docs/pallas/tpu/matmul.md (pipeline of blocks).
+
+Of a whole step that is compiled at once, XLA brings some weights into VMEM while the kernel before still runs, or brings those of
+the next kernel during this one. Nothing of a product's shape tells which: such kernels take as little as a fifth, or twice, of what is
+predicted here.
+
+**Ragged paged attention on a TPU**, the Pallas kernel that vLLM and JAX serve models with: decode and prefill alike.
 
 One TensorCore walks the queries in blocks of 32 tokens, whatever sequences those belong to. For each sequence in a block it walks
 that sequence's keys up to the last one that the block may see, and computes scores of all 32 x group query rows of each KV head, those of
@@ -21,12 +35,60 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, never, numbers_of, plain_attention
+
+LANES, SUBLANES = 128, 8  # known
+"""Of a vector register, and of the unit that works on it."""
+
+# Matrix products
+
+XLA = "xla"
+
+
+def padded_flops(w: Matmul, edge: int) -> int:
+    """FLOP of whole squares of ``edge`` and groups of ``SUBLANES`` rows.
+
+    >>> padded_flops(Matmul(1, 4096, 100), 256) == 2 * 8 * 4096 * 256
+    True
+    """
+    m, n, k = ceil_div(w.m, SUBLANES) * SUBLANES, ceil_div(w.n, edge) * edge, ceil_div(w.k, edge) * edge
+    return int(2 * w.batch * m * n * k)
+
+
+def matmul_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call; UnavailableError without a DRAM bandwidth, a matrix edge or a peak of the format in the profile."""
+    w: Matmul = case.workload
+    (edge,), bandwidth = numbers_of(device, "matrix edge"), dram_bandwidth(device)
+    size = w.dtype.size * w.batch
+    rows_s = size * w.m * w.k / (bandwidth * p["rows_share"])
+    streamed_s = size * (w.k * w.n + w.m * w.n) / (bandwidth * p["hbm_share"])
+    multiplied_s = padded_flops(w, int(edge)) / (device.matmul_peak(w.dtype.name, "tensor").number * p["peak_share"])
+    return float(p["launch_us"] * 1e-6 + rows_s + max(streamed_s, multiplied_s))
+
+
+def covers_matmul(case: Case) -> bool:
+    """Products C[m, n] = A[m, k] B[k, n] by XLA, batched or not, forward, without split k."""
+    w = case.workload
+    return isinstance(w, Matmul) and w.split_k == 1 and case.direction == FORWARD and case.implementation == XLA
+
+
+_MATMUL = Model(
+    "xla-matmul",
+    "xla-matmul",
+    covers_matmul,
+    matmul_seconds,
+    "pipeline of blocks: jax-ml/scaling-book, roofline.md; jax-ml/jax, docs/pallas/tpu/matmul.md",
+    assumes=f"{ALONE}; W and x in HBM when the kernel starts",
+    implementations=(XLA,),
+    knows_warm=never,
+)
+
+
+# Attention
 
 RAGGED_PAGED = "tpu-ragged-paged-attention"
 QUERY_BLOCK = 32  # known
-LANES, SUBLANES = 128, 8  # known
-"""Of a vector register, and of the unit that works on it."""
 
 
 def visits(w: Attention) -> tuple[int, int]:
@@ -59,7 +121,7 @@ def vmem_bytes(device: Device) -> float:
     return float(vmem.capacity.number)
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+def attention_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call; UnavailableError without a DRAM bandwidth, a clock or VMEM in the profile."""
     w: Attention = case.workload
     (clock,), bandwidth = numbers_of(device, "tensor clock"), dram_bandwidth(device)
@@ -73,7 +135,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return float(p["launch_us"] * 1e-6 + moved_s + visits_s + max(vector_s, pages_s))
 
 
-def covers(case: Case) -> bool:
+def covers_attention(case: Case) -> bool:
     """Forward attention over a paged cache in 16 bits: no mask beside a causal one, no window, dropout or blocks."""
     w = case.workload
     if (
@@ -85,13 +147,14 @@ def covers(case: Case) -> bool:
     return bool(w.d == w.dv and w.dtype.size == 2)
 
 
-MODEL = Model(
+_ATTENTION = Model(
     "tpu-attention",
     "tpu-attention",
-    covers,
-    seconds,
+    covers_attention,
+    attention_seconds,
     "jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention; vllm-project/tpu-inference",
     assumes=f"{ALONE}; a cache of its own in pages, moved to VMEM first where it fits a fifth of it",
     implementations=(RAGGED_PAGED,),
     knows_warm=never,
 )
+MODELS = {model.name: model for model in (_MATMUL, _ATTENTION)}
