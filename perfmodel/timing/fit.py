@@ -1,4 +1,4 @@
-"""Fit of a model's parameters to measured times: the most likely ones, beginning at what is expected of each.
+"""Fit of a model's parameters to measured times: the most likely ones, given what is expected of each.
 
 Errors are those of log(time): a factor weighs alike wherever it stands, and parameters, fitted by their logarithms, stay positive.
 The sum of |error| / ``NOISE`` and of half the squares of (parameter - start) / spread is minimized: least absolute errors keep one odd
@@ -17,17 +17,17 @@ from perfmodel.timing.base import Prior
 
 Floats = NDArray[np.float64]
 NOISE = 0.03
-"""Error in log(time) of a measurement that says as much of a parameter as the start does within one spread of it."""
+"""Error in log(time) at which a measurement weighs as much as a parameter one spread away from its start."""
 SMALLEST_ERROR = 0.003
-"""Below it an error weighs as a square, so that weights stay finite."""
+"""Error below which errors weigh as squares, so that weights stay finite."""
 STEP, FINEST = 0.03, 0.002
-"""Step of a parameter's logarithm by which slopes are taken, at first and at the end: times jump where a launch changes."""
+"""Steps of a parameter's logarithm for slopes, at first and at the end: times jump where a launch changes."""
 LONGEST = 1.0
-"""Most by which the logarithm of a parameter moves in one round."""
+"""Largest change of a parameter's logarithm in one round."""
 ROUNDS = 30
 """Most rounds of a fit."""
 SMALLEST = 1e-6
-"""Least value of a parameter; 1 / this is the largest."""
+"""Least value of a parameter; its inverse is the largest."""
 
 
 def fit(

@@ -1,7 +1,7 @@
-"""The time of a kernel on a device that no calibrated kernel serves: of another maker, or without a device like it for this workload.
+"""The time of a kernel on a device that no calibrated kernel serves, as by another maker.
 
-A roofline with shares fitted on the records of all devices together, by workload, in ``pooled.json``, which ``tools/refresh/pooled.py``
-writes. Its interval is what devices miss whose records the fit does not see.
+It is a roofline with shares that ``tools/refresh/pooled.py`` fits, by workload, on the records of all devices together (``pooled.json``).
+The interval is the error on devices whose records the fit does not see.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from perfmodel.timing.transfer import copied_share, product_share
 FILE = Path(__file__).with_name("pooled.json")
 POOLED = "pooled"
 PRODUCTS = f"matmul/{FORWARD}/tensor"
-"""The family whose shares a large product and a copy, as microbenchmarks time them, stand beside."""
+"""The family whose shares are compared with those of microbenchmarks: a large product and a copy."""
 MOST_QUERIES = 16
-"""Of a decode step."""
+"""Most queries per sequence of a decode step."""
 
 
 def family(kind: str, case: Case) -> str:
-    """Key of the cases that share a fit: the workload, its pass, and how it is bound."""
+    """Key of the cases that share a fit: the workload, its pass, and its bound."""
     w = case.workload
     if not isinstance(w, Attention):
         unit = f"/{w.dtype.matmul_unit}" if kind == "matmul" else ""
@@ -56,7 +56,7 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
     modelled = modelled_s(find_model(block.model), case, request.device, p)
     seconds = max(modelled, request.lower_s)
     low, high = max(request.lower_s, seconds * block.low), seconds * block.high
-    runs_here = any(transferable(request.device, one) for one in request.fallbacks())
+    runs_here = any(transferable(request.device, other) for other in request.fallbacks())
     why = "none of their kernels for it runs here" if runs_here else "no kernel of this maker is calibrated"
     words = f"pooled over {block.versions}; {why}"
     case_on = case, request.device
@@ -66,6 +66,6 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
 
 
 def as_probed(parameters: Mapping[str, float], device: Device, dtype: str, products: Mapping[str, float]) -> dict[str, float]:
-    """``parameters`` with shares as far above or below those of others (``products``) as the probes of ``device`` are."""
+    """``parameters`` with shares scaled by how far the probes of ``device`` are above or below those of other devices (``products``)."""
     own = {"compute_share": product_share(device, dtype), "bandwidth_share": copied_share(device)}
     return {name: value * (own.get(name) or products[name]) / products[name] for name, value in parameters.items()}

@@ -1,12 +1,11 @@
 """FlashAttention-2's split-KV kernel: decode attention of PyTorch everywhere, and of vLLM up to compute capability 8.9.
 
-A block has 64 query rows, or the prefill kernel's where nothing is split, and walks its part of the keys. The query heads of a KV group are
-rows of one block only for a single query. Keys are split until blocks nearly fill two places per multiprocessor; a second kernel then sums
-up the splits, one after the other, from memory. mma.sync multiplies whole tiles, rows without a query too, so that work shows beside
-streaming. vLLM's version, over pages, transposes Q and O by kernels of their own where it packs heads (a plain copy of O where there is
-nothing to transpose), and splits for packed heads alone.
-Sources: Dao-AILab/flash-attention @0251105a and vllm-project/flash-attention @617264c1, csrc/flash_attn/flash_api.cpp (set_params_splitkv,
-mha_varlen_fwd); how blocks stream: ``timing/streaming.py``.
+A block has 64 query rows, or as many as in the prefill kernel if nothing is split, and walks its part of the keys. The query heads of a KV
+group are rows of one block only for a single query. Keys are split until blocks nearly fill two places per multiprocessor; a second kernel
+then sums up the splits in turn from memory. mma.sync multiplies whole tiles, also rows without a query, so work is not hidden behind
+streaming. vLLM's version, over pages, has separate kernels that transpose Q and O if it packs heads (a plain copy of O if there is nothing
+to transpose), and it splits only with packed heads. Sources: Dao-AILab/flash-attention @0251105a and vllm-project/flash-attention
+@617264c1, csrc/flash_attn/flash_api.cpp (set_params_splitkv, mha_varlen_fwd); how blocks stream: ``timing/streaming.py``.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from perfmodel.timing.streaming import StreamLaunch, page, partial_bytes, reside
 
 PAGED = "vllm-flash-attn"
 PACKED_ROWS = 64  # known
-"""Query rows of a tile whose keys are split."""
+"""Query rows of a tile in the kernel that splits keys."""
 REGISTERS, REGISTERS_PER_THREAD = 65536, 256  # known
 """Registers of a multiprocessor; registers per thread of the kernels (255, rounded up to 256)."""
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
-    """PyTorch's launch: 64 rows and keys that are split, or the prefill kernel where heads fill the device without."""
+    """PyTorch's launch: 64 rows and split keys, or the prefill kernel if heads fill the device without splits."""
     packed = w.n == 1 and w.group > 1
     heads, rows = (w.stored_kv_heads, w.group) if packed else (w.query_heads, w.n)
     tile, unsplit = (choose(w, device, device.sram_per_block, FORWARD) for choose in (default_tile, fa2_tile))
@@ -80,7 +79,7 @@ def paged(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
 
 
 def covers(case: Case) -> bool:
-    """A cache of 16 bits; of PyTorch not several queries over few keys, which its main kernel takes as there is nothing to split."""
+    """A cache of 16 bits. With PyTorch not several queries over few keys: its main kernel runs these, as there is nothing to split."""
     w = case.workload
     one_tile = w.kv_len <= (256 if w.d <= 64 else 128 if w.d <= 128 else 64)
     return not isinstance(w, NarrowCacheAttention) and (w.n == 1 or case.implementation == PAGED or not one_tile)

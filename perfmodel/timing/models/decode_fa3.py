@@ -1,12 +1,12 @@
 """FlashAttention-3 over a paged cache: decode attention of vLLM on Hopper, 16 or 8 bits a cache element.
 
-A block has the query heads of a KV group for its rows, 64 or 128 of them, and walks its part of the keys; one block at a time stays on each
-multiprocessor. How many parts a sequence has is chosen on the device: tiles per multiprocessor, rounded up with a margin, at most 32 in a
-CUDA graph. A warp looks for the next block, 31 sequences at a time, before a block starts. Loads are whole tiles by TMA, in turns
-with work. The kernel that sums up splits starts early (programmatic dependent launch) and does nothing where nothing was split.
-With 8 bits V has to be transposed in SRAM, as wgmma takes it only one way round: a tile's work shows, as more waits per tile.
-Sources: vllm-project/flash-attention @617264c1, hopper/heuristics.h, tile_size.h, flash_prepare_scheduler.cu, tile_scheduler.hpp; Shah et
-al. 2024, FlashAttention-3, section 3.3; how blocks stream: ``timing/streaming.py``.
+A block has the query heads of a KV group as its rows, 64 or 128, and walks its part of the keys; one block at a time runs on each
+multiprocessor. The device chooses the parts of a sequence: tiles per multiprocessor, rounded up with a margin, at most 32 in a CUDA graph.
+Before a block starts, a warp looks for it through the sequences, 31 at a time. Loads are whole tiles by TMA, in turns with work. The kernel
+that sums up splits starts early (programmatic dependent launch) and does nothing where nothing was split. With 8 bits V must be transposed
+in SRAM, as wgmma takes it in one order only: this adds waits to each tile. Sources: vllm-project/flash-attention @617264c1,
+hopper/heuristics.h, tile_size.h, flash_prepare_scheduler.cu, tile_scheduler.hpp; Shah et al. 2024, FlashAttention-3, section 3.3; how
+blocks stream: ``timing/streaming.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.timing.streaming import StreamLaunch, page
 
 ROWS, WIDE = 64, 128  # known
-"""Rows of a wgmma; head dim above which a tile waits longer."""
+"""Rows of a wgmma; and head dim above which a tile waits longer."""
 APPENDED = 1  # known
 """Keys of the new token, which vLLM appends to a cache of ``kv_len`` keys before the kernel reads it."""
 KEYS = {2: ((64, 192), (128, 128), (256, 80)), 1: ((64, 160), (192, 160), (256, 128))}  # known

@@ -1,11 +1,11 @@
 """TensorRT-LLM's generation kernels: decode attention of vLLM on Blackwell, and of TensorRT-LLM over a cache of 8 bits.
 
-A block has 16 query heads of a KV group for its rows and walks its part of the keys in steps of 256. As many parts as fill the device
-once, of 512 keys or more; the blocks of a head sum up their parts among themselves, the last one to end. Loads run far ahead of the work,
-which hides behind them. On Hopper it is XQA, whose blocks have a KV head each and walk tiles of 64 keys: as many parts of 128 keys or
-more as make eight blocks per multiprocessor.
-Sources: flashinfer-ai/flashinfer @fb28d724 include/flashinfer/trtllm/fmha/fmhaKernels.cuh (computeCtaAndClusterConfig); NVIDIA
-TensorRT-LLM, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention (decoderXQAConstants.h); how blocks stream: ``timing/streaming.py``.
+A block has 16 query heads of a KV group as its rows and walks its part of the keys in steps of 256. There are as many parts, of 512 keys or
+more, as fill the device once; the last block of a head to end sums up its parts. Loads run far ahead of the work, which hides behind them.
+On Hopper the kernel is XQA: a block has one KV head and walks tiles of 64 keys, and there are as many parts, of 128 keys or more, as make
+eight blocks per multiprocessor. Sources: flashinfer-ai/flashinfer @fb28d724 include/flashinfer/trtllm/fmha/fmhaKernels.cuh
+(computeCtaAndClusterConfig); NVIDIA TensorRT-LLM, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention (decoderXQAConstants.h); how
+blocks stream: ``timing/streaming.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perfmodel.timing.streaming import StreamLaunch, page
 
 STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16  # known
 XQA_KEYS, XQA_KEYS_PER_SPLIT, XQA_WAVES = 64, 128, 8  # known
-"""Keys of a tile, fewest of a part, and most blocks per multiprocessor of XQA (kMinHistoryTokensPerBlock, kTargetWaveFactor)."""
+"""XQA's keys per tile, fewest keys per part, and most blocks per multiprocessor (kMinHistoryTokensPerBlock, kTargetWaveFactor)."""
 
 
 def launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:

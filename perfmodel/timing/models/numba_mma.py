@@ -1,7 +1,7 @@
 """numba-flash-mma: FlashAttention-2's forward pass with tensor cores, by this project.
 
-A block keeps br queries and visits tiles of bc keys, as ``fa2`` explains; tile and threads are those that the launch names. Each warp has
-32 br / threads rows. No variant of it masks odd lengths, and none splits the keys.
+A block keeps br queries and visits tiles of bc keys, as ``fa2`` explains; the launch names tile and threads. Each warp has 32 br / threads
+rows. No variant of it masks odd lengths, and none splits the keys.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Passes over memory as programs run them: element-wise kernels, casts, broadcasts, reductions, lookups, lists of tensors.
 
-A kernel takes its launch, and the longer of its elements, by cycles of a multiprocessor, and of its bytes, by the bandwidth of DRAM; bytes
-that the kernels before left in the L2 take none. Kinds differ in the instructions per element (an address by division where operands are
-broadcast, a conversion of formats) and in the order in which they touch memory.
-Source: PyTorch, aten/src/ATen/native/cuda: CUDALoops.cuh, Reduce.cuh, Shape.cu, ForeachFunctors.cuh; profiles of programs on an H200.
+A kernel takes its launch plus the longer of two times: its elements at some cycles of a multiprocessor each, and its bytes at the bandwidth
+of DRAM. Bytes that earlier kernels left in the L2 take no time. Kinds differ in the instructions per element (an address by division where
+operands are broadcast, a conversion of formats) and in the order in which they touch memory. Source: PyTorch, aten/src/ATen/native/cuda:
+CUDALoops.cuh, Reduce.cuh, Shape.cu, ForeachFunctors.cuh; profiles of programs on an H200.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ rms-norm norm-backward batch-norm batch-norm-inference batch-norm-backward group
 pool-backward upsample-nearest upsample-bilinear upsample-bicubic depthwise depthwise-last depthwise-backward
 depthwise-backward-last"""
 KINDS = tuple(_NAMES.split())
-"""Kinds of passes, each an implementation with parameters of its own."""
+"""Kinds of passes, each with its own implementation and parameters."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

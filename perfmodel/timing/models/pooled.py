@@ -1,9 +1,9 @@
-"""Rooflines with fitted shares: for any kernel of a device without calibrated kernels, and as the baseline that other models must beat.
+"""Rooflines with fitted shares: for devices without calibrated kernels, and as the baseline that other models must beat.
 
-t = launch + the norm of FLOP / (peak x share) and bytes / (bandwidth x share), on visible FLOP and on what each kernel touches, once. The
-parameters of ``pooled`` are of all calibrated devices together (``timing/pooled.json``); ``three-scalars`` takes the longer of both times,
-and is fitted to the records that it is compared on.
-Source: the roofline of Williams, Waterman & Patterson 2009 with the efficiencies that practice fits to it.
+t = launch + the norm of FLOP / (peak x share) and bytes / (bandwidth x share), on visible FLOP and on what each kernel touches, once.
+``pooled`` has one set of parameters for all calibrated devices together (``timing/pooled.json``). ``three-scalars`` takes the longer of
+both times and is fitted to the records that it is compared on. Source: the roofline of Williams, Waterman & Patterson 2009 with the
+efficiencies that practice fits to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perfmodel.timing.engine import HARDEST, joined
 def terms(case: Case, device: Device) -> tuple[float, float]:
     """Seconds of visible FLOP at the peak, and of what each kernel touches at the DRAM bandwidth.
 
-    UnavailableError without a peak for the dtype or a DRAM bandwidth, or for what has no list of kernels.
+    UnavailableError without a peak for the dtype or a DRAM bandwidth, and for cases without a list of kernels.
     """
     kernels = kernels_of(case)
     rates = rates_of(device, kernels[0].dtype)

@@ -9,8 +9,8 @@ Sources: jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention, ker
 tuned_block_sizes.py (32 queries per block for most shapes); vllm-project/tpu-inference, kernels/ragged_paged_attention, v3/kernel.py (no
 keys beyond those that a block may see). Pallas splits only axes marked parallel over TensorCores: jax-ml/jax, docs/pallas/tpu/details.rst.
 
-Up to a share of VMEM, a cache costs as much more as moving it once would, and measured times fall where it gets longer than that: XLA
-places operands that fit in VMEM before it starts a kernel, and nothing hides the copy. The pool of pages of a server is longer.
+A cache that fits a share of VMEM costs an additional copy, and measured times fall where it gets longer than that: XLA moves operands that
+fit into VMEM before it starts a kernel, and nothing hides the copy. A server's pool of pages is longer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, never, num
 RAGGED_PAGED = "tpu-ragged-paged-attention"
 QUERY_BLOCK = 32  # known
 LANES, SUBLANES = 128, 8  # known
-"""Of a vector register, and of the unit that works on it."""
+"""Lanes and sublanes of a vector register and of the vector unit."""
 
 
 def visits(w: Attention) -> tuple[int, int]:

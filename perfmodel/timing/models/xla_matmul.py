@@ -6,9 +6,8 @@ chip share the work, the peak and the bandwidth.
 Sources: jax-ml/scaling-book, roofline.md and tpus.md (streamed weights, padding to the edge, registers of 8 x 128); jax-ml/jax,
 docs/pallas/tpu/matmul.md (pipeline of blocks).
 
-Of a whole step that is compiled at once, XLA brings some weights into VMEM while the kernel before still runs, or brings those of
-the next kernel during this one. Nothing of a product's shape tells which: such kernels take as little as a fifth, or twice, of what is
-predicted here.
+In a step that is compiled as a whole, XLA loads some weights into VMEM while the kernel before still runs, or loads the next kernel's
+weights during this one. The shape of a product does not tell which: such kernels take from a fifth to twice the time predicted here.
 """
 
 from __future__ import annotations
