@@ -1,8 +1,8 @@
-"""The fastest layout of a training step on so many GPUs that fits their memory.
+"""The fastest layout of a training step that fits the memory of a given number of GPUs.
 
-Every layout is timed first, which is quick as equal pieces are worked out once; then memory is asked in the order of speed, until
-enough layouts are known to fit. What is searched: tensor parallelism within an NVLink domain, with and without sequence parallelism;
-pipeline stages of equal size, in turns or not; parts of a sequence; experts; ZeRO; micro-batches in powers of two; recomputation.
+Every layout is timed first, which is quick as equal pieces are computed once. Then memory is checked in the order of speed, until enough
+layouts fit. The search covers tensor parallelism within an NVLink domain, with and without sequence parallelism; pipeline stages of equal
+size, interleaved or not; context and expert parallelism; ZeRO; micro-batches in powers of two; recomputation.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LARGEST_MICRO_BATCH = 16
 TURNS = (1, 2, 3, 4, 6, 8)
 """Chunks of layers per stage that are tried."""
 LEAST_PART = 1024
-"""Tokens of a sequence below which it is not divided further."""
+"""Fewest tokens of a part of a sequence."""
 MOST_STAGES_OF_ZERO = 1
-"""Stages with which gradients and weights are divided: more would have to gather them for each micro-batch."""
+"""Most pipeline stages with ZeRO 2 or 3: with more, gradients and weights would be exchanged for each micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedLayout:
-    """One way to lay a step out, its seconds and the bytes at the peak of its fullest GPU."""
+    """A layout of a step, its seconds, and the peak bytes of its fullest GPU."""
 
     training: TrainingConfig
     seconds: float
@@ -101,7 +101,7 @@ def _expert_groups(model: ModelSpec, dp: int) -> list[int]:
 
 
 def candidates(training: TrainingConfig, gpus: int, domain: int) -> Iterator[TrainingConfig]:
-    """Every layout of ``training`` on ``gpus``; what it says of parallelism, micro-batches and recomputation is open."""
+    """Every layout of ``training`` on ``gpus``, with other parallelism, micro-batches and recomputation."""
     kinds = (NONE, FULL) if training.flash else (NONE, SELECTIVE, FULL)
     layers = len(training.model.layers)
     for parallel in parallels(training.model, gpus, int(training.batch), int(training.n), domain, training.flash):
