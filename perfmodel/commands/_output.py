@@ -19,7 +19,7 @@ WORDS = "perfmodel.words"
 CONTEXT: ContextVar[Any] = ContextVar("context", default=None)
 """The context of the running command."""
 _UNSIGNED = re.compile(r"--(?:output(?:=.*)?|json|full)|-o.*", re.DOTALL)
-"""Words of a command line that only say where its answer goes."""
+"""Words of a command line that only say where its answer goes, and are left out of the provenance."""
 
 
 def signed_here(report: Report) -> Report:

@@ -1,8 +1,8 @@
-"""Lower bound of a workload in seconds: the time that no schedule of it beats, on one device and at its highest clocks.
+"""Lower bound of a workload in seconds: no schedule of it is faster, on one device at its highest clocks.
 
-A workload is a list of kernels in the order in which they can run. Any schedule may cut it into parts (some sequences, heads, rows) and
-run every kernel of one part before the next part begins, so that what the kernels hand on never leaves the caches; and one part may
-compute while another loads. What is left of every schedule, and is all that the bound counts:
+A workload is a list of kernels in the order in which they can run. Any schedule may cut it into parts (some sequences, heads, rows) and run
+every kernel of one part before the next part begins, so that tensors between kernels never leave the caches; and one part may compute while
+another loads. The bound counts only what every schedule needs:
 
 - arithmetic: the needed matmul work of all kernels together, at the highest clock. Exponentials can move from the SFU to
   polynomials on the vector unit: they bound an implementation;

@@ -2,7 +2,7 @@
 
 Experts' loads follow a power law, as in ai-dynamo/aiconfigurator, collector/helper.py (``power_law_logits_v3``): drawn with density x^-a
 between 1 and 0.8 of the tokens (0.01 and 2 where there are fewer picks than experts), then brought to the number of picks. Here the loads
-are the quantiles of that law in place of a draw. Experts lie on GPUs in any order.
+are quantiles of that law instead of random draws. The order of experts on GPUs is arbitrary.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 ORDERS = 16
-"""Orders of the experts over which the fullest GPU is averaged."""
+"""Number of orders of the experts over which the fullest GPU is averaged."""
 
 
 def quantile(u: float, exponent: float, low: float, high: float) -> float:
@@ -27,7 +27,7 @@ def quantile(u: float, exponent: float, low: float, high: float) -> float:
 
 @lru_cache(maxsize=2048)
 def picks(experts: int, per_token: int, tokens: int, exponent: float) -> tuple[float, ...]:
-    """Chance that a token picks each expert, the likeliest first, at most 1; the sum is ``per_token``. Exponent 0 makes all equal.
+    """Chance that a token picks each expert, the likeliest first, at most 1; the sum is ``per_token``. With exponent 0 all are equal.
 
     >>> [round(one, 3) for one in picks(4, 2, 100, 0.0)], [round(one, 3) for one in picks(4, 2, 100, 1.2)]
     ([0.5, 0.5, 0.5, 0.5], [1.0, 0.664, 0.236, 0.1])

@@ -180,7 +180,7 @@ class ServeQuestion(Question):
         return replace(self, weights_dtype=weights or self.weights_dtype, kv_dtype=cache or self.kv_dtype)
 
     def typed(self, hardware: str, engine: str, split: Split, users: int) -> str:
-        """Command line for a layout and users that this search found; ``hardware`` and ``engine``: used if the question has none."""
+        """Command line for a layout and users that this search found; ``hardware`` and ``engine``: defaults if the question names none."""
         sizes = {name: getattr(split, name) for name in ("tp", "dp", "ep", "pp") if name == "tp" or getattr(split, name) > 1}
         same = {name: value for name, value in self.given().items() if name not in OF_SEARCH}
         values = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, **same, "concurrency": users, **sizes}

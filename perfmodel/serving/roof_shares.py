@@ -1,9 +1,9 @@
 """Times of engines whose kernels have no time models: each kernel runs at shares of the device's roofs, fitted to whole runs.
 
 A product with few rows takes the time to read its weights, at a share of the DRAM bandwidth. Weights packed in blocks of 256 are unpacked
-by vector instructions, which limit GPUs with few vector units. A product with many rows takes the time to multiply: 16-bit weights at a
-share of the peak, weights in blocks at the rate at which vector units scale the integer sum of each block. Each kernel takes some cycles to
-start. Source: ggml-org/ggml @d99724f, src/ggml-cuda (mmvq, mmq), src/ggml-metal (mul_mv, mul_mm).
+by vector instructions, which may take longer on GPUs with few vector units. A product with many rows takes the time to multiply: for 16-bit
+weights at a share of the peak, for weights in blocks at the rate at which vector units scale the integer sum of each block. Each kernel
+takes some cycles to start. Source: ggml-org/ggml @d99724f, src/ggml-cuda (mmvq, mmq), src/ggml-metal (mul_mv, mul_mm).
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class RowTable:
         if one.kind == COUNT and (np.abs(values) <= EXACT).all():
             values = values.astype(np.int64)
         elif one.kind == COUNT or (one.kind == REAL and not np.isfinite(values).all()):
-            return [_plain(value, one.kind) for value in values.tolist()]
+            return [_python_value(value, one.kind) for value in values.tolist()]
         return list(values.tolist())
 
     def listed(self) -> list[Row]:
@@ -121,7 +121,7 @@ class RowTable:
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _plain(value: float, kind: str) -> int | float | None:
+def _python_value(value: float, kind: str) -> int | float | None:
     if not isfinite(value):
         return None
     return int(value) if kind == COUNT and abs(value) <= EXACT else value
