@@ -180,11 +180,11 @@ class SweepWorkload:
     @property
     def named(self) -> dict[str, SweepInput]:
         """Inputs by name."""
-        return {one.name: one for one in self.inputs}
+        return {item.name: item for item in self.inputs}
 
     def by_name(self, axes: Mapping[str, Any]) -> dict[str, Any]:
         """``axes`` by the names of inputs, which differ from some option names."""
-        typed = {one.typed.replace("-", "_"): one.name for one in self.inputs if one.typed}
+        typed = {item.typed.replace("-", "_"): item.name for item in self.inputs if item.typed}
         return {typed.get(name, name): value for name, value in axes.items()}
 
     def column(self, name: str) -> SweepColumn:
@@ -193,7 +193,7 @@ class SweepWorkload:
 
     def column_named(self, name: str, option: str) -> SweepColumn:
         """The column with the full or short name ``name``; UsageError that names ``option`` and the nearest names."""
-        known = [one.name for one in self.columns]
+        known = [column.name for column in self.columns]
         found = self.words.get(name, name)
         if found not in known:
             raise UsageError(f"{option}: {self.name} has no column {name!r}", suggest(name, [*self.words, *known]))
@@ -212,7 +212,7 @@ count = partial(SweepColumn, whole=True)
 
 def read_columns(columns: Sequence[SweepColumn], result: Any) -> dict[str, Number]:
     """Values of those ``columns`` that can be read off ``result``, by name."""
-    return {one.name: one.of(result) for one in columns if one.of is not None}
+    return {column.name: column.of(result) for column in columns if column.of is not None}
 
 
 @cache

@@ -119,7 +119,7 @@ class SweepGrid:
     @property
     def pointwise(self) -> frozenset[str]:
         """The columns that are computed row by row."""
-        every = self.workload.pointwise or any(one.pointwise and self.choices[one.name] != (None,) for one in self.workload.inputs)
+        every = self.workload.pointwise or any(item.pointwise and self.choices[item.name] != (None,) for item in self.workload.inputs)
         return frozenset(name for name in self.columns if every or self.workload.column(name).pointwise)
 
     def variants(self, part: SubGrid) -> dict[Any, dict[str, Any]]:

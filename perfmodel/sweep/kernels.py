@@ -110,7 +110,7 @@ def costs(cost: Estimate) -> Mapping[str, Number]:
 def predicted_columns(prediction: Any) -> dict[str, float | None]:
     """The columns of ``PREDICTED``; None without a prediction."""
     ends = (None, None, None) if prediction is None else (prediction.seconds, prediction.low, prediction.high)
-    return dict(zip((one.name for one in PREDICTED), ends, strict=True))
+    return dict(zip((column.name for column in PREDICTED), ends, strict=True))
 
 
 def kernel_workload(question: type[Any], inputs: Sequence[SweepInput], columns: Sequence[SweepColumn], **more: Any) -> SweepWorkload:

@@ -72,10 +72,11 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
     if borrowed:
         best = min(borrowed, key=lambda prediction: (_doubts(prediction, request.device), prediction.seconds))
         return best if calibrated is None else _shown_instead(best, calibrated)
-    chosen = _first_pooled(requests, others) if calibrated is None and guesses else calibrated
-    if chosen is None:
+    if calibrated is None and guesses:
+        calibrated = _first_pooled(requests, others)
+    if calibrated is None:
         raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
-    return chosen
+    return calibrated
 
 
 def _fastest_calibrated(request: TimeRequest, suits: Callable[[str], bool], devices: list[Device]) -> Prediction | None:

@@ -160,7 +160,7 @@ def estimate(
 def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
     """Estimate of the step of ``job``, kernel by kernel."""
     time = step_time(job)
-    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((one, 1) for one in ops)]
+    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((kernel, 1) for kernel in ops)]
     return TrainingEstimate(job, implementation, time, lines)
 
 

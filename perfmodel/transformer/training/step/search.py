@@ -92,7 +92,8 @@ def parallels(model: ModelSpec, gpus: int, batch: int, n: int, domain: int, flas
                 for ep in _expert_groups(model, dp):
                     for zero in range(4 if dp * cp > 1 else 1):
                         if zero < 2 or pp <= MOST_STAGES_OF_ZERO:
-                            yield from (Parallel(tp, sp, pp, cp=cp, ep=ep, dp=dp, zero=zero) for sp in {False, tp > 1})
+                            for sp in (False, True) if tp > 1 else (False,):
+                                yield Parallel(tp, sp, pp, cp=cp, ep=ep, dp=dp, zero=zero)
 
 
 def _expert_groups(model: ModelSpec, dp: int) -> list[int]:
@@ -135,7 +136,7 @@ def search(
     for layout in candidates(training, gpus, domain):
         job = job_of(layout, on, system, FUSED, half=half, overlap=overlap)
         states = [job.state(stage) for stage in {0, layout.parallel.pp - 1}]
-        held = max(int(state.weights + state.optimizer) for state in states)  # whatever its micro-batches do: a quick first test
+        held = max(int(state.weights + state.optimizer) for state in states)  # a quick first test: activations come on top
         timed.append((step_time(job).seconds if held <= room else float("inf"), layout))
     fitting: list[TimedLayout] = []
     refused = 0
