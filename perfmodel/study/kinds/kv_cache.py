@@ -125,7 +125,7 @@ class KvCacheSection(Options):
 def _sentence(name: str, result: CacheResult, first: CacheResult, of_first: str, device: Device) -> str:
     """Sentence on the bytes of ``result``, beside the first cache, and how many the device holds."""
     ratio = first.per_token / result.per_token
-    less = f", {ratio:.3g}x less than {of_first}" if ratio > 1 else f", {1 / ratio:.3g}x more than {of_first}" if ratio < 1 else ", as much"
+    less = f", {max(ratio, 1 / ratio):.3g}x {'less' if ratio > 1 else 'more'} than {of_first}" if ratio != 1 else ", as much"
     return f"{name} keeps {text(result.per_token, 'B')} per token{'' if result is first else less}{_room(result, device)}."
 
 

@@ -161,8 +161,9 @@ def free_tiles(m: int, n: int) -> list[Tile]:
     """
 
     def widths(length: int) -> set[int]:
+        usual = {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)}
         even = (ceil_div(ceil_div(length, cut), WIDTH_STEP) * WIDTH_STEP for cut in CUTS)
-        return {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} | {width for width in even if width <= max(WIDTHS)}
+        return usual | {width for width in even if width <= max(WIDTHS)}
 
     listed = {*product(widths(m), ROWS), *product(ROWS, widths(n))}
     return sorted(tile for tile in listed if tile[0] * tile[1] <= LARGEST_TILE)

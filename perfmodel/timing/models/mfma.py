@@ -114,7 +114,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call with all its kernels; UnavailableError if the profile lacks a number, or it is no AMD device."""
     work, ck = _work(case, device), is_ck(case)
     backward = case.direction == BACKWARD
-    tile = p["matmul"] * work.matmul + p["softmax"] * work.exps * (2 if backward else 1) + (p["ck_step_cycles"] if ck and backward else 0.0)
+    softmax = p["softmax"] * work.exps * (2 if backward else 1)
+    tile = p["matmul"] * work.matmul + softmax + (p["ck_step_cycles"] if ck and backward else 0.0)
     tile *= 1 + p["masked"] * (case.workload.causal and (ck or backward))
     computing = work.grid.cycles(tile, p["block_cycles"]) / work.rates.clock_hz
     moving, beside = (moved * work.rates.byte_s(p["dram"]) for moved in (work.moved, work.beside))

@@ -22,8 +22,10 @@ def quantized(raw: object) -> Quantized | None:
     if not isinstance(raw, Mapping):
         raise DataError(f'{FIELD} is "{raw!s:.40}": it should be an object', "write it as config.json of a transformers model does")
     fields = Fields(raw)
-    loaded = any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit"))
-    method = fields.get("quant_method", str, "bitsandbytes" if loaded else "modelopt" if "quantization" in raw else "")
+    default = "modelopt" if "quantization" in raw else ""
+    if any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit")):
+        default = "bitsandbytes"
+    method = fields.get("quant_method", str, default)
     family = dict(plugins([__name__], "FAMILY", "FAMILIES")).get(method)
     if family is None:
         return Quantized(f"{method:.40}" or "an unnamed method")
