@@ -44,9 +44,7 @@ class Needs:
     held: Number | None = None
 
     def __add__(self, later: Needs) -> Needs:
-        """Needs of both, one after the other. A tensor that both read or both write counts once; ``later`` need not read what this
-        writes.
-        """
+        """Needs of both in turn. A tensor that both read or write counts once; ``later`` need not read what this writes."""
         tensors = dict(self.tensors)
         for (kind, tensor), size in later.tensors.items():
             if kind == READ and tensor in self.written:

@@ -23,10 +23,7 @@ SOURCE = "chain rule of a linear layer: y = x W, dW = x^T dy, dx = dy W^T; each 
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """x [batch, d_in] -> a1 = ReLU(x W1) [batch, d_hidden] -> y = a1 W2 [batch, d_out].
-
-    ``input_gradient``: the backward pass also computes dx.
-    """
+    """x [batch, d_in] -> a1 = ReLU(x W1) [batch, d_hidden] -> y = a1 W2 [batch, d_out]; ``input_gradient``: backward gives dx too."""
 
     batch: Number
     d_in: Number

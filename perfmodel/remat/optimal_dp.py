@@ -84,10 +84,7 @@ class Program:
         cost[need:] = self.chain.layers[layer].forward if runs else 0
 
     def _fill(self, costs: Any, after: Any, rest: Any, choice: Any, start: int, stop: int) -> None:
-        """Fills in one stretch.
-
-        ``costs[m]``: cost of the part before x_m; ``after[m]``: of the part after it; ``rest``: of the stretch without its first layer.
-        """
+        """Fills in one stretch. Costs: ``costs[m]`` before x_m, ``after[m]`` after it, ``rest`` without the first layer."""
         import numpy as np
 
         chain, left = self.chain, np.arange(self.parts + 1)

@@ -222,10 +222,7 @@ NO_MATMUL = BYTES | {"flops", "executed_flops", "arithmetic_intensity.sram", "ar
 
 
 def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[str, str] | None = None) -> list[Metric]:
-    """Metrics of counts and times of an estimate, the same for results and their kernels.
-
-    ``predicted``: seconds. ``labels``: unusual labels by key.
-    """
+    """Metrics of counts and times of an estimate. ``predicted``: seconds. ``labels``: unusual labels by key."""
     value, low, high = (None, None, None) if predicted is None else (predicted.value, predicted.low, predicted.high)
     metrics = [
         Metric("flops", cost.flops, "FLOP", "FLOP"),

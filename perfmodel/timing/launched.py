@@ -223,9 +223,7 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:
-    """The tile that the calibrated model of torch.matmul finds fastest (a default tile without a calibration), and whether TMA loads
-    whole tiles.
-    """
+    """The tile that the calibrated model of torch.matmul finds fastest, else a default one; and whether TMA loads whole tiles."""
     case = Case(w, MATMUL)
 
     def blocks_of(candidate: Device) -> list[Calibration]:

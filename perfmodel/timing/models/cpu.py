@@ -44,10 +44,7 @@ class CpuRates:
     dispatch_s: float
 
     def stream_s(self, reads: float, writes: float, working_set: float) -> tuple[float, float]:
-        """Seconds at copy speed, in DRAM and in the cache, of bytes of tensors that are scanned repeatedly.
-
-        ``working_set``: bytes of the tensors.
-        """
+        """Seconds at copy speed, in DRAM and in the cache, of repeatedly scanned tensors of ``working_set`` bytes in all."""
         lost = lost_share(working_set / self.cache_bytes, CACHED, STREAMED)
         counted = (reads + 2 * writes) / MOVED_PER_COUNTED
         return counted * lost / self.dram, counted * (1 - lost) / self.cache

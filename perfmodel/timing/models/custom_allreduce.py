@@ -107,8 +107,7 @@ WAYS: Mapping[str, Callable[[Device, int, float], str | None]] = {
 WORLDS = (2, 4, 6, 8)  # known
 """Numbers of GPUs that these kernels are built for, all of one host."""
 PCIE_WORLD = 2  # known
-"""Number of GPUs with which engines run them over PCIe; with more, they call NCCL. Source: vLLM, custom_all_reduce.py, which SGLang took
-over."""
+"""Most GPUs over PCIe; with more, engines call NCCL. Source: vLLM, custom_all_reduce.py, which SGLang took over."""
 
 
 def received_bytes(way: str, world: int, size: float) -> float:

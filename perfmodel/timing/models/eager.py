@@ -102,9 +102,7 @@ def published_parts(case: Case, device: Device) -> list[Part]:
 
 
 def own_passes(case: Case, device: Device) -> int:
-    """Number of passes over the scores by kernels that are never timed alone: softmax, or its gradient, which reads two tensors and writes
-    one.
-    """
+    """Passes over the scores by kernels that are never timed alone: softmax, or its gradient, which reads two and writes one."""
     w: Attention = case.workload
     if case.direction != FORWARD:
         return 6 if case.implementation == STANDARD else 3

@@ -26,10 +26,7 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
 
 
 def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
-    """Parameters that benchmarks do not tell are those of FlashAttention-2's backward kernel.
-
-    Matmuls take no less than their instruction needs.
-    """
+    """Parameters that benchmarks do not tell are FlashAttention-2 backward's; matmuls take no less than their instruction needs."""
     return {**find_model("fa2-backward").starts(), **p, "matmul": max(1.0, p["matmul"])}
 
 

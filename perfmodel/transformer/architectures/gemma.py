@@ -5,10 +5,7 @@ from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelS
 
 
 def gemma(fields: HfFields) -> ModelSpec:
-    """Gemma 1. Defaults: head_dim 256, no biases, tied embeddings.
-
-    Llama's layers with GeGLU.
-    """
+    """Gemma 1. Defaults: head_dim 256, no biases, tied embeddings. Llama's layers with GeGLU."""
     layer = Layer(attention(fields, head_dim=256), gated(fields, "gelu_pytorch_tanh"))
     return model(fields, [layer] * fields.layers, tied=True)
 

@@ -102,10 +102,7 @@ def _counts(kernels: list[Kernel]) -> Counts:
 
 
 def counted(progress: Callable[[str], None]) -> list[Count]:
-    """Loads and stores of every kernel, shape and tensor in elements of device memory, beside the model's.
-
-    PerfmodelError if the simulator cannot run.
-    """
+    """Loads and stores of every kernel, shape and tensor in elements, beside the model's; PerfmodelError without a simulator."""
     return [count for key, run in simulated(CASES, progress).items() for count in _compared(key, CASES[key], run)]
 
 
