@@ -15,7 +15,7 @@ from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.engine import joined
 from perfmodel.timing.intervals import SAME_ARCHITECTURE
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
-from perfmodel.validation.calibrate import _of_few
+from perfmodel.validation.calibrate import _with_model_width
 from perfmodel.validation.statistics import Residual
 
 GB200, GB300, H100, H200 = (find_device(f"nvidia-{name}") for name in ("gb200", "gb300", "h100-sxm-80gb", "h200-sxm"))
@@ -101,5 +101,5 @@ def test_few_rows_of_a_table_are_as_sure_as_all_kernels_of_their_model(model, sh
     block = replace(H100.calibration[0], model=model, low=0.99, high=1.01)
     own = [Residual(0.0, str(group)) for group in range(shapes)]
     alike = [Residual(sign * log(1.25), f"{group} {sign}") for sign in (-1, 1) for group in range(40)]
-    found = _of_few(block, own, alike)
+    found = _with_model_width(block, own, alike)
     assert (found.low, found.high) == pytest.approx(expected, rel=0.03)

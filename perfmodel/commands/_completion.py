@@ -52,7 +52,7 @@ _LISTED = {
     "--implementation": ("timing.base", "models_of"),
     "--algorithm": ("kernels.attention.algorithms", "names"),
 }
-"""Module and function that list the values of an option."""
+"""Module and function that list the values of each option."""
 _ARGUMENTS = {("device", "ID"): "--hardware", ("file", "FILE"): "--hardware", ("name", "MODEL"): "--model", ("model", "MODEL"): "--model"}
 """The option that takes the same values as an argument with this name and metavar."""
 

@@ -18,8 +18,8 @@ WORDS = "perfmodel.words"
 """Key under which a context keeps the command line as typed."""
 CONTEXT: ContextVar[Any] = ContextVar("context", default=None)
 """The context of the running command."""
-_UNSIGNED = re.compile(r"--(?:output(?:=.*)?|json|full)|-o.*", re.DOTALL)
-"""Words of a command line that only say where its answer goes."""
+_DESTINATION = re.compile(r"--(?:output(?:=.*)?|json|full)|-o.*", re.DOTALL)
+"""Words of a command line that only say where its answer goes, and are left out of the provenance."""
 
 
 def signed_here(report: Report) -> Report:
@@ -29,11 +29,11 @@ def signed_here(report: Report) -> Report:
     context = CONTEXT.get()
     if context is None:
         return report
-    words, is_value = [], False
+    words, is_file = [], False
     for word in context.meta.get(WORDS, ()):
-        if not is_value and not _UNSIGNED.fullmatch(word):
+        if not is_file and not _DESTINATION.fullmatch(word):
             words.append(word)
-        is_value = not is_value and word in ("--output", "-o")
+        is_file = not is_file and word in ("--output", "-o")
     return with_provenance(report, shlex.join([*context.command_path.split(), *words]), named_devices(context.params))
 
 

@@ -1,4 +1,4 @@
-"""Traits of an architecture: what decides which kernels a library takes there, and from which devices calibrations carry over.
+"""Traits of an architecture, which decide the kernels that a library runs there and the devices from which calibrations carry over.
 
 Sources: CUDA C++ Programming Guide, technical specifications by compute capability; PTX ISA: ``cp.async`` from 8.0 on,
 ``cp.async.bulk.tensor`` (TMA) from 9.0, ``wgmma`` of 9.0a alone, ``tcgen05`` of 10.x and 11.0, of 12.x neither. L2: A100 and H100
@@ -16,9 +16,9 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 
 MMA_SYNC, WGMMA, TCGEN05, MFMA = "mma.sync", "wgmma", "tcgen05", "mfma"
-"""Matrix instructions: of a warp, of a warpgroup that reads SRAM, of a block into tensor memory; of a wave of AMD."""
+"""Matrix instructions: of a warp; of a warpgroup that reads SRAM; of a block into tensor memory; of AMD's wave."""
 BY_THREAD, CP_ASYNC, BULK = 0, 1, 2
-"""Ways of tiles to SRAM: through registers, by asynchronous copies of threads, whole by a copy engine (TMA)."""
+"""Ways to copy tiles into SRAM: through registers, by asynchronous copies of threads, as a whole by a copy engine (TMA)."""
 
 
 class Traits(NamedTuple):
@@ -44,7 +44,7 @@ _NVIDIA = (
     (10.0, TCGEN05, BULK, 2),
     (12.0, MMA_SYNC, BULK, 1),
 )
-"""Rows of lowest compute capability, matrix instruction, copies into SRAM and parts of the L2; the last row that applies counts."""
+"""Rows of lowest compute capability, matrix instruction, copies into SRAM and parts of the L2; the last matching row is used."""
 _AMD = {"gfx90a": (2.0, BY_THREAD, 1), "gfx942": (3.0, BY_THREAD, 8), "gfx950": (4.0, CP_ASYNC, 8)}
 """CDNA generation, copies into SRAM, and number of L2s, one for each die of compute units that a program sees."""
 _OTHER_MACHINES = ("TPU", "Gaudi", "Trainium")
@@ -55,7 +55,7 @@ SAME = 0.005
 
 @cached_by_identity
 def traits_of(device: Device) -> Traits:
-    """The traits of ``device``; those of the last older architecture where its own is not listed."""
+    """The traits of ``device``, or of the last older architecture if its own is not listed."""
     first, number = device.architecture.partition(" ")[0], re.search(r"\d+", device.architecture)
     per_core = any(level.level == "l2" and level.scope == "multiprocessor" for level in device.memory)
     if per_core or first in _OTHER_MACHINES:
@@ -75,7 +75,7 @@ def wide_matrix(device: Device) -> bool:
 
 
 def copies_kept(device: Device) -> int:
-    """Number of copies that the last cache of ``device`` holds of data that all multiprocessors read; 1 for a cache on the memory side."""
+    """Copies that the last cache of ``device`` holds of data that all multiprocessors read; 1 for a cache on the memory side."""
     return 1 if device.level("llc") is not None else traits_of(device).l2_parts
 
 

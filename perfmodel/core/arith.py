@@ -197,7 +197,7 @@ def clipped_floor_sum(n: Number, a: Number, b: Number, m: Number, low: Number, h
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of ``values`` lie, straight lines between them.
+    """The quantile ``share`` of ``values``, with linear interpolation.
 
     >>> quantile([3.0, 1.0, 2.0], 0.5), quantile([1.0, 2.0], 0.1)
     (2.0, 1.1)

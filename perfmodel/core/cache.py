@@ -39,13 +39,13 @@ from perfmodel.core.occupancy import ThreadBlock, block_limits, multiprocessor
 from perfmodel.core.trace import label, plain
 
 SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5  # tuned
-"""W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing, in a split L2."""
+"""W / L2 up to which a repeated scan hits entirely, and from which it misses entirely, in a split L2."""
 PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8  # tuned
 """The same two limits for a scan by a single block, or in an L2 that keeps one copy of everything."""
 SCATTERED_SURVIVE = 0.55  # tuned
 """W / L2 up to which scattered re-reads all hit."""
 DRIFT_PER_EXCESS = 0.0025  # tuned
-"""Share of lockstep re-reads that miss, per L2 by which W exceeds it."""
+"""Share of lockstep re-reads that miss, per L2 size by which W exceeds the L2."""
 MAX_BLOCKS = 32
 """Most blocks of one multiprocessor on any CUDA device so far."""
 
@@ -78,7 +78,7 @@ def multicast_bytes(kernel: Kernel) -> Number:
 def resident_blocks(launch: Launch, device: Device) -> Number:
     """Blocks that run at once on the whole device, limited by SRAM, threads, and the most registers a thread can have.
 
-    At least 1 per multiprocessor; 1 in all where the profile has no multiprocessors.
+    At least 1 per multiprocessor; 1 in all if the profile has no multiprocessors.
     """
     sm, registers = multiprocessor(device), device.limits.max_registers_per_thread
     if sm.count is None:

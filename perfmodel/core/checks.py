@@ -98,7 +98,7 @@ def default_dtype(device: Device, first: str = "fp16") -> str:
 
 
 def dtype_on(name: str | None, device: Device, default: str = "", known: Mapping[str, Dtype] = DTYPES) -> Dtype:
-    """The dtype called ``name``, with the unit of ``device`` that multiplies in it. Without a name: ``default``, else ``default_dtype``.
+    """The dtype called ``name`` (by default ``default``, else ``default_dtype``), with the unit of ``device`` that multiplies in it.
 
     ``known``: the formats to choose from.
 

@@ -13,7 +13,7 @@ from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.dtypes import TENSOR, Dtype
 
 READ, WRITE, ZERO_FILL, GROUP_SUM = "read", "write", "zero_fill", "group_sum"
-"""Kinds of access. Zero fill of accumulators and the sum of dK, dV over a query group are counted apart."""
+"""Kinds of access. Zero fill of accumulators and the sum of dK, dV over a query group are counted separately."""
 
 
 class Work(NamedTuple):
@@ -40,8 +40,8 @@ class Access(NamedTuple):
     """Traffic of one tensor across the SRAM boundary in one kernel.
 
     ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the L2 catches every
-    re-read. ``compulsory``: elements that no implementation of the kernel can avoid moving. ``handoff``: an earlier kernel has just written
-    or read it, or the next one reads it: an L2 that holds it keeps it from DRAM. ``reread``: tiles stream the same elements again, and
+    re-read. ``compulsory``: elements that no implementation of the kernel can avoid moving. ``handoff``: the kernel before has just touched
+    the tensor, or the next one reads it; it does not reach DRAM if it fits the L2. ``reread``: tiles stream the same elements again;
     whether the L2 still holds them depends on its size. Elements beyond the footprint without ``reread`` (K for the other query heads of a
     group) are read side by side and hit. ``scans``: how often the whole tensor is scanned if every head reads it (a mask); None for a
     tensor of one head.
@@ -88,12 +88,12 @@ class Tile(NamedTuple):
 class Launch:
     """Launch geometry of a tiled kernel.
 
-    ``blocks`` thread blocks; ``groups`` of them stream the same tensors (the tiles of one head, or of the query heads that share a KV
-    head); ``sram_bytes`` of shared memory and ``threads`` per block. ``lockstep``: blocks of a group have the same length, so those that
-    start together read the same tile at about the same time. ``length_spread``: how much shorter the shortest block of a group is than the
-    longest, relative to the longest: how far they drift apart if not in lockstep. ``exclusive_stream``: a group is one block, so its
-    tensors pass through one half of a split L2. ``causal_share``: share of the re-reads that belong to scans which a causal mask shortens.
-    ``serial``: heads run one after another.
+    ``blocks``: thread blocks; ``groups``: groups of blocks that stream the same tensors (the tiles of one head, or of the query heads that
+    share a KV head); ``sram_bytes``, ``threads``: shared memory and threads per block. ``lockstep``: blocks of a group have the same
+    length, so those that start together read the same tile at about the same time. ``length_spread``: how much shorter the shortest block
+    of a group is than the longest, relative to the longest: how far they drift apart if not in lockstep. ``exclusive_stream``: a group is
+    one block, so its tensors pass through one half of a split L2. ``causal_share``: share of the re-reads that belong to scans which a
+    causal mask shortens. ``serial``: heads run one after another.
     """
 
     blocks: Number
@@ -133,7 +133,7 @@ class Kernel(NamedTuple):
 
 
 def tensor_bytes(kernels: Iterable[Kernel]) -> dict[str, Number]:
-    """Bytes of each tensor that ``kernels`` touch; of a tensor touched in part, the largest part."""
+    """Bytes of each tensor that ``kernels`` touch: the largest footprint of any access."""
     sizes: dict[str, Number] = {}
     for kernel in kernels:
         for access in kernel.accesses:
@@ -153,7 +153,7 @@ def stored(tensor: str, kind: str, elements: Number, bits: int) -> Access:
 
 
 def in_bits(access: Access, tensor: str, bits: int) -> Access:
-    """``access`` with ``tensor`` for its name and elements of ``bits``."""
+    """``access`` to the tensor called ``tensor``, with elements of ``bits``."""
     if bits % 8 == 0:
         return access._replace(tensor=tensor, element_size=bits // 8)
     sizes = {name: ceil_div(getattr(access, name) * bits, 8) for name in ("elements", "footprint", "compulsory")}

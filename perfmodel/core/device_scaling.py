@@ -1,4 +1,4 @@
-"""How a device profile scales: each quantity by its field, the resource of which it is a rate, and the fields it is proportional to.
+"""How a device profile scales: for each field the resource that it is a rate of, and the fields that it is proportional to.
 
 A field is a path, memory by the name of its level: ``memory.dram.bandwidth``. A peak is multiprocessors x operations per clock x clock, so
 that rates of a unit go with multiprocessors and clock. The nominal bandwidth of a cache is that of its slices, which go with the clock
@@ -29,7 +29,7 @@ CLOCK, CYCLES = ("clocks.vector",), ("multiprocessors", "clocks.vector")
 
 
 class Scale(NamedTuple):
-    """The unit of a quantity, the resource of which it is a rate (a time for launches), and the fields it is proportional to."""
+    """The unit of a quantity, the resource that it is a rate of (a time for launches), and the fields that it is proportional to."""
 
     unit: str = ""
     resource: str = ""
@@ -63,7 +63,7 @@ def scale_of(field: str) -> Scale:
 
 
 def quantity(device: Device, field: str) -> Quantity | None:
-    """The quantity at ``field`` of the profile; None where there is none."""
+    """The quantity at ``field`` of the profile; None if there is none."""
     part: Any = device
     for name in field.split("."):
         part = _item(part, name)
@@ -79,7 +79,7 @@ def number(device: Device, field: str) -> float | None:
 
 def with_quantity(device: Device, field: str, value: Quantity | None, reference: Device) -> Device:
     """``device`` with ``value`` at ``field``; None removes the field or part. A part that ``device`` lacks is made like the reference's."""
-    made: Device = _with(device, field.split("."), value, reference)
+    made: Device = _with_value(device, field.split("."), value, reference)
     return made
 
 
@@ -120,10 +120,10 @@ def _item(part: Any, name: str) -> Any:
     return part.get(name) if isinstance(part, dict) else getattr(part, name, None)
 
 
-def _with(part: Any, names: list[str], value: Quantity | None, like: Any) -> Any:
+def _with_value(part: Any, names: list[str], value: Quantity | None, like: Any) -> Any:
     if not names:
         return value
-    item = _with(_item(part, names[0]), names[1:], value, _item(like, names[0]))
+    item = _with_value(_item(part, names[0]), names[1:], value, _item(like, names[0]))
     if isinstance(like, list):
         levels = {level.level: level for level in part} | {names[0]: item}
         return [levels[name] for name in get_args(LevelName) if name in levels]

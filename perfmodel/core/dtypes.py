@@ -24,12 +24,12 @@ class Dtype(NamedTuple):
 
     @property
     def bytes(self) -> float:
-        """Bytes of a stored element with its share of a scale; an int but for packed formats, whose fractions are exact in binary."""
+        """Bytes of a stored element with its share of a scale: an int, except for packed formats, whose fractions are exact in binary."""
         return self.packed or self.size
 
     @property
     def result_size(self) -> int:
-        """Bytes of an element of a product: 2 for operand formats in which no product is stored."""
+        """Bytes of an element of a product: 2 for formats that only operands have."""
         return self.size if self.name in DTYPES else max(self.size, ACTIVATION_SIZE)
 
 
@@ -83,7 +83,7 @@ _PACKAGE = re.compile(r"^(?:torch|jnp|np|tl)\.")
 
 
 def canonical(name: str) -> str:
-    """The name that this package uses for a format; other words stay as they are.
+    """The name that this package uses for a format; other words are returned unchanged.
 
     >>> [canonical(name) for name in ("FP16", "half", "torch.bfloat16", "Float32", "fp61", "mixed")]
     ['fp16', 'fp16', 'bf16', 'fp32', 'fp61', 'mixed']
@@ -93,7 +93,7 @@ def canonical(name: str) -> str:
 
 
 ACTIVATION_SIZE = 2
-"""Bytes of an activation between kernels where products run in 8 bits: it is quantized just before the product."""
+"""Bytes of an activation between kernels if products run in 8 bits: it is quantized just before the product."""
 STATISTIC_SIZE = 4
 """Bytes of a softmax statistic (l, m, logsumexp, D): fp32 in every published kernel."""
 BOOLEAN_SIZE = DROPOUT_MASK_SIZE = 1

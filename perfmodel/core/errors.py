@@ -55,7 +55,7 @@ def cut(text: str, most: int = LONGEST_ECHO) -> str:
 
 
 def suggest(name: str, known: list[str], otherwise: str | None = None) -> str:
-    """``did you mean ...?`` with the nearest known names; where none is near ``otherwise``, or as many as a message has room for."""
+    """``did you mean ...?`` with the nearest known names; if none is near, ``otherwise``, or as many names as a message has room for."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

@@ -94,7 +94,7 @@ def _document(loader: Any, lines: Lines | None) -> Any:
     value = _value(loader, loader.get_event(), (), lines)
     loader.get_event()  # end of the document
     if not loader.check_event(yaml.StreamEndEvent):
-        raise _wrong(loader.get_event(), "but found another document")
+        raise _yaml_error(loader.get_event(), "but found another document")
     return value
 
 
@@ -106,11 +106,11 @@ def _value(loader: Any, event: Any, place: tuple[str | int, ...], lines: Lines |
     if lines is not None:
         lines[place] = event.start_mark.line + 1
     if len(place) > MAX_DEPTH:
-        raise _wrong(event, TOO_DEEP)
+        raise _yaml_error(event, TOO_DEEP)
     if isinstance(event, yaml.ScalarEvent):
         return _scalar(loader, event)
     if isinstance(event, yaml.AliasEvent):
-        raise _wrong(event, "aliases (*name) are not allowed; write the value out")
+        raise _yaml_error(event, "aliases (*name) are not allowed; write the value out")
     if event.tag not in _TAGS:
         raise _not_allowed(event, event.tag)
     if isinstance(event, yaml.SequenceStartEvent):
@@ -122,9 +122,9 @@ def _value(loader: Any, event: Any, place: tuple[str | int, ...], lines: Lines |
     while not isinstance(start := loader.get_event(), yaml.MappingEndEvent):
         key = _scalar(loader, start) if isinstance(start, yaml.ScalarEvent) else _value(loader, start, (*place, ""), None)
         if not isinstance(key, str):
-            raise _wrong(start, "a key must be plain text")
+            raise _yaml_error(start, "a key must be plain text")
         if key in mapping:
-            raise _wrong(start, f"key {key!r} appears twice")
+            raise _yaml_error(start, f"key {key!r} appears twice")
         mapping[key] = _value(loader, loader.get_event(), (*place, key), lines)
     return mapping
 
@@ -153,15 +153,15 @@ def _scalar(loader: Any, event: Any) -> Any:
             raise _not_allowed(event, kind)
         return text if tag is None else sound(loader.construct_object(yaml.ScalarNode(kind, text, event.start_mark)))
     except ValueError as error:
-        raise _wrong(event, str(error)) from None
+        raise _yaml_error(event, str(error)) from None
 
 
 def _not_allowed(event: Any, tag: str) -> yaml.MarkedYAMLError:
     """The error for a value of type ``tag``, such as a date."""
-    return _wrong(event, f"tag {tag!r} is not allowed; quote the value if it is text")
+    return _yaml_error(event, f"tag {tag!r} is not allowed; quote the value if it is text")
 
 
-def _wrong(event: Any, problem: str) -> yaml.MarkedYAMLError:
+def _yaml_error(event: Any, problem: str) -> yaml.MarkedYAMLError:
     """The error for ``problem`` at the line of ``event``."""
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 

@@ -144,7 +144,7 @@ def _iterations(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Ite
 
 
 @contextmanager
-def _at(where: str) -> Iterator[None]:
+def _errors_at(where: str) -> Iterator[None]:
     """Context that turns errors into a FormulaError which names ``where``; a FormulaError of an inner function passes unchanged."""
     try:
         yield
@@ -162,13 +162,13 @@ def function(signature: str, body: str, names: Mapping[str, Any], where: str) ->
     >>> function("area(a, b=2)", "a * b * unit", {"unit": 10}, "line 1")(3)
     60
     """
-    with _at(where):
+    with _errors_at(where):
         [parsed], tree = ast.parse(f"def {signature}: 0").body, read(body)
         assert isinstance(parsed, ast.FunctionDef)
         bind = _signature(parsed.args, names)
 
     def called(*arguments: Any, **options: Any) -> Any:
-        with _at(where):
+        with _errors_at(where):
             bound = bind.bind(*arguments, **options)
             bound.apply_defaults()
             return value(tree, {**names, **bound.arguments})

@@ -21,7 +21,7 @@ FloatDtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
 @dataclass(frozen=True)
 class Clocks(ProfilePart):
-    """Clocks of the datasheet's tensor and vector peaks; ``max``: the highest that the driver allows, to which GeForce cards boost."""
+    """Clocks of the datasheet's tensor and vector peaks; ``max``: the highest clock that the driver allows; GeForce cards boost to it."""
 
     tensor: Frequency | None = None
     vector: Frequency | None = None
@@ -47,7 +47,7 @@ class MemoryLevel(ProfilePart):
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Bandwidth in B/s: nominal where known, else measured, else None."""
+        """Bandwidth in B/s: nominal if known, else measured, else None."""
         bandwidth = self.bandwidth or self.measured_bandwidth
         return None if bandwidth is None else bandwidth.number
 
@@ -223,19 +223,19 @@ class Device(ProfilePart):
 
     @property
     def cache_bytes(self) -> int | None:
-        """Capacity of the last cache that the whole device shares; None where it is unknown."""
+        """Capacity of the last cache that the whole device shares; None if unknown."""
         caches = [level for level in self.memory if level.level in ("l2", "llc") and level.scope == "device"]
         size = caches[-1].capacity if caches else None
         return None if size is None else int(size.number)
 
     @property
     def capability(self) -> float:
-        """Compute capability of an NVIDIA device; 0 for others and where it is unknown."""
+        """Compute capability of an NVIDIA device; 0 for others and if it is unknown."""
         return float(self.compute_capability or 0) if self.vendor == "NVIDIA" else 0.0
 
     @property
     def sram_per_block(self) -> int:
-        """M in bytes: what one thread block can hold; where no blocks share it, all of the SRAM, or the L2 of a CPU's core.
+        """M in bytes: SRAM that one thread block can use; without thread blocks all of the SRAM, or the L2 of a CPU's core.
 
         UnavailableError if it has none.
         """
@@ -252,7 +252,7 @@ class Device(ProfilePart):
         return f"{self.id}, {quantity.kind}: {self.sources[quantity.source]}"
 
     def fits(self, size: float) -> bool | None:
-        """Whether ``size`` bytes fit its DRAM; None where that is unknown."""
+        """Whether ``size`` bytes fit its DRAM; None if unknown."""
         capacity = self.dram.capacity
         return None if capacity is None else size <= capacity.number
 

@@ -1,8 +1,8 @@
-"""Lower bound of a workload in seconds: the time that no schedule of it beats, on one device and at its highest clocks.
+"""Lower bound of a workload in seconds: no schedule of it is faster, on one device at its highest clocks.
 
-A workload is a list of kernels in the order in which they can run. Any schedule may cut it into parts (some sequences, heads, rows) and
-run every kernel of one part before the next part begins, so that what the kernels hand on never leaves the caches; and one part may
-compute while another loads. What is left of every schedule, and is all that the bound counts:
+A workload is a list of kernels in the order in which they can run. Any schedule may cut it into parts (some sequences, heads, rows) and run
+every kernel of one part before the next part begins, so that tensors between kernels never leave the caches; and one part may compute while
+another loads. The bound counts only what every schedule needs:
 
 - arithmetic: the needed matmul work of all kernels together, at the highest clock. Exponentials can move from the SFU to
   polynomials on the vector unit: they bound an implementation;
@@ -44,9 +44,7 @@ class Needs:
     held: Number | None = None
 
     def __add__(self, later: Needs) -> Needs:
-        """Needs of both, one after the other. A tensor that both read or both write counts once; ``later`` need not read what this
-        writes.
-        """
+        """Needs of both in turn. A tensor that both read or write counts once; ``later`` need not read what this writes."""
         tensors = dict(self.tensors)
         for (kind, tensor), size in later.tensors.items():
             if kind == READ and tensor in self.written:

@@ -20,7 +20,7 @@ SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub
 REGISTER_UNIT = 256
 """Registers are given to a warp in multiples of this many (compute capability 5.0 and later)."""
 SUB_PARTITIONS = 4
-"""Parts of a multiprocessor, each with its share of the registers (5.0 and later, but for 6.0)."""
+"""Parts of a multiprocessor, each with its share of the registers (5.0 and later, except 6.0)."""
 RESERVED_BYTES = 1024
 """Shared memory that CUDA keeps for itself in each block (8.0 and later)."""
 LIMIT_WORDS = {
@@ -41,7 +41,7 @@ class ThreadBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """Capacity of one multiprocessor, of which the device has ``count``; None where the profile has no value.
+    """Capacity of one multiprocessor; the device has ``count`` of them. None: the profile has no value.
 
     ``registers`` in all, ``sram_bytes``, ``threads`` and ``blocks`` at once; units in which registers and SRAM are given out.
     """

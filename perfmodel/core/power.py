@@ -50,12 +50,12 @@ class Demand(NamedTuple):
     busy_w: float
 
     def core_s(self) -> float:
-        """Seconds that the multiprocessors take by themselves, so that the norm with ``memory_s`` gives ``seconds``."""
+        """Seconds of the multiprocessors by themselves, which joined with ``memory_s`` give ``seconds``."""
         memory = min(self.memory_s, self.seconds)
         return float((self.seconds**OVERLAP - memory**OVERLAP) ** (1 / OVERLAP))
 
     def seconds_at(self, slowdown: float) -> float:
-        """Seconds where the multiprocessors run ``slowdown`` times slower."""
+        """Seconds if the multiprocessors run ``slowdown`` times slower."""
         return float(time_at(self.core_s(), min(self.memory_s, self.seconds), slowdown))
 
 
@@ -82,7 +82,7 @@ class Running(NamedTuple):
 
 
 def time_at(core_s: Number, memory_s: Number, slowdown: Number) -> Number:
-    """Seconds where the multiprocessors take ``slowdown`` times as long and DRAM as long as before.
+    """Seconds if the multiprocessors take ``slowdown`` times as long and DRAM as long as before.
 
     >>> time_at(3.0, 4.0, 1.0), time_at(3.0, 0.0, 2.0), time_at(0.0, 4.0, 2.0)
     (5.0, 6.0, 4.0)
@@ -134,7 +134,7 @@ class PowerState(NamedTuple):
 
     @property
     def sustained_s(self) -> float:
-        """Seconds of a call at the clock that lasts."""
+        """Seconds of a call at the sustained clock."""
         return self.sustained.seconds
 
     @property
@@ -161,7 +161,7 @@ def limit_of(device: Device) -> float | None:
 class Power:
     """The power model of a device under ``limit_w`` or its own limit. ``host_s``: seconds that the host needs to launch all kernels.
 
-    UnavailableError where the profile has no power model.
+    UnavailableError if the profile has no power model.
     """
 
     def __init__(self, device: Device, limit_w: float | None = None, host_s: float = 0.0) -> None:
@@ -188,16 +188,16 @@ class Power:
 
     def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
         """A run of ``demands`` in turn, after a pause or for seconds at one clock. UnavailableError if no clock keeps the limit."""
-        taken, bursts = Power(self.device)._taken(demands), [self.burst_clock(demand) for demand in demands]
+        taken, bursts = Power(self.device)._stated_clocks(demands), [self.burst_clock(demand) for demand in demands]
         if self.limit_w < self.own_w:  # the limit that these times were taken under
             burst_w = self.fit.burst_over_limit * self.limit_w
             bursts = [self._common([demand], [f], [top], burst_w, LOWEST) for demand, f, top in zip(demands, taken, bursts, strict=True)]
         elif clock == BURST:
-            return self._sum(demands, taken, taken)
+            return self._run_at(demands, taken, taken)
         lasting = self._settled(demands, taken, bursts, self.limit_w)
-        return self._sum(demands, taken, lasting if clock == SUSTAINED else _between(demands, bursts, lasting))
+        return self._run_at(demands, taken, lasting if clock == SUSTAINED else _clocks_after_pause(demands, bursts, lasting))
 
-    def _taken(self, demands: Sequence[Demand]) -> list[float]:
+    def _stated_clocks(self, demands: Sequence[Demand]) -> list[float]:
         """The clocks at which the times of ``demands`` are stated: under the device's own limit and without waits.
 
         At first that is the burst clock, after ``SETTLES_S`` the clock that the limit leaves.
@@ -205,7 +205,7 @@ class Power:
         bursts = [self.burst_clock(demand) for demand in demands]
         taken = bursts
         for _ in range(ROUNDS):
-            taken = _between(demands, bursts, self._settled(demands, taken, bursts, self.limit_w))
+            taken = _clocks_after_pause(demands, bursts, self._settled(demands, taken, bursts, self.limit_w))
         return taken
 
     def _settled(self, demands: Sequence[Demand], taken: Sequence[float], tops: Sequence[float], most: float) -> list[float]:
@@ -217,10 +217,10 @@ class Power:
         self, demands: Sequence[Demand], taken: Sequence[float], tops: Sequence[float], most: float, otherwise: float | None = None
     ) -> float:
         """The highest common clock at which ``demands`` draw at most ``most`` watts on average; ``tops`` caps the clock of each."""
-        highest = self._highest(lambda f: self._sum(demands, taken, [min(f, top) for top in tops]).watts, most, otherwise)
+        highest = self._highest(lambda f: self._run_at(demands, taken, [min(f, top) for top in tops]).watts, most, otherwise)
         return min(highest, max(tops))
 
-    def _sum(self, demands: Sequence[Demand], taken: Sequence[float], clocks: Sequence[float]) -> Running:
+    def _run_at(self, demands: Sequence[Demand], taken: Sequence[float], clocks: Sequence[float]) -> Running:
         """The run with each demand at its clock of ``clocks``; its own seconds are stated at its clock of ``taken``."""
         runs = list(zip(demands, taken, clocks, strict=True))
         seconds = [demand.seconds if f == taken_at else demand.seconds_at(taken_at / f) for demand, taken_at, f in runs]
@@ -248,7 +248,7 @@ class Power:
         return low
 
 
-def _between(demands: Sequence[Demand], bursts: Sequence[float], settled: Sequence[float]) -> list[float]:
+def _clocks_after_pause(demands: Sequence[Demand], bursts: Sequence[float], settled: Sequence[float]) -> list[float]:
     """Mean clock of each demand in a run after a pause, which begins at the clocks ``bursts`` and goes over to ``settled``."""
     alone_s = sum(demand.seconds for demand in demands)
     late = alone_s / (alone_s + SETTLES_S)
@@ -278,7 +278,7 @@ class PowerOptions:
         return self.limit is not None or self.clock is not None
 
     def check(self, device: Device) -> PowerOptions:
-        """These options; UnavailableError where one is given for a device without a power model."""
+        """These options; UnavailableError if one is given for a device without a power model."""
         if self.given:
             self.on(device)
         return self

@@ -30,7 +30,7 @@ def short_name(text: str) -> str | None:
 
 
 class Condition(NamedTuple):
-    """When an option applies: ``words`` say it, ``fix`` says what to do otherwise, ``reads(question)`` is whether ``question`` uses it."""
+    """When an option applies: ``words`` for messages, ``fix`` otherwise, ``reads(question)``: whether ``question`` uses it."""
 
     words: str
     fix: str
@@ -96,7 +96,7 @@ def as_in(
 
 class _WrittenNames:
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
-        """Field names by their name in files, where the two differ, as with ``pass``, a keyword of Python."""
+        """Field names by their names in files, if the two differ, as with ``pass``, a keyword of Python."""
         options = [field_ for field_ in fields(owner) if "option" in field_.metadata and not field_.metadata["option"].argument]
         named = {as_typed(option_field).removeprefix("--").replace("-", "_"): option_field.name for option_field in options}
         return {written: name for written, name in named.items() if written not in named.values()}
@@ -192,7 +192,7 @@ def _read(name: str, kind: str, value: Any) -> Any:
 
 
 def as_typed(field_: Any, value: Any = True) -> str:
-    """The option of ``field_`` as a user types it; of a pair of switches, the one for ``value``."""
+    """The option of ``field_`` as a user types it; for a pair of switches, the switch for ``value``."""
     shown: Option = field_.metadata["option"]
     if shown.argument:
         return str(shown.metavar)

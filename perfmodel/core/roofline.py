@@ -1,6 +1,6 @@
 """Kernel and device -> counts per memory level, lower bound and roof (roofline model, Williams, Waterman & Patterson 2009).
 
-Lower bound: what no schedule of the workload beats, see ``perfmodel/core/lower_bound.py``.
+Lower bound: no schedule of the workload is faster, see ``perfmodel/core/lower_bound.py``.
 
 Roof: for each kernel the largest of executed work over the rate of its unit, and traffic over the bandwidth of its level. Rates are those
 at the datasheet's clock; GeForce and RTX cards run faster (``boost``). Kernels run one after another, each over the whole workload. A
@@ -99,7 +99,7 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 
 
 class Rates(NamedTuple):
-    """Rates of a device per second for one dtype; None where the profile does not say.
+    """Rates of a device per second for one dtype; None if the profile does not say.
 
     ``dram`` and ``l2`` in B/s; ``matmul`` in FLOP/s on the dtype's unit; ``vector`` in FLOP/s, fp32 or fp64; ``sfu`` in exponentials. All
     but DRAM are at the clock of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` serve the bound.
@@ -194,7 +194,7 @@ def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, peak: Quantity,
 
 
 def multiplies_by_vectors(dtype: Dtype, device: Device) -> bool:
-    """Whether products in ``dtype`` run on the vector unit, with a rate of their own such as that of AVX-512 BF16."""
+    """Whether products in ``dtype`` run on the vector unit at a separate rate, such as AVX-512 BF16's."""
     return dtype.matmul_unit == "vector" == device.matmul_unit(dtype.name, dtype.matmul_unit)
 
 

@@ -167,7 +167,7 @@ def microbenchmarks_stay_below_peaks(device: Device) -> Iterator[str]:
 
 
 def _most_matmul(device: Device, dtype: str) -> float:
-    """FLOP/s of products at the highest clock; 0 where the device has no unit for ``dtype``."""
+    """FLOP/s of products at the highest clock; 0 if the device has no unit for ``dtype``."""
     formats = device.peaks_of("tensor").keys() | device.peaks_of("vector").keys()
     return device.best_matmul_rate(dtype) if dtype in formats else 0.0
 

@@ -1,4 +1,4 @@
-"""Numbers that remember how they came about, for ``--explain``.
+"""Numbers that record their formulas, for ``--explain``.
 
 A ``Traced`` holds a value and the formula that gave it, once in symbols and once in values. The functions that compute plain
 numbers run on it unchanged, so an explanation is the computation itself and cannot drift from it.

@@ -1,4 +1,4 @@
-"""Workloads: the shapes and options of what is computed, checked once, used everywhere."""
+"""Workloads: shapes and options of computations, checked once, used everywhere."""
 
 from __future__ import annotations
 
@@ -49,17 +49,13 @@ class BlockPattern(Protocol):
 class Attention:
     """softmax(Q K^T / sqrt(d)) V.
 
-    Shapes: Q [batch, heads, n, d], K [batch, kv_heads, kv_len, d], V [batch, kv_heads, kv_len, dv],
-    O [batch, heads, n, dv]. A causal mask is aligned to the last query and the last key (bottom right).
-    ``packed``: the query heads that share a KV head form one tall Q, so that K and V are read once per KV head;
-    otherwise once per query head.
-    ``window``: with a causal mask, a query sees at most this many of its last keys; None for all.
-    ``splits``: parts into which a split-KV kernel cuts the keys; None lets it choose.
-    ``sparsity``: which score blocks a block-sparse kernel computes.
-    ``mask``: an additive n x kv_len mask of the workload's dtype, broadcast over batch and heads, an input. ``masked_fill``: the
-    causal mask is a boolean matrix that a kernel of its own applies where the algorithm leaves scores in memory.
-    ``dropout``: probability, 0 for none.
-    ``unfused_scale``: 1/sqrt(d) is a kernel of its own where the algorithm leaves scores in memory.
+    Shapes: Q [batch, heads, n, d], K [batch, kv_heads, kv_len, d], V [batch, kv_heads, kv_len, dv], O [batch, heads, n, dv]. A causal mask
+    is aligned to the last query and the last key (bottom right). ``packed``: the query heads that share a KV head form one tall Q, so that
+    K and V are read once per KV head; otherwise once per query head. ``window``: with a causal mask, a query sees at most this many of its
+    last keys; None for all. ``splits``: parts into which a split-KV kernel cuts the keys; None lets it choose. ``sparsity``: which score
+    blocks a block-sparse kernel computes. ``mask``: an additive n x kv_len mask of the workload's dtype, broadcast over batch and heads, an
+    input. ``masked_fill``: the causal mask is a boolean matrix that a separate kernel applies if the algorithm leaves scores in memory.
+    ``dropout``: probability, 0 for none. ``unfused_scale``: 1/sqrt(d) is a separate kernel if the algorithm leaves scores in memory.
     ``printed_backward``: count the loads of FlashAttention-2's backward pass as Algorithm 2 prints them.
     """
 
@@ -190,12 +186,12 @@ class Convolution:
 
 
 LOOKUPS = frozenset({"gather", "scatter", "embedding-backward", "embedding-backward-few", "layout"})
-"""Kinds of passes that read a table by index, or channels padded to tiles. What they read is uncertain, so no read is compulsory."""
+"""Kinds of passes that read a table by index, or channels padded to tiles; their reads are uncertain, so none is compulsory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A kernel of one ``kind`` that works on ``elements`` and moves its bytes once: any operator but products and attention.
+    """A kernel of one ``kind`` that works on ``elements`` and moves its bytes once: any operator except products and attention.
 
     ``divisions``: integer divisions per element that locate operands which are broadcast or have gaps. ``rows``: rows, one per thread
     block or warp, so that few rows leave multiprocessors idle; 0 if blocks share the elements evenly. ``parts``: blocks that share a result

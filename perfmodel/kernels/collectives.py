@@ -1,6 +1,6 @@
-"""Collectives between GPUs: bytes, the time that no algorithm beats, and rings and trees by latency (alpha) and bandwidth (beta).
+"""Collectives between GPUs: bytes, lower bound, and rings and trees by latency (alpha) and bandwidth (beta).
 
-``bytes`` is the full buffer: what one GPU holds before an all-reduce or an all-to-all, or after an all-gather. Source: Patarasuk & Yuan
+``bytes`` is the full buffer, which one GPU holds before an all-reduce or an all-to-all, or after an all-gather. Source: Patarasuk & Yuan
 2009 (ring); Thakur, Rabenseifner & Gropp 2005 (tree, all-to-all); volumes as in nccl-tests.
 """
 
@@ -50,8 +50,8 @@ class Collective:
 def least_bytes(w: Collective) -> Number:
     """Bytes that at least one GPU has to receive or send with any algorithm, even if switches add up buffers.
 
-    After an all-reduce a GPU knows the sum of all others' buffers, which is a whole buffer of news. Of the others' results it needs the (n
-    - 1) / n that it does not hold.
+    In an all-reduce a GPU receives at least a whole buffer, the sum of all others' buffers. In other collectives it needs the (n - 1) / n
+    of the result that it does not hold.
 
     >>> least_bytes(Collective("all_reduce", 8, 800, Dtype("bf16", 2, "tensor")))
     800

@@ -19,9 +19,7 @@ SCALED_BY = 128  # known
 
 @dataclass(frozen=True, slots=True)
 class ExpertExchange(Collective):
-    """``tokens`` of each GPU, of ``token_bytes``, sent to ``per_token`` of ``experts`` on all GPUs. ``bytes``: sent with one copy per
-    GPU.
-    """
+    """``tokens`` of ``token_bytes`` per GPU, each to ``per_token`` of ``experts``. ``bytes``: sent with one copy per GPU."""
 
     tokens: Number
     token_bytes: Number

@@ -21,7 +21,7 @@ class Experts:
 
     ``touched``: experts that get tokens, evenly unless ``loads`` gives the tokens of each. ``dtype``: format of weights and products.
     ``pairs``: number of pairs of token and expert, by default all. ``parts``: the parts that run. ``stored``: bytes of a weight with its
-    share of scales, if weights are stored narrower than they are multiplied; 0: as ``dtype``.
+    share of scales, if weights are stored narrower than they are multiplied; else 0.
     """
 
     tokens: Number

@@ -71,7 +71,7 @@ class Launches:
 
 
 def _kernel(w: FusedChain, name: str, operands: int, first: bool, last: bool, ops: Number = 1) -> Kernel:
-    """A kernel of the chain; ``first`` reads the input from memory, ``last`` writes the output there. Other tensors are handed on."""
+    """A kernel of the chain: the ``first`` reads its input from memory, the ``last`` writes its output there."""
     size, accesses = w.dtype.size, []
     if first:
         accesses.append(once("input", READ, w.elements, size))
@@ -83,7 +83,7 @@ def _kernel(w: FusedChain, name: str, operands: int, first: bool, last: bool, op
 
 
 def unfused(w: FusedChain) -> list[Launches]:
-    """One kernel per operation, equal ones together; the first and the last stand apart.
+    """One kernel per operation; equal ones are joined, except the first and the last.
 
     >>> [(launches.kernel.name, launches.count) for launches in unfused(FusedChain(1024, (1,), 30))]
     [('first', 1), ('middle', 28), ('last', 1)]
@@ -116,8 +116,10 @@ def fused(w: FusedChain) -> list[Launches]:
 
 @dataclass(frozen=True, slots=True)
 class ChainResult:
-    """One way to run the chain. Seconds: ``launch_s`` per kernel and ``total_s``, None where the profile has no launch overhead;
-    ``memory_s`` without launches. ``sram``, ``dram``: bytes at that level.
+    """One way to run the chain.
+
+    Seconds: ``launch_s`` per kernel and ``total_s`` (None if the profile has no launch overhead), and ``memory_s`` without launches.
+    ``sram``, ``dram``: bytes at that level.
     """
 
     name: str
@@ -140,7 +142,7 @@ class ChainResult:
 
 
 VARIANTS = (("unfused", unfused, "stream"), ("cuda-graph", unfused, "graph"), ("fused", fused, "stream"))
-"""Ways to run the chain: name, kernels, and the launch overhead that counts."""
+"""Ways to run the chain: name, function that gives the kernels, and kind of launch overhead."""
 
 
 def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
@@ -167,7 +169,7 @@ def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
 
 
 def lower_bound(parts: list[tuple[Launches, Estimate]]) -> Number:
-    """Seconds that no way to run the chain beats: its input read and its output written."""
+    """Lower bound in seconds of any way to run the chain: its input read and its output written."""
     return sum((cost.needs.times(launches.count) for launches, cost in parts), Needs()).cold_s
 
 

@@ -1,7 +1,7 @@
 """Decode attention over a compressed cache: one latent vector and one rotated key per token, or K and V in fewer bits than Q.
 
-Latent (DeepSeek-V2, 2.1.2): every query head sees the same two; scores take both, values the latent vector alone, so that K and V
-are the same cache, read once.
+Latent (DeepSeek-V2, 2.1.2): every query head sees both. Scores use both, values only the latent vector, so K and V are one cache, read
+once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from perfmodel.kernels.attention.algorithms.flash2 import forward
 class LatentDecode:
     """Shapes: Q [batch, n, heads, kv_lora_rank + rope], cache [batch, kv_len, kv_lora_rank + rope], O [batch, n, heads, kv_lora_rank].
 
-    ``kv_len`` counts the new tokens. ``kv_bits``: of a cached element; ``dtype``: of Q and O. ``appends``: the kernels that rotate
-    Q and write the new token to the cache belong to it.
+    ``kv_len`` counts the new tokens. ``kv_bits``: bits of a cached element; ``dtype``: format of Q and O. ``appends``: include the kernels
+    that rotate Q and write the new token to the cache.
     """
 
     batch: Number
@@ -36,7 +36,7 @@ class LatentDecode:
 
     @property
     def token_size(self) -> Number:
-        """Elements that the cache keeps of a token."""
+        """Elements per cached token."""
         return self.kv_lora_rank + self.rope
 
     @property
@@ -84,7 +84,7 @@ def flops(w: LatentDecode) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class NarrowCacheAttention(Attention):
-    """Attention over a narrow cache. ``kv_bits``: of a stored element of K and V."""
+    """Attention over a narrow cache. ``kv_bits``: bits of a stored element of K and V."""
 
     kv_bits: int = 8
 

@@ -51,9 +51,9 @@ Source: DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3: 1 x 128 of 
 class Matmul:
     """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks.
 
-    ``scale_block``: elements of a row of A that share an fp32 scale, and edge of the squares of B that do; 0: no scales. ``stored``: bytes
-    of an element of B with its share of scales, if B is stored narrower than it is multiplied; 0: as ``dtype``. ``aligned``: number of
-    elements of which row lengths in memory are multiples, if known for transposed operands; 0: take n and k. ``crossed``: whether A or B
+    ``scale_block``: elements of a row of A, and edge of the squares of B, that share an fp32 scale; 0 without scales. ``stored``: bytes of
+    an element of B with its share of scales, if B is stored narrower than it is multiplied; else 0. ``aligned``: number of elements that
+    divides row lengths in memory, if known for transposed operands; 0: use n and k. ``crossed``: whether A or B
     does not lie along k in memory, as in the gradients of a linear layer.
     """
 
@@ -253,7 +253,7 @@ def io_lower_bound(w: Matmul, on_chip: Number) -> Number:
 
 
 class MatmulResult(NamedTuple):
-    """One matmul on one device. ``slots``: blocks that run at once. It and ``occupancy`` are None if the profile has no limits.
+    """One matmul on one device. ``slots``: blocks that run at once. ``slots`` and ``occupancy`` are None if the profile has no limits.
 
     ``tile_asked``: the rows and columns that the user gave.
     """

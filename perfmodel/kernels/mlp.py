@@ -1,7 +1,7 @@
 """Two linear layers with a ReLU between them, forward and backward: x [B, d_in] W1, ReLU, W2 -> y [B, d_out].
 
-Each operation is a kernel of its own and moves each operand once, as standard attention does; ``perfmodel matmul`` prices the
-tiles of one layer. Biases are left out. The first layer needs no gradient of its input unless one is asked for.
+Each operation is a separate kernel and moves each operand once, as in standard attention; ``perfmodel matmul`` prices the tiles of one
+layer. Biases are left out. The first layer needs no gradient of its input unless one is asked for.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ SOURCE = "chain rule of a linear layer: y = x W, dW = x^T dy, dx = dy W^T; each 
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """x [batch, d_in] -> a1 = ReLU(x W1) [batch, d_hidden] -> y = a1 W2 [batch, d_out].
-
-    ``input_gradient``: the backward pass also computes dx.
-    """
+    """x [batch, d_in] -> a1 = ReLU(x W1) [batch, d_hidden] -> y = a1 W2 [batch, d_out]; ``input_gradient``: backward gives dx too."""
 
     batch: Number
     d_in: Number
@@ -68,7 +65,7 @@ def forward_flops(w: Mlp) -> Number:
 
 
 def backward_flops(w: Mlp) -> Number:
-    """Twice the forward FLOP, less the gradient of the input where nothing needs it.
+    """Twice the forward FLOP, less the gradient of the input if it is not needed.
 
     >>> backward_flops(Mlp(32, 1024, 4096, 1024)), backward_flops(Mlp(32, 1024, 4096, 1024, input_gradient=True))
     (805306368, 1073741824)
@@ -77,7 +74,7 @@ def backward_flops(w: Mlp) -> Number:
     return first + 2 * layer_flops(w.batch, w.d_hidden, w.d_out)
 
 
-def _moved(w: Mlp, reads: tuple[str, ...], write: str, handed: tuple[str, ...]) -> tuple[Access, ...]:
+def _accesses(w: Mlp, reads: tuple[str, ...], write: str, handed: tuple[str, ...]) -> tuple[Access, ...]:
     sizes = w.sizes()
     fusible = ("z1", "da1")  # a matmul can apply the ReLU before it stores: the bound must hold for it too
     moved = [(name, READ) for name in reads] + [(write, WRITE)]
@@ -92,7 +89,7 @@ def _product(w: Mlp, formula: str, *handed: str) -> Kernel:
     write, reads = formula.replace("^T", "").split(" = ")
     flop = layer_flops(w.batch, *((w.d_in, w.d_hidden) if "W1" in formula else (w.d_hidden, w.d_out)))
     work = matmul_work(w.dtype, flop)
-    return Kernel(formula, w.dtype, _moved(w, tuple(reads.split()), write, handed), flop, flop, work, work)
+    return Kernel(formula, w.dtype, _accesses(w, tuple(reads.split()), write, handed), flop, flop, work, work)
 
 
 def forward(w: Mlp) -> list[Kernel]:
@@ -102,7 +99,7 @@ def forward(w: Mlp) -> list[Kernel]:
     ['z1 = x W1', 'a1 = ReLU(z1)', 'y = a1 W2']
     """
     handed = ("z1", "a1")
-    relu = Kernel("a1 = ReLU(z1)", w.dtype, _moved(w, ("z1",), "a1", handed), work=Work(0, w.batch * w.d_hidden))
+    relu = Kernel("a1 = ReLU(z1)", w.dtype, _accesses(w, ("z1",), "a1", handed), work=Work(0, w.batch * w.d_hidden))
     return [_product(w, "z1 = x W1", *handed), relu, _product(w, "y = a1 W2", *handed)]
 
 
@@ -113,7 +110,7 @@ def backward(w: Mlp) -> list[Kernel]:
     [268435456, 268435456, 0, 268435456]
     """
     handed = ("da1", "dz1")
-    relu = Kernel("dz1 = da1 (a1 > 0)", w.dtype, _moved(w, ("da1", "a1"), "dz1", (*handed, "a1")), work=Work(0, w.batch * w.d_hidden))
+    relu = Kernel("dz1 = da1 (a1 > 0)", w.dtype, _accesses(w, ("da1", "a1"), "dz1", (*handed, "a1")), work=Work(0, w.batch * w.d_hidden))
     second = [_product(w, "dW2 = a1^T dy", *handed), _product(w, "da1 = dy W2^T", *handed, "dy")]
     input_gradient = [_product(w, "dx = dz1 W1^T", *handed)] if w.input_gradient else []
     return [*second, relu, _product(w, "dW1 = x^T dz1", *handed), *input_gradient]
@@ -123,7 +120,7 @@ def backward(w: Mlp) -> list[Kernel]:
 class Cached:
     """Bytes kept from the forward to the backward pass: x for dW1, a1 for dW2.
 
-    ReLU needs one bit per element, which a1 > 0 gives; ``sign_bits`` is what it would take where a1 is recomputed or dropped.
+    ReLU needs one bit per element, which a1 > 0 gives; ``sign_bits``: bytes of these bits if a1 is recomputed or dropped.
     """
 
     x: Number

@@ -175,7 +175,7 @@ class OccupancyQuestion(Question):
         return ThreadBlock(threads, self.registers, 0 if self.sram is None else size_bytes("sram", self.sram, 0))
 
     def access(self) -> StridedLoad | None:
-        """The load of a warp, None where nothing of it was given."""
+        """The load of a warp; None if no option of it was given."""
         from perfmodel.kernels.occupancy import StridedLoad
 
         if self.stride is None and self.element_bytes is None:

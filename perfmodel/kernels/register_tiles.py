@@ -1,8 +1,8 @@
 """Tiles of fp32 matrix products that stay in registers, with operands in shared memory: the layout of all of the project's own kernels.
 
-A block computes ``br`` rows. ``lanes`` neighbouring threads share each row, and each thread has ``rows`` rows, ``step`` apart. The columns
-go to the lanes in turn, one by one or in groups of four. All widths, lanes and steps are powers of two.
-Source: the kernels' own loops, ``validation/kernels``.
+A block computes ``br`` rows. ``lanes`` neighbouring threads share each row, and each thread has ``rows`` rows at a distance of ``step``.
+The columns go to the lanes in turn, one by one or in groups of four. All widths, lanes and steps are powers of two. Source: the kernels'
+own loops, ``validation/kernels``.
 """
 
 from __future__ import annotations

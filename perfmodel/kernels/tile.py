@@ -26,9 +26,9 @@ WIDE_COLUMNS = 256
 GIVEN = "given"
 """Origin of a tile whose edges a user gives."""
 CLUSTER = 2
-"""Blocks of one cluster there, which share the loads of one operand. Source: kernel names of cuBLAS of CUDA 13, 2x1 and 1x2."""
+"""Blocks of a cluster on Hopper and B200, which share the loads of one operand. Source: kernel names of cuBLAS of CUDA 13, 2x1 and 1x2."""
 SMALLEST_ROWS = 16
-"""Fewest rows of a tile: those of one matrix instruction."""
+"""Fewest rows of a tile: the rows of one matrix instruction."""
 ACCUMULATORS_PER_THREAD = 128
 """Sums that one thread holds: a warp works on 64 x 64 of C, as in CUTLASS's 128 x 128 kernel of four warps."""
 
@@ -48,7 +48,7 @@ def tile_threads(br: int, bc: int) -> int:
 
 
 def tile_rows(rows: Number, most: int = TENSOR_TILE) -> int:
-    """Edge of a tile along so many rows or columns: the power of two from there, at least 16 and at most ``most``.
+    """Edge of a tile along ``rows`` rows or columns: the next power of two, at least 16 and at most ``most``.
 
     >>> tile_rows(1), tile_rows(20), tile_rows(4096)
     (16, 32, 128)
@@ -57,7 +57,7 @@ def tile_rows(rows: Number, most: int = TENSOR_TILE) -> int:
 
 
 def product_tile(shape: tuple[Number, Number], largest: Tile) -> Tile:
-    """``largest``, no wider than a product of ``shape``, its rows and columns, needs; with the threads of that."""
+    """``largest`` with edges no longer than a product with ``shape`` (rows, columns) needs, and the threads of that tile."""
     br, bc = (tile_rows(length, int(edge)) for length, edge in zip(shape, (largest.br, largest.bc), strict=True))
     return largest._replace(br=br, bc=bc, threads=tile_threads(br, bc))
 
@@ -81,7 +81,7 @@ def on_chip(device: Device) -> OnChip:
 
 
 def check_sram(size: int, device: Device) -> None:
-    """UsageError for a block with more SRAM than all multiprocessors of ``device``: below that, more than a block has is a what-if."""
+    """UsageError for a block with more SRAM than all multiprocessors of ``device`` have together; less is allowed as a what-if."""
     level, count = device.level("sram"), device.multiprocessors
     if level is None or level.capacity is None or count is None or size <= level.capacity.number * count.number:
         return
@@ -105,7 +105,7 @@ def with_sram(device: Device, size: int) -> Device:
 
 
 def held_bytes(tile: Tile, size: int, chip: OnChip) -> tuple[int, int]:
-    """Bytes of SRAM and of registers that ``tile`` takes: sums lie in SRAM where the profile knows no registers."""
+    """Bytes of SRAM and of registers that ``tile`` takes; sums are in SRAM if the profile has no registers."""
     slices, sums = int(slices_bytes(tile, size)), tile.br * tile.bc * ACCUMULATOR_SIZE
     return (slices, sums) if chip.registers else (slices + sums, 0)
 
@@ -119,9 +119,9 @@ def fits(tile: Tile, size: int, chip: OnChip) -> bool:
 def choose_tile(
     dtype: Dtype, chip: OnChip, shape: tuple[Number, Number], largest: Tile, br: int | None = None, bc: int | None = None
 ) -> Tile:
-    """The tile given, else ``largest`` for 16 bit on a tensor unit, else the largest power-of-two square up to 128.
+    """The given tile, else ``largest`` for 16 bit on a tensor unit, else the largest power-of-two square up to 128.
 
-    What is not given is no wider than ``shape`` needs.
+    Edges that are not given are no longer than ``shape`` needs.
 
     UsageError if it does not fit, with how much is missing and a tile that would fit.
     """
@@ -152,7 +152,7 @@ def _misfit(tile: Tile, size: int, chip: OnChip, square: int | None) -> UsageErr
 
 
 def tile_block(tile: Tile, size: Number, device: Device) -> ThreadBlock:
-    """The thread block of ``tile``: its slices in SRAM, and the most registers a thread can have, which large sums take."""
+    """The thread block of ``tile``: its slices in SRAM, and the most registers per thread, which large sums need."""
     per_thread, per_multiprocessor = device.limits.max_registers_per_thread, device.limits.registers_per_multiprocessor
     registers = None if per_thread is None else int(per_thread.number)
     if registers is not None and per_multiprocessor is not None:

@@ -48,7 +48,11 @@ WIDEST_HEAD = 256
 
 
 class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
-    """A mode of fake tensors that records operators on the device in ``calls``, and counts bytes ``alive`` and at the ``peak``."""
+    """A mode of fake tensors that records operators on the device in ``calls``, and counts bytes ``alive`` and at the ``peak``.
+
+    ``before``: bytes alive before the last call. ``inside``: whether an operator is running, whose parts are not recorded. ``backward``,
+    ``started``: whether a backward pass runs, and whether autograd has begun to compute gradients in it.
+    """
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -204,7 +208,7 @@ def _as_on_device(recorder: ProgramRecorder, roots: list[Any]) -> Iterator[None]
 
     if not torch.cuda.is_available():
         _guard_device()
-    tensors, states = _held(roots)
+    tensors, states = _tensors_of(roots)
     with ExitStack() as stack:
         for owner, name, value in (
             (torch.autograd, "_engine_run_backward", run_backward),
@@ -288,7 +292,7 @@ KEPT: list[Any] = []
 """Objects that PyTorch refers to as long as it is loaded."""
 
 
-def _held(roots: list[Any]) -> tuple[list[torch.Tensor], list[tuple[Any, Any]]]:
+def _tensors_of(roots: list[Any]) -> tuple[list[torch.Tensor], list[tuple[Any, Any]]]:
     """All tensors that ``roots`` hold, and pairs of an optimizer's state and a copy of its content."""
     tensors: dict[int, torch.Tensor] = {}
     states, seen, stack = [], set(), list(roots)

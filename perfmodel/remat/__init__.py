@@ -1,4 +1,4 @@
-"""Rematerialization: what backward needs kept, what it can build again, and which schedule does it best; called, it is the command."""
+"""Rematerialization: tensors that backward keeps or builds again, and the best schedule. Calling the package runs the command."""
 
 from perfmodel.core.plugins import make_callable
 

@@ -1,10 +1,10 @@
-"""What autograd keeps of a chain of linear layers, with or without a ReLU after each: for which gradient, and until when.
+"""Tensors that autograd keeps of a chain of linear layers, with or without ReLUs: for which gradient, and until when.
 
-z_i = x_i W_i keeps x_i, for dW_i = x_i^T dz_i; W_i, which dx_i = dz_i W_i^T needs, is there anyway. x_(i+1) = ReLU(z_i) keeps its result,
-whose sign its backward needs and which the next layer keeps for itself. A tensor that nothing keeps goes as soon as it is used.
+z_i = x_i W_i keeps x_i, for dW_i = x_i^T dz_i; W_i, which dx_i = dz_i W_i^T needs, is in memory anyway. x_(i+1) = ReLU(z_i) keeps its
+result, as backward needs its sign; the next layer keeps the same tensor. A tensor that nothing keeps is freed as soon as it is used.
 
-Gradients: a framework of one's own may allocate the gradient of a value with the value, so that forward holds both to the end; or
-when backward gets there, and let value and gradient go once used, as PyTorch does.
+Gradients: a simple framework may allocate the gradient of a value with the value, so that forward holds both to the end. PyTorch allocates
+it when backward needs it, and frees value and gradient once used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perfmodel.remat.chain import Chain
 
 @dataclass(frozen=True, slots=True)
 class TapeRecord:
-    """One operation on the tape, the tensor that it ``keeps``, for which gradient, and whose backward step lets it go."""
+    """One operation on the tape: the tensor that it ``keeps``, the gradient that needs it, and the backward step that frees it."""
 
     operation: str
     keeps: str
@@ -29,7 +29,7 @@ class TapeRecord:
 
 
 def _operations(chain: Chain, relu: bool) -> Iterator[tuple[str, int, str]]:
-    """The operations in order, each with the number of the value that it keeps, and the gradient that it keeps it for."""
+    """The operations in order, each with the number of the value that it keeps, and the gradient that needs it."""
     last = len(chain) - 1
     for i in range(len(chain)):
         activated = relu and i < last
@@ -39,7 +39,7 @@ def _operations(chain: Chain, relu: bool) -> Iterator[tuple[str, int, str]]:
 
 
 def records(chain: Chain, relu: bool = False) -> list[TapeRecord]:
-    """Operations with the tensor that each keeps, in the order of the forward pass; what is kept already takes nothing more.
+    """Operations with the tensor that each keeps, in the order of the forward pass; a tensor that is kept already takes no more bytes.
 
     ``relu``: each layer but the last ends in one.
     """
@@ -61,7 +61,7 @@ def eager_bytes(chain: Chain, layers: Number) -> Number:
 
 
 def lazy_bytes(chain: Chain, layers: Number) -> Number:
-    """Bytes of values alone: the chain's input is not among them, and no gradient is allocated before backward.
+    """Bytes of values after ``layers`` layers of the forward pass, without the chain's input; no gradient is allocated before backward.
 
     >>> from perfmodel.remat.chain import uniform
     >>> [lazy_bytes(uniform(3, output=32), layers) for layers in (1, 2, 3)]
@@ -103,7 +103,7 @@ def picture(chain: Chain, relu: bool = False) -> Picture:
 
 
 def _as_needed(chain: Chain, relu: bool) -> Iterator[tuple[Number, Number]]:
-    """(end, bytes) of every step, a gradient coming when backward gets there and going with its value once both are used."""
+    """(end, bytes) of every step; a gradient is allocated when backward needs it, and freed with its value once both are used."""
     last, now = len(chain) - 1, 0
     held = chain.input + chain.weights
     for i, layer in enumerate(chain.layers):

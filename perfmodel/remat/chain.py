@@ -1,4 +1,4 @@
-"""A chain of layers x_0 -> x_1 -> ... -> x_n: cost of each forward and backward, and size of what it stores.
+"""A chain of layers x_0 -> x_1 -> ... -> x_n: costs of forward and backward, and sizes of stored values.
 
 Layers count from 0, and layer i makes x_(i+1) of x_i. Its backward needs x_i and the gradient of x_(i+1), and gives the gradient
 of x_i. Costs are in any one unit, seconds or forward steps; sizes in any one, bytes or values.
@@ -15,15 +15,15 @@ from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError
 
 LARGEST_CHAIN = 20_000
-"""Layers: a schedule has at least as many actions, and is answered in seconds."""
+"""Most layers of a chain: its schedule has at least as many actions, and takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainLayer:
-    """A layer. ``output``: size of x_(i+1). ``weights``: always in memory, and as much again for their gradient from backward on.
+    """A layer. ``output``: size of x_(i+1). ``weights``: size always in memory, and once more for their gradient from backward on.
 
-    ``interior``: what backward needs besides x_i and only a forward run of this layer gives, such as the scores of an attention
-    layer; 0 where x_i is enough, as in a linear layer. ``scratch``: what it holds besides while it runs, forward or backward.
+    ``interior``: size of what backward needs besides x_i and only a forward run of this layer gives, such as the scores of an attention
+    layer; 0 if x_i is enough, as in a linear layer. ``scratch``: further size while it runs, forward or backward.
     """
 
     forward: Number = 1
@@ -51,7 +51,7 @@ class Chain:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all layers are equal, and x_0 as large as their outputs: closed forms count such a chain."""
+        """Whether all layers are equal, and x_0 as large as their outputs, so that closed forms apply."""
         first = self.layers[0]
         return first.output == self.input and all(layer == first for layer in self.layers)
 
@@ -112,7 +112,7 @@ def uniform(length: int, **fields: Number) -> Chain:
 
 
 def spread(option: str, values: Sequence[Number], length: int) -> list[Number]:
-    """Values, one per layer; a single one serves all. UsageError names the option."""
+    """Values, one per layer; a single one is used for all. UsageError names the option."""
     if len(values) not in (1, length):
         raise UsageError(f"--{option} has {len(values)} values for {length} layers", f"give one for all, or {length}")
     return list(values) * (length if len(values) == 1 else 1)

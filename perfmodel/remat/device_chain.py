@@ -3,10 +3,10 @@
 Linear, x_(i+1) = x_i W_i: x_i [rows, widths[i]], W_i [widths[i], widths[i + 1]]. Backward is two matmuls, dW_i = x_i^T dx_(i+1) and
 dx_i = dx_(i+1) W_i^T; the first layer's dx_0 is counted like the others.
 
-Model: a layer's interior is every tensor that its backward needs besides its input, as one kernel per operation keeps them; its scratch
-is what lies beside that while it runs. Embedding, head, weights and optimizer are left out: perfmodel memory counts them. Forward is a
-prefill of one layer; backward takes 2 times that for each matmul and each element-wise kernel, two matmuls or twice the traffic, and
-2.5 times for fused attention, which computes its scores again.
+Model: a layer's interior is every tensor that its backward needs besides its input, as one kernel per operation keeps them; its scratch is
+further memory while it runs. Embedding, head, weights and optimizer are left out: perfmodel memory counts them. Forward is a prefill of one
+layer; backward takes 2 times that for each matmul and each element-wise kernel, two matmuls or twice the traffic, and 2.5 times for fused
+attention, which computes its scores again.
 
 Kernels take their predicted times if all have one, else their roofline times.
 """
@@ -79,7 +79,7 @@ def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Dev
 def linear_chain(
     rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device, fallbacks: FallbackDevices = tuple
 ) -> tuple[Chain, str]:
-    """The chain, and where its times are from. UnavailableError if the device has no peak for the dtype."""
+    """The chain, and sentences on the source of its times. UnavailableError if the device has no peak for the dtype."""
     shapes = [_matmuls(rows, inputs, outputs, dtype) for inputs, outputs in pairwise(widths)]
     seconds, predicted = _predicted_if_all({w: _matmul_seconds(w, device, fallbacks) for triple in shapes for w in triple})
     size = dtype.size
@@ -139,7 +139,7 @@ def of_model(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: De
 def model_chain(
     model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, fallbacks: FallbackDevices = tuple
 ) -> tuple[Chain, str]:
-    """The chain for ``batch`` sequences of ``n`` tokens, and where its times are from."""
+    """The chain for ``batch`` sequences of ``n`` tokens, and sentences on the source of its times."""
     step = prefill(batch, n, dtype=dtype, weight_bits=8 * dtype.size, cached=False)
     training = checked(TrainingConfig(model, batch, n, precision=FP32 if dtype.size == 4 else BF16))
     shape = replace(shape_of(training), kept_gradient=0)
@@ -209,7 +209,7 @@ class Choice:
 
     @property
     def freed_bytes_per_s(self) -> float:
-        """Bytes that running its kernel again frees per second that this takes."""
+        """Bytes freed per second that running its kernel again takes."""
         return float(self.tensor.size) / self.tensor.seconds
 
 

@@ -1,4 +1,4 @@
-"""What each strategy makes of a chain, what memory buys, and the closed forms behind the counts."""
+"""Schedules of a chain by all strategies, the cost over memory, and closed forms of the counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEATURED = ("optimal", "segments", "every-k", "sqrt-n")
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """One strategy and what its schedule took; None if there is none, and ``missing`` says why."""
+    """One strategy and the run of its schedule; without a run, ``missing`` says why."""
 
     strategy: Strategy
     run: Run | None
@@ -32,7 +32,7 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleAnswer:
-    """A chain, what its strategies were given, and their rows. ``featured``: the row whose timeline is drawn."""
+    """A chain, the inputs of its strategies, and their rows. ``featured``: the row whose timeline is drawn."""
 
     source: Source
     plan: Plan
@@ -87,7 +87,7 @@ class CurvePoint:
 
 
 def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
-    """Costs from the least memory that will do to what keeping everything takes, in about ``stops`` steps; nothing for a long chain."""
+    """Costs from the least possible memory to that of keeping everything, in about ``stops`` steps; empty for a long chain."""
     if len(chain) > LARGEST:
         return []
     whole = simulate(chain, find("keep-all").schedule(chain, Plan()))
@@ -107,7 +107,7 @@ def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
 
 
 def explain(answer: ScheduleAnswer) -> list[tuple[str, dict[str, Any], list[FormulaStep]]]:
-    """Steps, one part per strategy: its counts in closed form where the layers are equal, else as the simulation counted them."""
+    """Steps, one part per strategy: its counts in closed form if the layers are equal, else from the simulation."""
     return [(row.strategy.name, {"strategy": row.strategy.name}, _steps(row, answer)) for row in answer.rows if row.run is not None]
 
 

@@ -1,10 +1,10 @@
 """The cheapest schedule of a chain within a memory budget: a dynamic program over stretches of layers and memory.
 
-``cost(a, b, m)``: of reversing layers a to b - 1 with x_a and the gradient of x_b in memory and m left for the rest. The last
-stretches are single layers; the loss counts as one after the last, which turns x_n into its gradient at no cost. A longer stretch
-either runs forward to some x_j, reverses what comes after with x_j stored, and then what comes before; or runs layer a with its
-interior kept and reverses the rest. A stored value stays until its backward step, as in Revolve, which is the case of equal layers and
-slots in place of bytes: to give a value up for a while and build it again can be cheaper still where sizes differ.
+``cost(a, b, m)`` is the cost of reversing layers a to b - 1 with x_a and the gradient of x_b in memory and m left for the rest. The last
+stretches are single layers; the loss counts as one after the last, which turns x_n into its gradient at no cost. A longer stretch either
+runs forward to some x_j, reverses what comes after with x_j stored, and then what comes before; or runs layer a with its interior kept and
+reverses the rest. A stored value stays until its backward step, as in Revolve, which is the case of equal layers and slots in place of
+bytes: to give a value up for a while and build it again can be cheaper still where sizes differ.
 
 Source: Beaumont, Eyraud-Dubois, Herrmann, Joly & Shilova 2019, Optimal checkpointing for heterogeneous chains, arXiv 1911.13214.
 Memory is cut into equal parts and sizes are rounded up to them, so a schedule found fits; it is exact where sizes are whole parts.
@@ -26,9 +26,9 @@ from perfmodel.remat.chain import Chain
 from perfmodel.remat.schedule import BACKWARD, TAPE, Action, forward, from_input, loss
 
 LARGEST = 128
-"""Layers: time grows with their third power, to a second or two where they differ, and space with their second, to 150 MB."""
+"""Most layers: time grows with their third power, to a second or two if they differ, and space with their second, to 150 MB."""
 KEEP = -1
-"""The choice to keep the interior of the first layer; others are after how many layers to store the next value."""
+"""The choice to keep the interior of the first layer; other choices are numbers of layers after which to store the next value."""
 LEAST_PARTS, MOST_PARTS = 300, 600
 
 
@@ -62,7 +62,7 @@ class Program:
         for length in range(1, end + 1):
             for start in range(end - length + 1):
                 stop, stored = start + length, self.taken(self.chain.sizes[start])
-                if self._alike and start > 0 and stop < end:
+                if self._is_uniform and start > 0 and stop < end:
                     costs[start, stop], choices[start, stop] = costs[0, length], choices[0, length]
                 elif length == 1:
                     self._leaf(costs[start, stop], start)
@@ -72,8 +72,8 @@ class Program:
         return costs, choices
 
     @cached_property
-    def _alike(self) -> bool:
-        """Whether stretches of as many layers, the loss not among them, have equal costs and choices."""
+    def _is_uniform(self) -> bool:
+        """Whether stretches of equal length, without the loss, have equal costs and choices."""
         return self.chain.uniform and not self.chain.weights
 
     def _leaf(self, cost: Any, layer: int) -> None:
@@ -84,7 +84,7 @@ class Program:
         cost[need:] = self.chain.layers[layer].forward if runs else 0
 
     def _fill(self, costs: Any, after: Any, rest: Any, choice: Any, start: int, stop: int) -> None:
-        """Fills in one stretch. ``costs[m]``: of the part before x_m, ``after[m]`` of that after it; ``rest``: without a layer."""
+        """Fills in one stretch. Costs: ``costs[m]`` before x_m, ``after[m]`` after it, ``rest`` without the first layer."""
         import numpy as np
 
         chain, left = self.chain, np.arange(self.parts + 1)
@@ -143,7 +143,7 @@ class Program:
 
     @cached_property
     def exact(self) -> Number:
-        """The size that all sizes are whole multiples of, if the memory is few of it; else 0."""
+        """The size that all sizes are multiples of, if the memory is not too many of it; else 0."""
         chain = self.chain
         fields = ("output", "interior", "scratch", "weights")
         sizes = {chain.input, *(getattr(layer, field) for layer in chain.layers for field in fields)}
@@ -154,7 +154,7 @@ class Program:
 
     @cached_property
     def part(self) -> Number:
-        """Size of one part of memory: of several, the one to which the sizes have to be rounded up the least."""
+        """Size of one part of memory: of several candidates, the one with the least rounding of sizes."""
         if self.exact:
             return self.exact
         counts = Counter(size for layer in self.chain.layers for size in (layer.output, layer.output + layer.interior))
@@ -194,17 +194,17 @@ class Program:
         """Parts that the output and the interior of ``layer`` take."""
         return self.taken(self.chain.sizes[layer + 1] + self.chain.layers[layer].interior)
 
-    def _beside(self, stop: int) -> Number:
-        """Size of what stands beside everything stored while the stretch before x_stop is reversed: weights, and the gradient of x_stop."""
+    def _size_beside(self, stop: int) -> Number:
+        """Size beside stored values while the stretch before x_stop is reversed: weights, and the gradient of x_stop."""
         return self._weights[min(stop, self.end - 1)] + (0 if stop == self.end else self.chain.sizes[stop])
 
     def _forward_parts(self, start: int, to: int, stop: int) -> int:
         """Parts to run forward from x_start to x_to, within the stretch before x_stop."""
-        return self.taken(self.chain.passing(start, to) + self._beside(stop))
+        return self.taken(self.chain.passing(start, to) + self._size_beside(stop))
 
     def _tape_parts(self, start: int, stop: int) -> int:
         """Parts to run layer ``start`` and keep its interior."""
-        return self.taken(self.chain.passing(start, start + 1) + self.chain.layers[start].interior + self._beside(stop))
+        return self.taken(self.chain.passing(start, start + 1) + self.chain.layers[start].interior + self._size_beside(stop))
 
     def _backward_parts(self, layer: int) -> int:
         """Parts for the backward step of ``layer``, x_layer stored; for the loss, the gradient of x_n."""

@@ -1,4 +1,4 @@
-"""A question about rematerialization as a user puts it: a chain of layers, then schedules or what autograd keeps."""
+"""The question about rematerialization: a chain of layers, and schedules or autograd's tensors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RematQuestion(Question):
             raise UsageError(f"{clash} does not go with {whose}, which has its own", "leave one of them out")
 
     def budget(self, sized: bool) -> Number | None:
-        """The memory budget, in the unit of the sizes: bytes where they are ``sized``."""
+        """The memory budget in the unit of the sizes, which is bytes if ``sized``."""
         from perfmodel.remat.source import quantities
 
         if self.memory is None:

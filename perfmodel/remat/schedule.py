@@ -18,8 +18,8 @@ FORWARD, TAPE, LOSS, BACKWARD, DROP = "forward", "tape", "loss", "backward", "dr
 class Action(NamedTuple):
     """A step of a schedule. ``forward``: layers start to stop - 1 run; x_start stays, x_stop is left, nothing between them.
 
-    ``tape``: layer start runs and leaves its interior as well as its output. ``loss``: x_n becomes its gradient. ``backward``: of
-    layer start; its input and interior, and the gradient of its output, are of no further use and go. ``drop``: x_start goes.
+    ``tape``: layer start runs and leaves its interior as well as its output. ``loss``: x_n becomes its gradient. ``backward``: the backward
+    step of layer start; then its input, its interior and the gradient of its output are freed. ``drop``: x_start is freed.
     """
 
     kind: str
@@ -47,7 +47,7 @@ def loss(chain: Chain) -> Action:
 
 
 def from_input(chain: Chain, layer: int) -> Iterator[Action]:
-    """Actions of the backward of ``layer``, whose input is in memory: with an interior it runs once more, for that alone."""
+    """Actions of the backward of ``layer``, whose input is in memory; a layer with an interior runs once more to get it."""
     if chain.layers[layer].interior:
         yield Action(TAPE, layer, layer + 1)
         yield drop(layer + 1)
@@ -123,7 +123,7 @@ def segmented(chain: Chain, values: Sequence[int], *, keep_last: bool) -> Iterat
 
 
 def every_steps(n: Number, k: Number) -> Number:
-    """Extra forward steps of segments of k, the last kept: all but one layer of each segment but the last.
+    """Extra forward steps of segments of k layers, of which the last is kept: all but one layer of every other segment.
 
     >>> every_steps(10, 4), every_steps(100, 10)
     (6, 81)
@@ -175,11 +175,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A strategy. ``schedule``: the actions for a chain. ``applies``: whether it has all that it needs. ``rule``: its counts in words.
+    """A strategy. ``schedule``: the actions for a chain. ``applies``: whether it has all inputs that it needs.
 
-    In closed form, for equal layers, of their number and the plan; None where there is none: ``extra_steps`` and ``values``, the
-    layers run forward once more and the most values in memory at once, for layers without interior; ``taped_steps``, the extra
-    steps if every layer has one.
+    ``rule``: its counts in words. Closed forms for equal layers, as functions of their number and the plan, or None: ``extra_steps``,
+    layers run forward once more, and ``values``, most values in memory at once, for layers without interior; ``taped_steps``, extra steps
+    if every layer has an interior.
     """
 
     name: str

@@ -1,7 +1,6 @@
 """Cost of running a schedule: forward steps, memory at every moment, its peak.
 
-The simulation holds a schedule to what is possible: an action whose input is not in memory, or a backward step out of order, is an
-error.
+The simulation checks the schedule: an action whose input is not in memory, or a backward step out of order, is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Moment(NamedTuple):
 class Run:
     """Result of running a schedule. ``forward_steps``: layers run forward. ``peak``: with gradients and weights; ``kept_peak``: without.
 
-    ``values``: the most values x_i in memory at once, working ones and the input among them, gradients not.
+    ``values``: the most values x_i in memory at once, with working ones and the input, without gradients.
     """
 
     chain: Chain
@@ -41,7 +40,7 @@ class Run:
 
     @property
     def extra_steps(self) -> int:
-        """Layers run forward beyond the one time that each has to."""
+        """Number of extra forward runs of layers, beyond one for each."""
         return self.forward_steps - len(self.chain)
 
     @property
@@ -61,7 +60,7 @@ def simulate(chain: Chain, actions: Iterable[Action]) -> Run:
 
 
 class _Memory:
-    """Memory as actions run: values and interiors by layer, their size, the gradient that backward has reached."""
+    """Memory as actions run: values and interiors by layer, their size, and the current gradient."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain, self.sizes, self.result = chain, chain.sizes, Run(chain)
@@ -80,11 +79,11 @@ class _Memory:
             raise DataError(f"the schedule ends before the backward step of {reached}", "every layer needs one, the last first")
         return self.result
 
-    def _wrong(self, action: Action, what: str) -> DataError:
+    def _impossible(self, action: Action, what: str) -> DataError:
         return DataError(f"action {len(self.result.moments)} of the schedule, {action}: {what}")
 
     def _note(self, action: Action, during: Number, values: int, gradient: Number = 0) -> None:
-        """Notes the moment of ``action``. ``during``: values and interiors while it runs; a ``gradient`` that goes with it."""
+        """Records the moment of ``action``. ``during``: values and interiors while it runs; ``gradient``: a further gradient."""
         result, whole = self.result, during + gradient + self.resident
         result.moments.append(Moment(action, self.now, whole))
         result.peak = max(result.peak, whole)
@@ -95,9 +94,9 @@ class _Memory:
         kind, start, stop = action
         held, layer = self.held, self.chain.layers[start]
         if start not in held:
-            raise self._wrong(action, f"x{start} is not in memory")
+            raise self._impossible(action, f"x{start} is not in memory")
         if stop <= start or stop in held or (kind == TAPE and start in self.tapes):
-            raise self._wrong(action, f"it gives nothing that is not in memory already, or x{stop} lies before x{start}")
+            raise self._impossible(action, f"it gives nothing that is not in memory already, or x{stop} lies before x{start}")
         interior = layer.interior if kind == TAPE else 0
         during = self.kept + self.chain.passing(start, stop) + interior
         values = len(held) + (2 if stop > start + 1 else 1)
@@ -115,7 +114,7 @@ class _Memory:
     def _loss(self, action: Action) -> None:
         end = len(self.chain)
         if end not in self.held or self.gradient is not None:
-            raise self._wrong(action, f"x{end} is not in memory, or the loss is known already")
+            raise self._impossible(action, f"x{end} is not in memory, or the loss is known already")
         during, values = self.kept, len(self.held)
         self.gradient = end
         self.resident += self.sizes[end]
@@ -126,9 +125,9 @@ class _Memory:
         layer = action.start
         record = self.chain.layers[layer]
         if self.gradient != layer + 1:
-            raise self._wrong(action, f"the gradient of x{layer + 1} is not at hand")
+            raise self._impossible(action, f"the gradient of x{layer + 1} is not at hand")
         if layer not in self.held or (record.interior and layer not in self.tapes):
-            raise self._wrong(action, f"x{layer} or the interior of layer {layer} is not in memory")
+            raise self._impossible(action, f"x{layer} or the interior of layer {layer} is not in memory")
         # the gradient of the input comes while that of the output is there
         during, values = self.kept + record.scratch, len(self.held)
         self.gradient = layer
@@ -142,7 +141,7 @@ class _Memory:
 
     def _drop(self, action: Action) -> None:
         if action.start not in self.held:
-            raise self._wrong(action, f"x{action.start} is not in memory")
+            raise self._impossible(action, f"x{action.start} is not in memory")
         during, values = self.kept, len(self.held)
         self._release(action.start)
         self._note(action, during, values)

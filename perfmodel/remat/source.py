@@ -1,4 +1,4 @@
-"""Chains for ``perfmodel remat`` from a number of layers or lists of costs and sizes, and the parsing of those options.
+"""Chains for ``perfmodel remat`` from a number of layers or lists of costs and sizes, and the parsing of these options.
 
 ``device_chain`` builds chains from layers of known shape.
 """
@@ -31,7 +31,7 @@ class Tensor:
 class Source:
     """A chain with its title. ``sized``: sizes are bytes, not units; ``timed``: costs are seconds, not units.
 
-    ``tensors``: those whose FLOP are known. ``device``: the one that the times are for. ``basis``: sentences on where numbers are from.
+    ``tensors``: tensors with known FLOP. ``device``: device of the times. ``basis``: sentences on the sources of numbers.
     """
 
     chain: Chain

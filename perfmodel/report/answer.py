@@ -115,7 +115,9 @@ def limit_sentence(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bo
         return f"Limited by {name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
     if first.share < PARTLY:
         idle = f"nothing{' whose rate is known' * bool(unknown)} is over {share.strip('<')} busy"
-        return cause if cause.startswith(f"Limited by {STARTING}") else upper_first(f"{cause}; {idle}" if cause else idle)
+        if cause.startswith(f"Limited by {STARTING}"):
+            return cause
+        return f"{cause}; {idle}" if cause else upper_first(idle)
     if first.share >= FULL:
         return f"Limited by {name}, {share} busy"
     if cause:

@@ -128,7 +128,7 @@ class _Answer:
         """The main result: the fastest one other than standard attention, by predictions if there are some."""
         results = self.comparison.shown()
         tiled = [result for result in results if result.algorithm.name != "standard"] or results
-        comparable = [result for result in tiled if result.algorithm.name != "block-sparse"] or tiled  # that one computes something else
+        comparable = [result for result in tiled if result.algorithm.name != "block-sparse"] or tiled  # which computes other scores
 
         def order(result: AttentionResult) -> tuple[bool, Any]:
             prediction = self.prediction(result)

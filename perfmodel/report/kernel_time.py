@@ -79,9 +79,9 @@ class KernelTime:
 
     @cached_property
     def charged(self) -> Estimate:
-        """The cost that is charged to the time, for meters and rates: that of these tiles.
+        """The cost for meters and rates: the cost of these tiles.
 
-        The predicted kernel of a time below their roof does less, so that is charged with what any kernel needs, at the highest clocks.
+        A time below their roof belongs to a kernel that does less, so it gets the needs of any kernel, at the highest clocks.
         """
         if not self.below_roof:
             return self.cost

@@ -44,8 +44,9 @@ class Metric(NamedTuple):
             return ABSENT
         if self.unit == "resource":
             return BOUND_WORDS[self.value].removeprefix("the ")
-        words = isinstance(self.value, str)
-        return f"{self.before}{self.value if words else text(self.value, self.unit) if self.unit else format_si(self.value)}{self.after}"
+        if isinstance(self.value, str):
+            return f"{self.before}{self.value}{self.after}"
+        return f"{self.before}{text(self.value, self.unit) if self.unit else format_si(self.value)}{self.after}"
 
     @property
     def shown(self) -> str:
@@ -150,7 +151,7 @@ def as_table(
     [['size', '2.048 kB']]
     """
     shown_columns = [[metric for metric in metrics if metric.key not in without] for metrics in columns.values()]
-    cells = [(label, [_found(metrics, keys, labels) for metrics in shown_columns]) for label, keys in _labels(shown_columns, labels)]
+    cells = [(label, [_metric_of(metrics, keys, labels) for metrics in shown_columns]) for label, keys in _labels(shown_columns, labels)]
     rows = [
         [label, *(ABSENT if metric is None else metric.shown for metric in row_cells)]
         for label, row_cells in cells
@@ -169,7 +170,7 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) ->
     """
     entry_rows = list(entries)
     heads = _labels(entry_rows, labels)
-    cells = [[_found(entry, keys, labels) for _, keys in heads] for entry in entry_rows]
+    cells = [[_metric_of(entry, keys, labels) for _, keys in heads] for entry in entry_rows]
     texts = [{metric.unit for metric in column if metric is not None} for column in zip(*cells, strict=True)]
     rows = [[ABSENT if metric is None else metric.brief for metric in row] for row in cells]
     return Table(
@@ -202,7 +203,8 @@ def _whole(columns: Iterable[Metrics], keys: Sequence[str]) -> dict[str, str]:
     return whole_labels
 
 
-def _found(metrics: Metrics, keys: Collection[str], labels: Labels) -> Metric | None:
+def _metric_of(metrics: Metrics, keys: Collection[str], labels: Labels) -> Metric | None:
+    """The first metric with one of ``keys``, or without ``labels`` with one of them as its label."""
     return next((metric for metric in metrics if (metric.label if labels is None else metric.key or metric.label) in keys), None)
 
 
@@ -218,10 +220,7 @@ NO_MATMUL = BYTES | {"flops", "executed_flops", "arithmetic_intensity.sram", "ar
 
 
 def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[str, str] | None = None) -> list[Metric]:
-    """Metrics of counts and times of an estimate, the same for results and their kernels.
-
-    ``predicted``: seconds. ``labels``: unusual labels by key.
-    """
+    """Metrics of counts and times of an estimate. ``predicted``: seconds. ``labels``: unusual labels by key."""
     value, low, high = (None, None, None) if predicted is None else (predicted.value, predicted.low, predicted.high)
     metrics = [
         Metric("flops", cost.flops, "FLOP", "FLOP"),

@@ -49,7 +49,7 @@ Explained = tuple[str, dict[str, Any], Sequence[FormulaStep]]
 
 
 def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | None = None) -> Report:
-    """``plain`` with the explanations ``parts``. ``sources``: those cited so far, which are continued."""
+    """``plain`` with the explanations ``parts``. ``sources``: sources cited so far, to which new ones are added."""
     sources, tables, objects = sources or Sources(), list(plain.tables), []
     for title, names, steps in parts:
         columns = ["number", "", "source", "formula = with values = value"]

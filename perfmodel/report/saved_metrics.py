@@ -146,10 +146,7 @@ def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
 def _of_object(
     raw: Any, units: Mapping[str, str], path: tuple[str, ...] = (), things: tuple[str, ...] = (), place: str = ""
 ) -> Iterator[Metric]:
-    """Metrics of the numbers in ``raw``, which is at ``place``.
-
-    ``path``: keys to it within an item of a list; ``things``: names of such items.
-    """
+    """Metrics of the numbers in ``raw`` at ``place``. ``path``: keys to it within a list's item; ``things``: names of such items."""
     if isinstance(raw, Mapping):
         for key, value in _with_table(raw).items():
             inside = _inside(place, key)

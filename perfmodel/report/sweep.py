@@ -137,7 +137,7 @@ def _listed(ranges: Any) -> str:
     """Words or ranges as text: the first few, then the number of others and their extent."""
     if not ranges:
         return "-"
-    named = [item if isinstance(item, str) else f"{item[0]:,}" if item[0] == item[1] else f"{item[0]:,} to {item[1]:,}" for item in ranges]
+    named = [item if isinstance(item, str) else " to ".join(f"{end:,}" for end in dict.fromkeys(item)) for item in ranges]
     if len(named) <= SHOWN_WORDS:
         return ", ".join(named)
     remaining = f"{len(named) - SHOWN_WORDS} more"
@@ -206,7 +206,9 @@ def _faster(result: SweepResult) -> list[str]:
 def _share(wins: int, of: int, decimals: int) -> str:
     """A share in percent, rounded so that it is 0 or 100 only if exact."""
     smallest = 10.0 ** -(decimals + 2)
-    return "all" if wins == of else "none" if not wins else f"{min(max(wins / of, smallest), 1 - smallest):.{decimals}%}"
+    if wins == of or not wins:
+        return "all" if wins == of else "none"
+    return f"{min(max(wins / of, smallest), 1 - smallest):.{decimals}%}"
 
 
 def _counts(result: SweepResult) -> str:
@@ -390,7 +392,8 @@ def _best_along(result: SweepResult, axis: str, column: str) -> dict[str, dict[f
 
 def _name(row: Row, result: SweepResult) -> str:
     """Name of a row: its values of swept choices."""
-    named = [_word(name, value) if isinstance(value := row[name], bool) else str(value) for name in result.summary.swept if name in row]
+    swept = {name: row[name] for name in result.summary.swept if name in row}
+    named = [_word(name, value) if isinstance(value, bool) else str(value) for name, value in swept.items()]
     return ", ".join(named) or result.grid.workload.name
 
 

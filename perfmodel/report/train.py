@@ -156,7 +156,8 @@ def _others(step: TrainingEstimate) -> list[list[Metric]]:
 
 def _totals(step: TrainingEstimate, power: StepPower | None) -> list[Metric]:
     """Metrics summed over all kernels of one GPU, and the power of a step."""
-    prediction = None if step.prediction is None else Interval(*step.prediction) if step.validated else Interval(step.prediction[0])
+    times = step.prediction
+    prediction = Interval(*(times if step.validated else times[:1])) if times else None
     return [*of_cost(step.cost, prediction, LABELS), *of_power(power, step.training.batch * step.training.n)]
 
 

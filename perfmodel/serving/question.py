@@ -23,17 +23,17 @@ SEARCHED_GPUS, MOST_SEARCHED = 8, 64
 """GPUs of a search by default, and at most."""
 SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda question: question.search)
 DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda question: question.draft_tokens > 0)
-ONE = Condition("is what --search looks for", "leave it out, or leave out --search", lambda question: not question.search)
+FIXED = Condition("is what --search looks for", "leave it out, or leave out --search", lambda question: not question.search)
 POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda question: question.prefill_workers is not None)
 HOST_MEMORY = "60GB/s"
 """Default bandwidth of the host's memory: about that of two channels of DDR5-4800."""
 USERS = 64
 """Users of a question that states neither users nor a rate."""
-STAGED = Condition("is of llama.cpp", "give --engine llama.cpp, or leave it out", lambda question: "llama" in (question.engine or ""))
+LLAMA_CPP = Condition("is of llama.cpp", "give --engine llama.cpp, or leave it out", lambda question: "llama" in (question.engine or ""))
 OFFLOADED = Condition(
     "is of layers on the host", "give --gpu-layers too, or leave it out", lambda question: question.gpu_layers is not None
 )
-WITHOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda question: not question.search)
+ONE_LAYOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda question: not question.search)
 OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "request_latency", "disaggregated")
 
 
@@ -48,7 +48,7 @@ class ServeQuestion(Question):
     isl: int = option("Tokens of a prompt.", default=1024)
     osl: int = option("Tokens generated for it.", default=1024)
     concurrency: int | None = option(f"Users, each with one request. [default: {USERS}]")
-    rate: float | None = option("Requests a second, in place of users.", reader=ONE)
+    rate: float | None = option("Requests a second, in place of users.", reader=FIXED)
     prefix: int = option("Tokens of a prompt in the cache.", default=0)
     draft_tokens: int = option("Tokens drafted per step.", default=0)
     acceptance: float = option("Chance that a drafted one is right.", default=0.7, reader=DRAFTED)
@@ -60,11 +60,11 @@ class ServeQuestion(Question):
         "Prefill and decode on GPUs of their own, too.", "--disaggregated/--together", default=False, reader=SEARCHES
     )
     gpu_hour: float | None = option("Price of a GPU's hour, for that of tokens.")
-    tp: int | None = option("GPUs that share each matrix. [default: all]", reader=ONE)
-    dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=ONE)
-    ep: int = option("Expert-parallel GPUs.", default=1, reader=ONE)
-    pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=ONE)
-    prefill_workers: int | None = option("Workers that run prompts alone; --workers decode.", reader=ONE, group=RARER)
+    tp: int | None = option("GPUs that share each matrix. [default: all]", reader=FIXED)
+    dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=FIXED)
+    ep: int = option("Expert-parallel GPUs.", default=1, reader=FIXED)
+    pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=FIXED)
+    prefill_workers: int | None = option("Workers that run prompts alone; --workers decode.", reader=FIXED, group=RARER)
     workers: int = option("Workers that decode.", default=1, reader=POOLED, group=RARER)
     prefill_tp: int = option("--tp of a worker that runs prompts.", default=1, reader=POOLED, group=RARER)
     prefill_dp: int = option("--dp of a worker that runs prompts.", default=1, reader=POOLED, group=RARER)
@@ -75,13 +75,13 @@ class ServeQuestion(Question):
     imbalance: float | None = as_in(PhaseQuestion, "imbalance", group=RARER)
     token_budget: int | None = option("Most tokens of a step. [default: the engine's]", group=RARER)
     max_sequences: int | None = option("Most sequences at a time. [default: the engine's]", group=RARER)
-    power_limit: str | None = as_in(Common, "power_limit", reader=WITHOUT, group=RARER)
-    clock: str | None = option("Clock. [default: burst; sustained under --power-limit]", reader=WITHOUT, group=RARER)
+    power_limit: str | None = as_in(Common, "power_limit", reader=ONE_LAYOUT, group=RARER)
+    clock: str | None = option("Clock. [default: burst; sustained under --power-limit]", reader=ONE_LAYOUT, group=RARER)
     reserve: str | None = option("Held back on each GPU, as 4GB. [default: none]", group=RARER)
-    gpu_layers: int | None = option("Layers on the GPU, not the host. [default: all]", reader=STAGED, group=RARER)
+    gpu_layers: int | None = option("Layers on the GPU, not the host. [default: all]", reader=LLAMA_CPP, group=RARER)
     host_memory: str | None = option("The host's DRAM bandwidth. [default: 60GB/s]", reader=OFFLOADED, group=RARER)
-    requests: int | None = option("Benchmark of so many; all users start at once.", reader=WITHOUT, group=RARER)
-    spread: float = option("Shortest length over the longest.", default=1.0, reader=WITHOUT, group=RARER)
+    requests: int | None = option("Benchmark of so many; all users start at once.", reader=ONE_LAYOUT, group=RARER)
+    spread: float = option("Shortest length over the longest.", default=1.0, reader=ONE_LAYOUT, group=RARER)
 
     def load(self, usual: int | None = None) -> Load:
         """The requests, checked. ``usual``: number of users if the question does not state it."""
@@ -180,7 +180,7 @@ class ServeQuestion(Question):
         return replace(self, weights_dtype=weights or self.weights_dtype, kv_dtype=cache or self.kv_dtype)
 
     def typed(self, hardware: str, engine: str, split: Split, users: int) -> str:
-        """Command line for a layout and users that this search found; ``hardware`` and ``engine``: used if the question has none."""
+        """Command line for a layout and users that this search found; ``hardware`` and ``engine``: defaults if the question names none."""
         sizes = {name: getattr(split, name) for name in ("tp", "dp", "ep", "pp") if name == "tp" or getattr(split, name) > 1}
         same = {name: value for name, value in self.given().items() if name not in OF_SEARCH}
         values = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, **same, "concurrency": users, **sizes}

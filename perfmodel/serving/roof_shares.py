@@ -1,9 +1,9 @@
 """Times of engines whose kernels have no time models: each kernel runs at shares of the device's roofs, fitted to whole runs.
 
 A product with few rows takes the time to read its weights, at a share of the DRAM bandwidth. Weights packed in blocks of 256 are unpacked
-by vector instructions, which limit GPUs with few vector units. A product with many rows takes the time to multiply: 16-bit weights at a
-share of the peak, weights in blocks at the rate at which vector units scale the integer sum of each block. Each kernel takes some cycles to
-start. Source: ggml-org/ggml @d99724f, src/ggml-cuda (mmvq, mmq), src/ggml-metal (mul_mv, mul_mm).
+by vector instructions, which may take longer on GPUs with few vector units. A product with many rows takes the time to multiply: for 16-bit
+weights at a share of the peak, for weights in blocks at the rate at which vector units scale the integer sum of each block. Each kernel
+takes some cycles to start. Source: ggml-org/ggml @d99724f, src/ggml-cuda (mmvq, mmq), src/ggml-metal (mul_mv, mul_mm).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from perfmodel.transformer.operation import ROUTER
 
 FEW = 32  # known
 """FLOP per byte up to which a product only waits for its weights: eight rows of 4-bit weights (MMVQ_MAX_BATCH_SIZE), 16 rows of 16 bits."""
+NAME = "roof shares"
 BLOCK = 32  # known
 """Weights that share a scale."""
 
@@ -31,7 +32,8 @@ def priced_by(shares: RoofShares, device: Device, unpacked: bool) -> Pricing:
 
     Intervals come from the engine's runs. UnavailableError without a DRAM bandwidth or a clock in the profile.
     """
-    bandwidth, vector, clock = dram_bandwidth(device), device.peaks.vector["fp32"].number / 2, _clock_hz(device)
+    bandwidth, clock = dram_bandwidth(device), _clock_hz(device)
+    vector_ops_per_s = device.peaks.vector["fp32"].number / 2
     parameters = {name: float(value) for name, value in asdict(shares).items()}
 
     def seconds(op: Op, cost: Estimate) -> float:
@@ -42,10 +44,10 @@ def priced_by(shares: RoofShares, device: Device, unpacked: bool) -> Pricing:
         else:
             times.append(moved / (bandwidth * shares.dram))
             if flops <= FEW * moved:
-                times.append(flops / 2 * shares.weight_ops * unpacked / vector)
+                times.append(flops / 2 * shares.weight_ops * unpacked / vector_ops_per_s)
             elif shares.block_ops and op.compute_dtype is not None:
                 routed = op.timed is not None and op.timed.preferred is not None and op.timed.preferred.kind == "moe"
-                times.append(flops / 2 / BLOCK * (shares.expert_ops if routed else shares.block_ops) / vector)
+                times.append(flops / 2 / BLOCK * (shares.expert_ops if routed else shares.block_ops) / vector_ops_per_s)
             else:
                 times.append(flops / (peak * shares.products))
         return (shares.router_cycles if op.name == ROUTER else shares.cycles) / clock + max(times)
@@ -56,9 +58,6 @@ def priced_by(shares: RoofShares, device: Device, unpacked: bool) -> Pricing:
         return Prediction(predicted_s, predicted_s, predicted_s, CALIBRATED, "shares of the roofs, fitted to runs of the engine", block)
 
     return priced
-
-
-NAME = "roof shares"
 
 
 def shares_on(engine: Engine, device: Device) -> RoofShares | None:

@@ -59,9 +59,7 @@ Table = dict[tuple[int, ...], Times]
 
 @dataclass(eq=False, slots=True)
 class KnownKernels:
-    """Times of kernels on one device, each predicted once: ``alone``, ``in_steps`` without and with a CUDA graph, as ``rows`` of a
-    report.
-    """
+    """Times of kernels on one device, each predicted once: ``alone``, ``in_steps`` without and with a graph, as ``rows``."""
 
     alone: dict[Op, OpTime] = field(default_factory=dict)
     in_steps: tuple[dict[Op, Times], dict[Op, Times]] = field(default_factory=lambda: ({}, {}))
@@ -229,9 +227,7 @@ class KernelTimes:
         return self._rows(routed_ops(self.model, replace(self.base_pass, phase=DECODE, batch=tokens, n=1, kv_len=1)), graph)
 
     def _routed_unevenly(self, fullest: int, tokens: int, graph: int) -> Times:
-        """Seconds of routers and experts for ``tokens`` of all groups; one has ``fullest``, a prompt beside as many decodes as the
-        others.
-        """
+        """Seconds of routers and experts for ``tokens`` of all groups; ``fullest``: tokens of the group that has a prompt."""
         dp = self.base_pass.split.dp
         elsewhere = min(max(tokens - fullest, 0), fullest * (dp - 1))
         decodes_each = -(-elsewhere // (dp - 1))

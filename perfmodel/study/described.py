@@ -29,7 +29,7 @@ def schema() -> dict[str, Any]:
         sections_of |= section.pop("$defs", {})
     study = {
         "type": "object",
-        "description": _said(Study),
+        "description": _help_of(Study),
         "properties": {
             "title": {"type": "string"},
             "question": {"type": "string"},
@@ -52,7 +52,7 @@ def section_of(kind: str) -> dict[str, Any]:
     """The schema of a kind of section, with those of its parts under ``$defs``."""
     section = import_module(f"{kinds.__name__}.{kind.replace('-', '_')}").SECTION
     raw = TypeAdapter(section).json_schema(ref_template=_REF)
-    classes: list[type[Any]] = [AttentionQuestion, *_under(Options)]
+    classes: list[type[Any]] = [AttentionQuestion, *_subclasses(Options)]
     by_name = {class_.__name__: class_ for class_ in classes}
     parts = {name: _described(part, by_name.get(name)) for name, part in raw.pop("$defs", {}).items()}
     described = _described(raw, section)
@@ -60,13 +60,13 @@ def section_of(kind: str) -> dict[str, Any]:
     return {**described, "properties": properties, "required": ["kind", *described.get("required", [])], "$defs": parts}
 
 
-def _under(base: type[Any]) -> Iterator[type[Any]]:
+def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
     for subclass in base.__subclasses__():
         yield subclass
-        yield from _under(subclass)
+        yield from _subclasses(subclass)
 
 
-def _said(of: type[Any]) -> str:
+def _help_of(of: type[Any]) -> str:
     return " ".join(docstring(of).replace("``", "`").split())
 
 
@@ -79,12 +79,12 @@ def _described(part: dict[str, Any], of: type[Any] | None) -> dict[str, Any]:
         if name == ON_DEVICES and options.get(name) is not None:
             continue
         help = {"description": options[name].help} if options.get(name) is not None else {}
-        properties[written.get(name, name)] = {**_plain(property_), **help}
-    text = {"description": _said(of)} if of is not None else {}
+        properties[written.get(name, name)] = {**_without_titles(property_), **help}
+    text = {"description": _help_of(of)} if of is not None else {}
     return {**{key: value for key, value in part.items() if key != "title" and key not in text}, **text, "properties": properties}
 
 
-def _plain(raw: dict[str, Any]) -> dict[str, Any]:
+def _without_titles(raw: dict[str, Any]) -> dict[str, Any]:
     """The schema of a field without title, null type and empty default."""
     plain = {key: value for key, value in raw.items() if key not in ("title", "anyOf") and not (key == "default" and value in (None, ""))}
     types = [kind for kind in raw.get("anyOf", []) if kind.get("type") != "null"]

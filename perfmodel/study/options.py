@@ -23,7 +23,7 @@ POINTS = 3
 
 
 class SweptWorkload(NamedTuple):
-    """A workload, perhaps with a size ``over`` which it is swept: its ``values``, of which ``workload`` has the first."""
+    """A workload, perhaps swept ``over`` one of its sizes: ``values`` lists the sizes, and ``workload`` has the first."""
 
     workload: Workload
     over: str = ""
@@ -67,7 +67,7 @@ def swept(kind: str, text: str, implementation: str | None = None) -> SweptWorkl
 def _sweep(request: SweptWorkload, devices: Sequence[str]) -> dict[str, Any]:
     workload, over, values = request
     written = workload.written()
-    if workload.kind != "matmul":  # all of whose sizes are required
+    if workload.kind != "matmul":  # a matmul requires all sizes
         written[workload.kind].pop(over, None)
     show = ["time", "memory"] if workload.attention else ["time"]
     return {"kind": "sweep", "devices": [*devices], "workload": written, "over": over, "values": values, "show": show}

@@ -61,10 +61,10 @@ def answers_to(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
 
 
 def with_one_kernel(w: Workload, devices: Sequence[Device], scope: Scope) -> tuple[Workload, dict[str, str]]:
-    """``w`` with one implementation on all ``devices``, and its name by algorithm where the devices would choose different ones.
+    """``w`` with one implementation on all ``devices``, and its name by algorithm if the devices would choose different ones.
 
-    It is the one with the narrowest intervals over all devices. If none is predicted on all devices, its name is empty and ``w`` unchanged,
-    as is a model, whose operations each have their own kernels.
+    It is the one with the narrowest intervals over all devices. If none is predicted on all devices, the name is empty and ``w`` unchanged.
+    A model stays unchanged too, as each of its operations has its own kernels.
     """
     if w.model is not None or w.implementation is not None or len(devices) < 2:
         return w, {}

@@ -54,7 +54,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def records_of(text: str) -> RecordChoice:
-    """The choice in words: a file or ``shipped``, and conditions, as in ``shipped hardware=h200 most=12``."""
+    """The choice in ``text``: a file or ``shipped``, and conditions, as in ``shipped hardware=h200 most=12``."""
     words = text.split()
     if words and "=" not in words[0]:
         words[0] = f"file={words[0]}"
@@ -66,7 +66,7 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[RecordRow]:
     """The chosen records with the model's values, group by group. UsageError if there are none."""
     if choice.most is not None and choice.most < 1:
         raise UsageError(f"most is {choice.most}", "give a whole number of at least 1")
-    records = _of_devices(choice, scope)
+    records = _records_of_devices(choice, scope)
     taken = [(path, raw, record) for path, raw, record in records if choice.takes(record)]
     if not taken:
         implementations = sorted({record.implementation for *_, record in records})
@@ -88,10 +88,10 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[RecordRow]:
 
 def devices_of(choice: RecordChoice, scope: Scope) -> list[str]:
     """Ids of devices with records that meet the conditions."""
-    return list(dict.fromkeys(record.hardware for *_, record in _of_devices(choice, scope) if choice.takes(record)))
+    return list(dict.fromkeys(record.hardware for *_, record in _records_of_devices(choice, scope) if choice.takes(record)))
 
 
-def _of_devices(choice: RecordChoice, scope: Scope) -> list[tuple[Path, dict[str, Any], Record]]:
+def _records_of_devices(choice: RecordChoice, scope: Scope) -> list[tuple[Path, dict[str, Any], Record]]:
     """All records of the devices that ``choice`` names (all devices if none), each with its file."""
     devices = [device.id for device in scope.devices(_listed(choice.hardware))] if choice.hardware is not None else []
     shipped = choice.file == SHIPPED

@@ -112,11 +112,11 @@ _KIND = re.compile(r"^--(?:attention|matmul|model): ")
 
 
 def blamed(section: Place, raw: Any, places: Iterable[Place], message: str) -> Place:
-    """The field of ``section`` that ``message`` is about: it has its name and value, else its value, else its name."""
+    """The field of ``section`` that ``message`` is about: the message has its name and value, else its value, else its name."""
     name, words = re.split(r"[ :]", message, maxsplit=1)[0].replace("-", "_"), set(re.findall(r"[\w.+-]+", message))
     quoted = {*re.findall(r"'([^']*)'", message), message.split(": ", maxsplit=1)[0]}
     inside = [place for place in places if place[: len(section)] == section and len(place) > len(section)]
-    values = {place: value for place in inside if not isinstance(value := _at(raw, place), (dict, list))}
+    values = {place: value for place in inside if not isinstance(value := _value_at(raw, place), (dict, list))}
     tests: list[Callable[[Place], bool]] = [
         lambda place: place[-1] == name and str(values.get(place)) in words,
         lambda place: str(values.get(place)) in quoted,
@@ -125,7 +125,7 @@ def blamed(section: Place, raw: Any, places: Iterable[Place], message: str) -> P
     return next((place for test in tests for place in inside if test(place)), section)
 
 
-def _at(raw: Any, place: Place) -> Any:
+def _value_at(raw: Any, place: Place) -> Any:
     for key in place:
         raw = raw[key]
     return raw
@@ -171,7 +171,7 @@ def merged(parts: Sequence[Report], title: str = "") -> Report:
 class Scope:
     """The scope of a study: where it finds files, and the profiles, inputs and point numbers it has used so far.
 
-    ``folder``: that of the study's file, to which paths are relative. ``fallbacks``: devices to borrow calibrations from.
+    ``folder``: folder of the study's file, which paths are relative to. ``fallbacks``: devices to borrow calibrations from.
     """
 
     folder: Path | None = None
@@ -184,8 +184,8 @@ class Scope:
     recorded: dict[Path, list[tuple[dict[str, Any], Record]]] = field(default_factory=dict)
 
     def device(self, name: str) -> Device:
-        """The device that ``name`` means, or the profile at that path."""
-        path = self._beside(name) if name.endswith((".yaml", ".yml")) else None
+        """The device called ``name``, or the profile at that path."""
+        path = self._path_beside(name) if name.endswith((".yaml", ".yml")) else None
         device = self._devices.get(name) or find_device(name if path is None else str(path))
         self._devices[name] = device
         self.profiles.setdefault(device.id, profile_use(device, path))
@@ -203,12 +203,12 @@ class Scope:
 
     def file(self, name: str) -> Path:
         """Path of an input file: beside the study if it is there, else in the working directory."""
-        path = self._beside(name)
+        path = self._path_beside(name)
         if path.is_file():
             self.inputs[path.name] = sha256(path)
         return path
 
-    def _beside(self, name: str) -> Path:
+    def _path_beside(self, name: str) -> Path:
         path = None if self.folder is None else self.folder / name
         return path if path is not None and path.exists() else Path(name)
 

@@ -137,7 +137,9 @@ class Workload(Options):
 
 
 def _listed(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, list):
+        return "+".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shape_words(w: Attention | Matmul) -> str:

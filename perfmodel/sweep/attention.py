@@ -41,11 +41,11 @@ class AttentionVariant(SweepVariant):
 
     @cached_property
     def sizes(self) -> TileSizes:
-        """Sizes of tiles of every pass, known once asked for."""
+        """Sizes of the tiles of every pass, computed once."""
         return TileSizes([f"{direction} {name}" for direction in self.passes for name in _TILE], self._tiles)
 
     def _tiles(self, rows: int, d: int, dv: int, br: int, bc: int, sram_bytes: int) -> Mapping[str, Number] | str:
-        """Sizes of the tiles of every pass, or why there are none. ``br``, ``bc``: edges that are given, else 0."""
+        """Sizes of the tiles of every pass, or the reason why there are none. ``br``, ``bc``: given edges, else 0."""
         rows = tallest(rows)
         w = replace(self.probe, n=rows, kv_len=rows, d=d, dv=dv)
         sizes: dict[str, Number] = {}
@@ -103,7 +103,7 @@ class AttentionVariant(SweepVariant):
         return evaluate_tile(self.algorithm, w, self.device, direction, tile)
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Predicted seconds and their interval, None where no calibration covers the row; with an implementation every column."""
+        """Predicted seconds and their interval, None if no calibration covers the row; with an implementation every column."""
         w, extra = self._workload(values), self.prepare(values)[0]
         results = self._results(w, {**values, **{name: int(size) for name, size in extra.items()}})
         br, bc = values.get("block_q"), values.get("block_kv")
@@ -147,7 +147,7 @@ def variant(choices: Mapping[str, Any]) -> AttentionVariant:
 def split(
     choices: Mapping[str, Any], numbers: Mapping[str, Any], derived: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Parts of the grid, with rows of a single query apart: K and V are packed there by default, which matters where heads share them."""
+    """Parts of the grid; rows of a single query are a separate part, as heads that share K and V are packed there by default."""
     has = {"windowed": "window" in numbers or "window" in derived, "sram_given": "sram" in numbers or "sram" in derived}
     has["causal"] = has["windowed"] if choices["causal"] is None else choices["causal"]
     chosen, shared = {**choices, **has}, "kv_heads" in numbers or derived["kv_heads"].alias != "heads"

@@ -25,7 +25,7 @@ FITS = "fits"
 """Column: 1 if the workload of a row fits the device's memory, 0 if not, empty if unknown."""
 
 Kind = Literal["whole", "number", "name", "flag"]
-"""A whole number, of bytes where the unit is B; a real number; a word; true or false."""
+"""Kinds of inputs: a whole number (of bytes if the unit is B), a real number, a word, true or false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ _KINDS: dict[str, Kind] = {"bool": "flag", "int": "whole", "float": "number", "s
 class SweepColumn:
     """A result column. ``whole``: an integer count. ``pointwise``: needs a separate, slow calculation for each row.
 
-    ``of``: how an estimate or an answer gives it, if it does. ``more``: whether more of it is good, where its unit does not say.
+    ``of``: function that reads it off an estimate or an answer, if any. ``more``: whether more of it is better, if its unit does not say.
     """
 
     name: str
@@ -104,7 +104,7 @@ class SweepColumn:
 
     @property
     def better(self) -> int:
-        """Sign of the good way: 1 for more, -1 for less, 0 where neither is."""
+        """Which direction is better: 1 for more, -1 for less, 0 for neither."""
         return 1 if self.more or self.unit.endswith("/s") else -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
 
 
@@ -114,7 +114,7 @@ class SweepVariant(ABC):
     __slots__ = ()
 
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Inputs that the variant adds for a block, such as tile sizes, and the rows without an answer, as a mask by reason.
+        """Inputs that the variant adds for a block, such as tile sizes; and masks of rows without an answer, by reason.
 
         ``values`` broadcast to the block.
         """
@@ -126,7 +126,7 @@ class SweepVariant(ABC):
 
     @abstractmethod
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """``columns`` of a single row, those computed row by row; PerfmodelError if the row has no answer."""
+        """Values of ``columns`` of a single row, which are computed row by row; PerfmodelError if the row has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class RowVariant(SweepVariant):
     columns: Sequence[SweepColumn]
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Values of ``columns`` of one row. Its error has no sizes of options: rows that fail alike are counted together."""
+        """Values of ``columns`` of one row. Errors name no sizes, so that rows with the same error are counted together."""
         try:
             found = self.answer(values)
         except PerfmodelError as error:
@@ -180,11 +180,11 @@ class SweepWorkload:
     @property
     def named(self) -> dict[str, SweepInput]:
         """Inputs by name."""
-        return {one.name: one for one in self.inputs}
+        return {item.name: item for item in self.inputs}
 
     def by_name(self, axes: Mapping[str, Any]) -> dict[str, Any]:
-        """``axes`` by the names of inputs, some of which options call by another one."""
-        typed = {one.typed.replace("-", "_"): one.name for one in self.inputs if one.typed}
+        """``axes`` by the names of inputs, which differ from some option names."""
+        typed = {item.typed.replace("-", "_"): item.name for item in self.inputs if item.typed}
         return {typed.get(name, name): value for name, value in axes.items()}
 
     def column(self, name: str) -> SweepColumn:
@@ -193,7 +193,7 @@ class SweepWorkload:
 
     def column_named(self, name: str, option: str) -> SweepColumn:
         """The column with the full or short name ``name``; UsageError that names ``option`` and the nearest names."""
-        known = [one.name for one in self.columns]
+        known = [column.name for column in self.columns]
         found = self.words.get(name, name)
         if found not in known:
             raise UsageError(f"{option}: {self.name} has no column {name!r}", suggest(name, [*self.words, *known]))
@@ -212,17 +212,17 @@ count = partial(SweepColumn, whole=True)
 
 def read_columns(columns: Sequence[SweepColumn], result: Any) -> dict[str, Number]:
     """Values of those ``columns`` that can be read off ``result``, by name."""
-    return {one.name: one.of(result) for one in columns if one.of is not None}
+    return {column.name: column.of(result) for column in columns if column.of is not None}
 
 
 @cache
 def device_named(name: str) -> Device:
-    """The device with this id or profile path, or whose words these are; cached."""
+    """The device called ``name``: its id, words of its name, or the path of a profile; cached."""
     return catalog.find_device(name)
 
 
 def fits(size: Number, device: Device) -> Number:
-    """1 if ``size`` bytes fit the memory of ``device``, 0 if not; NaN where its profile has no capacity."""
+    """1 if ``size`` bytes fit the memory of ``device``, 0 if not; NaN if its profile has no capacity."""
     capacity = device.dram.capacity
     return float("nan") if capacity is None else minimum(int(capacity.number) // size, 1)
 

@@ -1,8 +1,8 @@
 """A sweep on a cluster: the same chunks, each a task of dask.distributed, into one folder that every worker can write to.
 
-Only the study and the places of a chunk's blocks travel to a worker; rows go to its part, and what they sum up to comes back. A few
-tasks per worker thread are under way at a time, so that memory stays flat on both sides. A lost worker's chunks are computed again.
-Nothing is waited for without looking whether the scheduler still answers and still has workers.
+A worker gets only the study and the places of a chunk's blocks; it writes the rows to the part of the chunk and returns their summary. A
+few tasks per worker thread run at a time, so that memory stays flat on both sides. A lost worker's chunks are computed again. Every wait
+checks whether the scheduler still answers and still has workers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from perfmodel.sweep.summary import Findings
 
 TASKS_PER_THREAD = 3
 RETRIES = 3
-"""Retries of a task whose worker disappeared; then the task counts as the cause."""
+"""Retries of a task whose worker disappeared; after these, the task is blamed."""
 CONNECT_S, LOOK_S, PATIENCE_S, CLOSE_S = 4, 1, 5, 1
-"""Seconds to reach a scheduler, between looks at it, for it to answer and to have a worker, and to part. Together under ten."""
+"""Seconds to reach a scheduler, between checks of it, to wait for its answer and its workers, and to close. Together under ten."""
 
 _KEPT = local()
-"""The runner of the last study, in each thread of a worker: tasks of one study follow one another."""
+"""The runner of the last study in each thread of a worker, as tasks of one study follow one another."""
 
 
 def _runner(parts: Parts) -> Runner:
@@ -74,7 +74,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def _client(library: Any, address: str) -> Any:
-    """A client of the scheduler at ``address``. Something else there may raise anything: a wrong message size raises MemoryError."""
+    """A client of the scheduler at ``address``. Another server there may cause any error: a wrong message size raises MemoryError."""
     try:
         asyncio.run(asyncio.wait_for(_reached(address), CONNECT_S))
         return library.Client(address, timeout=CONNECT_S, set_as_default=False)
@@ -100,7 +100,7 @@ async def _reached(address: str) -> None:
 
 
 def write_cluster(grid: SweepGrid, output: Output, memory: int, findings: Findings) -> None:
-    """Writes every chunk on the cluster; ``findings`` takes in what the tasks found, in the order of the chunks."""
+    """Writes every chunk on the cluster; ``findings`` takes in the findings of the tasks, in the order of the chunks."""
     address = str(output.dask)
     with connected(address) as client:
         try:
@@ -130,7 +130,7 @@ def _threads(client: Any) -> int:
 
 
 def _results(client: Any, threads: int, parts: Parts, pieces: Iterator[Chunk]) -> Iterator[Findings]:
-    """Results of the chunks, in order; as one comes back, another is submitted. DataError says what is kept."""
+    """Results of the chunks, in order; as one comes back, another is submitted. DataError says which rows are kept."""
 
     def send(chunk: Chunk) -> Any:
         key = f"perfmodel-sweep-{parts.study.fingerprint()}-{chunk.index}"

@@ -22,10 +22,10 @@ Values = Mapping[str, Any]
 
 @dataclass(slots=True)
 class VariantBlock:
-    """One variant in one block. ``values``: its inputs and columns by name; those that are numbers broadcast to ``lengths``.
+    """One variant in one block. ``values``: its inputs and columns by name; numbers broadcast to ``lengths``.
 
-    ``name``: its value of the compared choice. ``valid``: which rows count, None for all. ``left_out``: how many rows have no answer, by
-    reason; ``excluded``: how many the constraints take away.
+    ``name``: its value of the compared choice. ``valid``: mask of the rows that count, None for all. ``left_out``: number of rows without
+    an answer, by reason; ``excluded``: number of rows that constraints exclude.
     """
 
     name: Any
@@ -41,18 +41,18 @@ class VariantBlock:
         return prod(self.lengths) if self.valid is None else int(np.count_nonzero(self.valid))
 
     def exclude(self, constraints: Sequence[Expression]) -> None:
-        """Takes away the rows in which one of ``constraints`` does not hold."""
+        """Excludes the rows in which one of ``constraints`` does not hold."""
         for expression in constraints:
             self.excluded += self._drop(np.logical_not(expression.value(self.values)))
 
     def leave_out(self, reasons: Mapping[str, Any]) -> None:
-        """Removes the rows without an answer, which each reason marks; a row with several counts for the first."""
+        """Excludes rows without an answer, from a mask per reason; a row with several reasons counts for the first."""
         for reason, where in reasons.items():
             if dropped := self._drop(where):
                 self.left_out[reason] += dropped
 
     def _drop(self, where: Any) -> int:
-        """Lets the rows ``where`` count no more; how many of them did."""
+        """Excludes the rows ``where``; returns how many of them counted before."""
         if not np.any(where):
             return 0
         before, kept = self.rows, np.logical_not(where)
@@ -60,14 +60,14 @@ class VariantBlock:
         return before - self.rows
 
     def flat(self, name: str) -> Any:
-        """The column called ``name``, row after row; NaN where one does not count."""
+        """The column called ``name`` as a flat array; NaN in rows that do not count."""
         column = np.broadcast_to(self.values[name], self.lengths)
         return (column if self.valid is None else np.where(self.valid, column, np.nan)).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class GridBlock:
-    """One block evaluated: an answer for each value of the compared choice. ``left_out``: rows of those that have none, by reason."""
+    """One block evaluated: an answer for each value of the compared choice. ``left_out``: rows of values without an answer, by reason."""
 
     grid: SweepGrid
     part: SubGrid
@@ -105,9 +105,9 @@ class Evaluator:
                 self.unanswered[error.message] += 1
 
     def _values(self, slices: Slices) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Values by name, and rows whose derived numbers mean nothing, by reason; these are replaced by 1 so that they do no harm.
+        """Values by name, and masks of rows whose derived numbers mean nothing, by reason; these numbers are replaced by 1.
 
-        Values are arrays that broadcast to the block, or plain numbers; what repeats another is the same object.
+        Values are arrays that broadcast to the block, or plain numbers; an input that repeats another is the same object.
         """
         values, reasons = dict[str, Any](self.part.fixed), dict[str, Any]()
         for axis, (name, stretch) in enumerate(zip(self.part.axes, slices, strict=True)):
@@ -128,7 +128,7 @@ class Evaluator:
         return values, reasons
 
     def _recorded(self, variant: SweepVariant) -> Replay:
-        """The variant's formulas, with numbers of one value written into them."""
+        """The variant's recorded formulas; inputs with a single value are constants in them."""
         fast = [name for name in self.grid.columns if name not in self.slow]
         if not fast:
             return Replay({})
@@ -169,14 +169,14 @@ class Evaluator:
         return answer
 
     def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values) -> dict[str, Any]:
-        """Fills the columns that are computed row by row; NaN, and the rows by reason, where there is no answer."""
+        """Fills the columns that are computed row by row, with NaN if there is no answer; returns masks of such rows by reason."""
         lengths = answer.lengths
         laid = {name: np.broadcast_to(value, lengths).reshape(-1) for name, value in values.items()}
         columns = {name: np.full(lengths, np.nan) for name in self.slow}
         reasons: dict[str, Any] = {}
         for row in range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist():
             try:
-                found = variant.point({name: _plain(value[row]) for name, value in laid.items()}, self.slow)
+                found = variant.point({name: _python_value(value[row]) for name, value in laid.items()}, self.slow)
             except PerfmodelError as error:
                 reasons.setdefault(error.message, np.zeros(lengths, bool)).reshape(-1)[row] = True
                 continue
@@ -186,7 +186,7 @@ class Evaluator:
         return reasons
 
 
-def _plain(value: Any) -> Any:
+def _python_value(value: Any) -> Any:
     return int(value) if float(value).is_integer() else float(value)
 
 
@@ -195,7 +195,7 @@ Consumer = Callable[[GridBlock], None]
 
 
 class Runner:
-    """Evaluates the chunks of a grid of at most ``rows`` rows. ``tables``: whether rows are wanted or only what consumers make of them."""
+    """Evaluates the chunks of a grid of at most ``rows`` rows. ``tables``: whether rows are wanted, or only consumers."""
 
     def __init__(self, grid: SweepGrid, rows: int, *, tables: bool = True) -> None:
         self.grid, self.rows, self.tables = grid, rows, tables
@@ -207,7 +207,7 @@ class Runner:
         return self.grid.chunks(self.rows)
 
     def evaluate(self, chunk: Chunk, consumer: Consumer | None = None) -> RowTable:
-        """The rows of ``chunk``, in memory that the next call uses again; no rows where no tables are wanted."""
+        """The rows of ``chunk``, in memory that the next call reuses; no rows if no tables are wanted."""
         capacity = chunk.points * len(self.grid.compared) * self.tables
         if self._table.capacity < capacity:
             self._table = RowTable.empty(self.grid.fields, capacity)

@@ -41,18 +41,18 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "sqrt": (1, np.sqrt),
     "log2": (1, np.log2),
 }
-"""Least number of arguments, and the function on arrays."""
+"""Functions by name: least number of arguments, and the function on arrays."""
 _CALLED = {f"_{name}": function for name, (_, function) in _FUNCTIONS.items()}
 TEXT, ANY, COUNT = "text", "any", "a count"
 _COUNTED = ("", "FLOP", "OP", "rows", "columns", "elements", "sequences", "tokens")
 _PHYSICAL = ("FLOP/s", "OP/s", "FLOP/B", "B/s", "tokens/s", "requests/s", "Hz", "B", "s", "W")
-"""Units that differ in kind from each other and from what is counted."""
+"""Units that differ in kind from each other and from counts."""
 _SAYS = {"B": "bytes", "s": "a time"}
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed expression. ``tree``: of Python's parser; its names are columns, or functions behind an underscore.
+    """A parsed expression. ``tree``: Python's syntax tree, whose names are columns and functions behind an underscore.
 
     ``names``: the columns that it reads.
     """
@@ -98,7 +98,7 @@ def parse(text: str, where: str, workload: SweepWorkload, *, constraint: bool = 
 
 
 class _Reader:
-    """Reads ``text`` as a tree, and checks what its parts mean. ``names``: the columns found so far, in a dict for their order."""
+    """Reads ``text`` as a tree and checks the meaning of its parts. ``names``: the columns read so far, in a dict for their order."""
 
     def __init__(self, text: str, where: str, workload: SweepWorkload, constraint: bool) -> None:
         self.text, self.workload, self.constraint = text, workload, constraint
@@ -118,7 +118,7 @@ class _Reader:
         raise UsageError(f"{self.shown}: {what}", fix or f"write it like: {like}")
 
     def _split(self) -> list[str]:
-        """Tokens of the text as Python has them; the kind of a number with a unit is noted in ``units``, by its place."""
+        """Tokens of the text for Python's parser; ``units`` gets the kind of each number with a unit, by its place."""
         tokens: list[str] = []
         place = column = 0
         while self.text[place:].strip():
@@ -169,7 +169,7 @@ class _Reader:
     def kind(self, tree: ast.AST) -> str:
         """The kind of quantity of ``tree``: TEXT, ANY, COUNT or a unit; UsageError for a form or a mixture of kinds that has no meaning.
 
-        Words in it become the names of columns, texts beside a named axis the spelling that it has.
+        Words in it become the names of columns; texts that are compared with a named axis get its spelling.
         """
         match tree:
             case ast.Constant(value=str()):
@@ -182,8 +182,8 @@ class _Reader:
             case ast.Compare(left=left, comparators=others):
                 sides = [left, *others]
                 kinds = list(map(self.kind, sides))
-                for one, other in [*pairwise(sides), *pairwise(sides[::-1])]:
-                    self._spell(one, other)
+                for side, other in [*pairwise(sides), *pairwise(sides[::-1])]:
+                    self._spell(side, other)
                 self._joined(kinds)
                 return ANY
             case ast.BoolOp(values=parts):
@@ -211,7 +211,7 @@ class _Reader:
         return {"name": TEXT, "flag": ANY, "number": ANY}.get(axis.kind) or _unit_kind(axis.unit)
 
     def _check_call(self, name: str, arguments: int) -> None:
-        """UsageError if there is no function called ``name`` that takes so many ``arguments``."""
+        """UsageError if there is no function called ``name``, or it does not take that number of ``arguments``."""
         if name not in _FUNCTIONS:
             self.fail(f"there is no function {name!r}; there are {', '.join(_FUNCTIONS)}")
         least, _ = _FUNCTIONS[name]
@@ -219,7 +219,7 @@ class _Reader:
             self.fail(f"{name} takes {'one number' if least == 1 else 'two numbers or more'}")
 
     def _spell(self, one: ast.AST, other: ast.AST) -> None:
-        """Gives a text that is compared with a named axis the spelling that the axis has."""
+        """Gives a text that is compared with a named axis the spelling of the axis."""
         if isinstance(one, ast.Name) and isinstance(other, ast.Constant) and isinstance(other.value, str):
             axis = self.workload.named.get(one.id)
             if axis is not None and axis.kind == "name":
@@ -236,7 +236,7 @@ class _Reader:
         return text
 
     def _reckoned(self, tree: ast.expr, parts: list[ast.expr], *, keeps: bool) -> str:
-        """The kind of an operation on ``parts``, which ``keeps`` theirs or makes another."""
+        """The kind of the result of an operation on ``parts``, which ``keeps`` their kind or makes another."""
         kinds = list(map(self.kind, parts))
         if TEXT in kinds:
             self.fail("text cannot be used in arithmetic", "compare it with == or !=")
@@ -247,7 +247,7 @@ class _Reader:
         return self._joined(kinds) if keeps else ANY
 
     def _joined(self, kinds: list[str]) -> str:
-        """The kind that all of them have."""
+        """The common kind of ``kinds``; UsageError if they differ."""
         found = list(dict.fromkeys(kind for kind in kinds if kind != ANY))
         if len(found) > 1 or (found == [TEXT] and ANY in kinds):
             message = " with ".join(_SAYS.get(kind, kind) for kind in (found if len(found) > 1 else [TEXT, "a number"]))

@@ -41,9 +41,9 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class SubGrid:
-    """One combination of choices, but for the compared one.
+    """One combination of all choices except the compared one.
 
-    ``fixed``: numbers with one value, ``axes``: those with several as arrays of float64, the longest axis last.
+    ``fixed``: numbers with one value; ``axes``: numbers with several values as arrays of float64, the longest last.
     """
 
     choices: Mapping[str, Any]
@@ -81,7 +81,7 @@ class SubGrid:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that are computed and written together. ``blocks``: each the number of its part and its place there."""
+    """Rows that are computed and written together. ``blocks``: the part of each block, by number, and its place there."""
 
     index: int
     blocks: tuple[tuple[int, Slices], ...]
@@ -90,9 +90,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class SweepGrid:
-    """A study, resolved. ``choices`` and ``numbers``: values by input, ``derived``: expressions, in the order of what they need.
+    """A resolved study. ``choices`` and ``numbers``: values by input; ``derived``: expressions, each after those that it needs.
 
-    ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``fields``: what is written of a row.
+    ``where``: constraints on inputs; ``filters``: constraints that read columns too. ``fields``: the written columns of a row.
     """
 
     study: SweepStudy
@@ -119,11 +119,11 @@ class SweepGrid:
     @property
     def pointwise(self) -> frozenset[str]:
         """The columns that are computed row by row."""
-        every = self.workload.pointwise or any(one.pointwise and self.choices[one.name] != (None,) for one in self.workload.inputs)
+        every = self.workload.pointwise or any(item.pointwise and self.choices[item.name] != (None,) for item in self.workload.inputs)
         return frozenset(name for name in self.columns if every or self.workload.column(name).pointwise)
 
     def variants(self, part: SubGrid) -> dict[Any, dict[str, Any]]:
-        """The choices of ``part`` with each value of the compared one."""
+        """The choices of ``part`` with each value of the compared choice."""
         name = self.workload.compared
         return {value: {**part.choices, **({name: value} if name else {})} for value in self.compared}
 
@@ -133,7 +133,7 @@ class SweepGrid:
         return self.source(found.alias) if found is not None and found.alias is not None else name
 
     def chunk_rows(self, memory_bytes: int) -> int:
-        """Rows of a chunk that fits the memory given."""
+        """Rows of a chunk that fits ``memory_bytes``."""
         most = SLOW_ROWS if self.pointwise else MOST_CHUNK_ROWS
         return max(1, min(most, int(SHARE_OF_MEMORY * memory_bytes / row_bytes(self.fields))))
 

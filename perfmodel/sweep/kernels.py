@@ -1,4 +1,4 @@
-"""What sweeps over kernels share, and sweeps over matrix multiplications, by the formulas of ``perfmodel matmul``."""
+"""Common parts of sweeps over kernels, and sweeps over matrix multiplications, by the formulas of ``perfmodel matmul``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from perfmodel.timing.select_kernel import check_implementation, select_product
 
 
 class TileSizes:
-    """Sizes of tiles for blocks of rows. ``choose``: sizes by name, or why there are none; asked once for every different case."""
+    """Sizes of tiles for blocks of rows. ``choose``: gives sizes by name, or the reason why there are none; called once for each case."""
 
     MOST_KEPT = 64
 
@@ -45,7 +45,7 @@ class TileSizes:
         self._known: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def of(self, *axes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
+        """Sizes for all cases of the broadcast ``axes`` (1 if there are none), and masks of the rows without sizes, by reason."""
         import numpy as np
 
         arrays = [np.asarray(axis, float) for axis in axes]
@@ -66,7 +66,7 @@ class TileSizes:
 
 
 def _intensity(cost: Estimate, level: Traffic) -> Number:
-    """FLOP/B; NaN where the level sees no byte."""
+    """FLOP/B; NaN if no byte crosses the level."""
     return float("nan") if isinstance(level.total, int) and level.total == 0 else cost.intensity(level)
 
 
@@ -108,13 +108,13 @@ def costs(cost: Estimate) -> Mapping[str, Number]:
 
 
 def predicted_columns(prediction: Any) -> dict[str, float | None]:
-    """The columns of ``PREDICTED``; None where there is no prediction."""
+    """The columns of ``PREDICTED``; None without a prediction."""
     ends = (None, None, None) if prediction is None else (prediction.seconds, prediction.low, prediction.high)
-    return dict(zip((one.name for one in PREDICTED), ends, strict=True))
+    return dict(zip((column.name for column in PREDICTED), ends, strict=True))
 
 
 def kernel_workload(question: type[Any], inputs: Sequence[SweepInput], columns: Sequence[SweepColumn], **more: Any) -> SweepWorkload:
-    """A workload of kernels: ``inputs`` beside device and format, ``columns`` beside costs, memory and predicted times."""
+    """A workload of kernels with ``inputs`` besides device and format, and ``columns`` besides costs, memory and predicted times."""
     return SweepWorkload(
         inputs=with_question_defaults(question, HARDWARE, DTYPE, *inputs),
         columns=(*COSTS, *columns, *PREDICTED),
@@ -133,7 +133,7 @@ _EDGES = ("tile_m", "tile_n")
 
 @dataclass(frozen=True)
 class MatmulVariant(SweepVariant):
-    """One device and number format; ``probe`` has them and the split of k. ``own``: the device without the SRAM that is given."""
+    """One device and number format. ``probe``: a matmul with the format and the split of k. ``own``: the device without a given SRAM."""
 
     device: Device
     own: Device
@@ -143,11 +143,11 @@ class MatmulVariant(SweepVariant):
 
     @cached_property
     def sizes(self) -> TileSizes:
-        """Sizes of tiles, known once asked for."""
+        """Sizes of tiles, computed once."""
         return TileSizes(_TILE, self._tile)
 
     def _tile(self, rows: int, columns: int, br: int, bc: int) -> Mapping[str, Number] | str:
-        """Sizes of the tile of a product of so many ``rows`` and ``columns`` with the edges given, 0 if not, or why there is none."""
+        """Sizes of a product's tile, or the reason why there is none; ``br``, ``bc``: given edges, else 0."""
         largest = library_tile(self.device, self.probe.dtype)
         try:
             tile = choose_tile(self.probe.dtype, self.chip, (rows, columns), largest, br or None, bc or None)
@@ -156,7 +156,7 @@ class MatmulVariant(SweepVariant):
         return {name: getattr(tile, name) for name in _TILE}
 
     def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Sizes of the tile, and the rows where it does not fit or k cannot be split."""
+        """Sizes of the tile, and masks of rows in which it does not fit or k cannot be split."""
         import numpy as np
 
         rows, columns = np.minimum(values["m"], TENSOR_TILE), np.minimum(values["n"], WIDE_COLUMNS)  # more of them change nothing
@@ -178,7 +178,7 @@ class MatmulVariant(SweepVariant):
         return {**costs(total(estimate(kernel, self.device) for kernel in listed)), **extra, **edges}
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Predicted seconds and their interval; None where no calibration covers the row."""
+        """Predicted seconds and their interval; None if no calibration covers the row."""
         w, extra = self._workload(values), {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:

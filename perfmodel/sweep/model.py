@@ -46,7 +46,7 @@ from perfmodel.transformer.weight_formats.floats import PUBLISHED_AS
 
 @cache
 def model_named(name: str) -> ModelSpec:
-    """The model that ``name`` means, read once."""
+    """The model called ``name``, read once."""
     return catalog.find_model(name)
 
 
@@ -167,7 +167,7 @@ MODEL = SweepWorkload(
 
 @dataclass(frozen=True, slots=True)
 class CacheVariant(SweepVariant):
-    """One model on one device in one number format; ``weights`` in bytes, ``room`` what they and the reserve leave, None if unknown."""
+    """One model on one device in one format; ``weights`` in bytes; ``room``: bytes left beside weights and reserve, or None."""
 
     probe: CacheWorkload
     device: Device
@@ -195,7 +195,7 @@ class CacheVariant(SweepVariant):
         }
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Longest context in tokens that fits; None where every length does, or the capacity is unknown."""
+        """Longest context in tokens that fits; None if every length fits or the capacity is unknown."""
         found = None if self.room is None else longest_context(self.room, self.probe.spec, values["batch"], self._form(values))
         return {"max_context": found}
 

@@ -1,8 +1,8 @@
-"""Rows in files: a part for each chunk, put together once all of them are there.
+"""Rows in files: a part for each chunk, joined once all parts are there.
 
-A part gets its name only when it is whole, and parts that are there are what ``--resume`` goes on from. They stand in a folder beside the
-file, or hidden in the folder, that they will become, which is named by study and rows per chunk: a chunk always means the same rows
-there, written again it takes the place of an equal part, and two runs never mix. Until the end an older file or folder stays as it was.
+A part gets its name only when it is complete, so ``--resume`` continues from the parts that exist. They are in a folder beside the target
+file, or hidden in the target folder. The folder is named by study and rows per chunk, so a chunk always means the same rows there, a part
+that is written again replaces an equal one, and two runs never mix. Until the end an older file or folder stays as it was.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def about(study: SweepStudy, rows_per_chunk: int) -> Mapping[str, Any]:
 class Parts:
     """Parts in the folder ``place``, of at most ``rows`` rows each, that become the file or folder ``target``.
 
-    ``resume``: those that are there are not written again.
+    ``resume``: existing parts are not written again.
     """
 
     target: Path
@@ -75,10 +75,7 @@ class Parts:
         return self.place / f"part-{index:08}.{self.form}"
 
     def write(self, runner: Runner, chunk: Chunk, consumer: Consumer) -> None:
-        """Evaluate ``chunk`` into its part, unless that stays as it is.
-
-        ``consumer`` sees it all the same, but for rows that are computed one by one.
-        """
+        """Evaluate ``chunk`` into its part, unless that exists; ``consumer`` still sees it, except rows computed one by one."""
         path = self.path(chunk.index)
         there = self.resume and path.exists()
         if there and runner.grid.pointwise:
@@ -98,12 +95,12 @@ class Parts:
                 unfinished.unlink(missing_ok=True)
 
     def gone(self) -> DataError:
-        """The error of a run whose parts another run has put together, or thrown away."""
+        """The error of a run whose parts another run has joined or removed."""
         fix = "let one run end before the next begins, or name another place"
         return DataError(f"{self.place} is gone: another run has written to {self.target}", fix)
 
     def finish(self, count: int) -> None:
-        """Puts all ``count`` parts, once there, in the place of what ``target`` was, with its permissions."""
+        """Replaces ``target`` by all ``count`` parts, once they exist, and keeps its permissions."""
         parts = [self.path(index) for index in range(count)]
         if not all(path.exists() for path in parts):
             raise self.gone()
@@ -134,13 +131,13 @@ def _remove(place: Path) -> None:
     shutil.rmtree(removed, ignore_errors=True)
 
 
-def _beside(target: Path) -> tuple[Path, str]:
+def _folder_of(target: Path) -> tuple[Path, str]:
     return (target, ".") if target.is_dir() else (target.parent, f"{target.name}.")
 
 
 def _staged(target: Path) -> dict[Path, tuple[str, int]]:
     """Folders of parts that were to become ``target``, with their study and rows per chunk."""
-    root, prefix = _beside(target)
+    root, prefix = _folder_of(target)
     found = {root / name: _STAGED.fullmatch(name, len(prefix)) for name in os.listdir(root) if name.startswith(prefix)}
     return {path: (match["study"], int(match["rows"])) for path, match in found.items() if match}
 
@@ -154,9 +151,9 @@ def interrupted_rows(path: Path) -> Path | None:
 
 @contextmanager
 def opened(output: Output, study: SweepStudy, rows: int) -> Iterator[Parts]:
-    """Parts to write, of at most ``rows`` rows or of as many as those that are there already.
+    """Parts to write, of at most ``rows`` rows, or of as many rows as existing parts have.
 
-    UsageError, and nothing is changed, if there is nothing to carry on that is of ``study``, or if a folder is no sweep's.
+    UsageError, before any change, if there is no run of ``study`` to resume, or if a folder was not written by a sweep.
     """
     assert output.path is not None
     find(output.form).ready()
@@ -185,7 +182,7 @@ def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
     if target.is_symlink():  # still: it leads to itself
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     old, staged = _read(target) if output.folder else [], _staged(target)
-    root, prefix = _beside(target)
+    root, prefix = _folder_of(target)
     place = root / f"{prefix}{study.fingerprint()}-{rows}.parts"
     if output.resume:
         mine = [path for path, (begun, _) in staged.items() if begun == study.fingerprint()]
@@ -227,7 +224,7 @@ def _metadata(path: Path) -> Mapping[str, Any]:
 
 
 def _rows_per_chunk(parts: Sequence[Mapping[str, Any]], target: Path, study: SweepStudy) -> int:
-    """Rows per chunk of ``parts``. UsageError if one is not of ``study``, or they differ."""
+    """Rows per chunk of ``parts``; UsageError if a part is of another study, or they differ."""
     if any(part.get("study") != study.fingerprint() for part in parts):
         raise UsageError(f"--resume: {target} is of another study, or another version", "give the same options as then, or another folder")
     rows, *others = {part.get("rows_per_chunk") for part in parts}

@@ -1,8 +1,8 @@
-"""Formulas run once on numbers that note what is done to them, then on blocks of arrays.
+"""Formulas are run once on numbers that record the operations on them; the recording is then run on blocks of arrays.
 
-Run on arrays themselves they take 4 to 14 times as long: every number of a kernel would be computed, most of them on whole blocks and
-several times. The notes are NumPy functions of earlier results. Equal steps are one, a block runs those that its columns need, and a
-result has length 1 along every axis that it does not depend on.
+Formulas run on arrays directly take 4 to 14 times as long, as every number of a kernel would be computed, most of them on whole blocks and
+several times. A recording consists of NumPy functions of earlier results. Equal steps are joined, a block runs only the steps that its
+columns need, and a result has length 1 along every axis that it does not depend on.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Recorded(NDArrayOperatorsMixin, Deferred):
         return self.recording.note(function, *operands)
 
     def apply(self, function: Function, *arguments: Number) -> Number:
-        """Notes a function of this and other numbers that takes whole arrays alone."""
+        """Records a function of this and other numbers that takes only whole arrays."""
         return self.recording.note(function, *arguments)
 
 
 class Recording:
-    """All steps of some formulas, by what they compute, each after those that it needs."""
+    """All steps of some formulas by their operation, each after the steps that it needs."""
 
     def __init__(self) -> None:
         self.steps: dict[Any, Recorded] = {}
@@ -58,7 +58,7 @@ class Recording:
         return self._step(name)
 
     def note(self, function: Function, *operands: Number) -> Number:
-        """``function(*operands)``, computed later; what changes nothing is left out."""
+        """``function(*operands)``, computed later; operations without effect are left out."""
         if function is np.floor_divide:
             return self.note(np.floor, self.note(np.divide, *operands))
         if function is np.power:
@@ -83,7 +83,7 @@ class Recording:
 
 
 class Replay:
-    """The steps that ``columns`` need, in order, each with the results that no later one needs."""
+    """The steps that ``columns`` need, in order, each with the results that no later step needs."""
 
     def __init__(self, columns: Mapping[str, Number]) -> None:
         self.columns = columns
@@ -99,7 +99,7 @@ class Replay:
             needed |= {*operands}
 
     def _order(self, number: Number, known: set[Number]) -> None:
-        """Adds the steps that ``number`` needs, each as late as it can be: what is used soon is still in a cache."""
+        """Adds the steps that ``number`` needs, each as late as possible, so that results are still in a cache when used."""
         if number in known:
             return
         known.add(number)

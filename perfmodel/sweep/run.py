@@ -33,12 +33,12 @@ class SweepResult:
 
 
 TRIED, TRIED_SLOW = 1 << 14, 8
-"""Rows of a chunk when it is tried whether any has an answer."""
+"""Rows of a chunk while testing whether any row has an answer."""
 MOST_CHUNKS = 4
 
 
 def _check_choices(grid: SweepGrid) -> None:
-    """Raises the error of every combination of choices, if it is the same: they have no answer, whatever the numbers."""
+    """Raises the error of the choices if all their combinations have the same one: then no numbers have an answer."""
     errors: dict[str, PerfmodelError] = {}
     for part in grid.parts:
         for choices in grid.variants(part).values():
@@ -52,7 +52,7 @@ def _check_choices(grid: SweepGrid) -> None:
 
 
 def _check_few(grid: SweepGrid) -> None:
-    """UsageError if no row of a small grid has an answer: said before a file is made for rows."""
+    """UsageError, before a file for rows is made, if no row of a small grid has an answer."""
     counts = Counts()
     runner = Runner(grid, TRIED_SLOW if grid.pointwise else TRIED, tables=False)
     for chunk in islice(runner.chunks(), MOST_CHUNKS + 1):

@@ -38,7 +38,7 @@ _TOO_LARGE = re.compile(r" with one request of .*")
 
 @cache
 def engine_named(name: str) -> Engine:
-    """The engine that ``name`` means, read once."""
+    """The engine called ``name``, read once."""
     return catalog.find_engine(name)
 
 
@@ -50,7 +50,7 @@ def variant(choices: Mapping[str, Any]) -> RowVariant:
     preset, by_pass = engine_named(choices["engine"]).on(device), dict[ModelPass, KernelTimes]()
 
     def times(engine: Engine, base_pass: ModelPass) -> KernelTimes:
-        """Step times of ``base_pass``; passes of all rows share the kernels that are known."""
+        """Step times of ``base_pass``; the passes of all rows share known kernels."""
         if base_pass not in by_pass:
             earlier = next(iter(by_pass.values()), None)
             new = step_times(model, device, preset, base_pass, fallbacks)
@@ -79,17 +79,17 @@ def normalize(axes: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**axes, **({"dp": "gpus / (tp * pp)"} if "tp" in axes else {"tp": "gpus / (dp * pp)"})}
 
 
-def _of(name: str) -> Any:
-    return lambda found: getattr(found.metrics, name)
+def _read_field(name: str) -> Any:
+    return lambda answer: getattr(answer.metrics, name)
 
 
-def _request_s(found: ServingAnswer) -> float:
-    """Mean seconds from sending a request to its last token, the wait for a slot included."""
-    return found.metrics.mean_ttft_s + (found.load.osl - 1) * (found.metrics.mean_tpot_s or 0.0)
+def _request_s(answer: ServingAnswer) -> float:
+    """Mean seconds from sending a request to its last token, including the wait for a slot."""
+    return answer.metrics.mean_ttft_s + (answer.load.osl - 1) * (answer.metrics.mean_tpot_s or 0.0)
 
 
-def _bytes(found: ServingAnswer) -> int:
-    return found.memory.total(found.split.dp, found.load.isl + found.load.osl)
+def _bytes(answer: ServingAnswer) -> int:
+    return answer.memory.total(answer.split.dp, answer.load.isl + answer.load.osl)
 
 
 SERVE = SweepWorkload(
@@ -124,20 +124,20 @@ SERVE = SweepWorkload(
         SweepInput("max_sequences", "most sequences at a time; by default the engine's", varies=True),
     ),
     columns=(
-        SweepColumn("ttft_s", "s", "mean time to the first token", of=_of("mean_ttft_s")),
-        SweepColumn("ttft_p50_s", "s", "its median", of=_of("median_ttft_s")),
-        SweepColumn("ttft_p99_s", "s", "what 99 % of them are below", of=_of("p99_ttft_s")),
-        SweepColumn("tpot_s", "s", "mean time per token after it", of=_of("mean_tpot_s")),
+        SweepColumn("ttft_s", "s", "mean time to the first token", of=_read_field("mean_ttft_s")),
+        SweepColumn("ttft_p50_s", "s", "its median", of=_read_field("median_ttft_s")),
+        SweepColumn("ttft_p99_s", "s", "what 99 % of them are below", of=_read_field("p99_ttft_s")),
+        SweepColumn("tpot_s", "s", "mean time per token after it", of=_read_field("mean_tpot_s")),
         SweepColumn("request_s", "s", "mean time of a request, with its wait", of=_request_s),
         SweepColumn("tokens_per_s", "tokens/s", "output tokens of all users", of=lambda a: a.tokens_per_s),
         SweepColumn("tokens_per_s_gpu", "tokens/s", "the same per GPU", of=lambda a: a.tokens_per_s_gpu),
         SweepColumn("tokens_per_s_user", "tokens/s", "what a user sees after the first token", of=lambda a: a.tokens_per_s_user),
         SweepColumn("tokens_per_s_bound", "tokens/s", "output tokens at most, by the bound", of=lambda a: a.bound),
-        SweepColumn("requests_per_s", "requests/s", "requests that end", of=_of("requests_per_s")),
-        SweepColumn("running", "sequences", "requests running, on average", of=_of("running")),
-        SweepColumn("waiting", "sequences", "requests waiting, on average", of=_of("waiting")),
+        SweepColumn("requests_per_s", "requests/s", "requests that end", of=_read_field("requests_per_s")),
+        SweepColumn("running", "sequences", "requests running, on average", of=_read_field("running")),
+        SweepColumn("waiting", "sequences", "requests waiting, on average", of=_read_field("waiting")),
         SweepColumn("decode_s", "s", "a decode step alone", of=lambda a: a.decode_s),
-        SweepColumn("step_s", "s", "between decode steps", of=_of("mean_itl_s")),
+        SweepColumn("step_s", "s", "between decode steps", of=_read_field("mean_itl_s")),
         SweepColumn("power_w", "W", "mean power of a GPU, where it is modelled", of=lambda a: a.watts),
         SweepColumn("energy_per_token_j", "J", "of all GPUs per output token", of=lambda a: a.joules_per_token),
         count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),

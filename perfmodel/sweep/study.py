@@ -36,9 +36,9 @@ Texts = list[str] | tuple[str, ...] | str
 class SweepStudy:
     """The settings of a sweep, and the ``sweep:`` section of a YAML file, which holds names and values, never code.
 
-    ``axes``: values of inputs as written. ``where``, and ``subject_to``, which becomes part of it: constraints on inputs and columns.
-    ``columns``: None for the usual ones. ``minimize``, ``maximize``: the column whose ``top`` least or most rows are wanted,
-    ``pareto``: two columns, of each of which less or more is good.
+    ``axes``: values of inputs as written. ``where``: constraints on inputs and columns; ``subject_to`` is added to it. ``columns``: None
+    for the default ones. ``minimize``, ``maximize``: the column whose ``top`` rows with the least or largest values are wanted; ``pareto``:
+    two columns in which less or more is better.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -66,7 +66,7 @@ class SweepStudy:
 
     def as_json(self) -> dict[str, Any]:
         """Workload, axes, constraints and columns as JSON values; without ``minimize``, ``pareto`` and ``top``."""
-        axes = {name: _plain(raw) for name, raw in self.axes.items()}
+        axes = {name: _as_json(raw) for name, raw in self.axes.items()}
         columns = None if self.columns is None else list(self.columns)
         return {"workload": self.workload, "axes": axes, "where": list(self.where), "columns": columns}
 
@@ -94,7 +94,7 @@ class SweepStudy:
         return replace(self, columns=columns, minimize=least, maximize=most, pareto=pareto)
 
     def _searched(self, option: str, workload: SweepWorkload) -> str | None:
-        """The full name of the column of ``--minimize`` or ``--maximize``; UsageError where the other way is the good one."""
+        """The full name of the column of ``--minimize`` or ``--maximize``; UsageError if the other direction is better."""
         name = getattr(self, option)
         if name is None:
             return None
@@ -104,10 +104,10 @@ class SweepStudy:
         return column.name
 
 
-def _plain(raw: Any) -> Any:
+def _as_json(raw: Any) -> Any:
     if isinstance(raw, (str, int, float)):
         return raw
-    return raw.tolist() if hasattr(raw, "tolist") else [_plain(item) for item in raw]
+    return raw.tolist() if hasattr(raw, "tolist") else [_as_json(item) for item in raw]
 
 
 def shipped_studies() -> dict[str, Path]:

@@ -270,7 +270,7 @@ class Findings:
         return cls(Counts(), Summary.of(grid, study.minimize or usual), best, pareto)
 
     def _each(self) -> list[Any]:
-        return [one for one in (self.counts, self.summary, self.best, self.pareto) if one is not None]
+        return [consumer for consumer in (self.counts, self.summary, self.best, self.pareto) if consumer is not None]
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""

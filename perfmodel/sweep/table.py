@@ -57,7 +57,7 @@ def result_field(column: SweepColumn) -> Field:
 
 def row_bytes(fields: Sequence[Field]) -> int:
     """Bytes of one row."""
-    return sum(np.dtype(one.type).itemsize for one in fields)
+    return sum(np.dtype(field_.type).itemsize for field_ in fields)
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class RowTable:
     @classmethod
     def empty(cls, fields: tuple[Field, ...], capacity: int) -> RowTable:
         """A table with room for ``capacity`` rows, none in use."""
-        return cls(fields, {one.name: np.empty(capacity, one.type) for one in fields})
+        return cls(fields, {field_.name: np.empty(capacity, field_.type) for field_ in fields})
 
     @property
     def capacity(self) -> int:
@@ -81,14 +81,14 @@ class RowTable:
     def append(self, values: dict[str, Any], lengths: tuple[int, ...], where: Any, rows: int) -> None:
         """Adds ``rows`` rows of a block of ``lengths``, to which ``values`` broadcast: those ``where``, by a mask or indices; None: all."""
         target = slice(self.rows, self.rows + rows)
-        for one in self.fields:
-            value, array = values[one.source], self.arrays[one.name][target]
-            if one.kind == WORD:
-                value = one.words.index(str(value))
+        for field_ in self.fields:
+            value, array = values[field_.source], self.arrays[field_.name][target]
+            if field_.kind == WORD:
+                value = field_.words.index(str(value))
             if where is None:
                 np.copyto(array.reshape(lengths), value, casting="unsafe")
-                if one.type is np.float64 and np.size(value) > 1:
-                    values[one.source] = array.reshape(lengths)  # its own memory is used again while it is in the caches
+                if field_.type is np.float64 and np.size(value) > 1:
+                    values[field_.source] = array.reshape(lengths)  # its own memory is used again while it is in the caches
             else:
                 array[...] = np.broadcast_to(value, lengths)[where]
         self.rows += rows
@@ -99,29 +99,29 @@ class RowTable:
 
     def decoded(self, name: str) -> Any:
         """The values in use, words as such."""
-        one = next(one for one in self.fields if one.name == name)
-        return np.array(one.words, object)[self.column(name)] if one.kind == WORD else self.column(name)
+        field_ = next(known for known in self.fields if known.name == name)
+        return np.array(field_.words, object)[self.column(name)] if field_.kind == WORD else self.column(name)
 
     def part(self, first: int, last: int) -> RowTable:
         """Rows ``first`` to ``last`` - 1; not a copy."""
         return RowTable(self.fields, {name: values[first:last] for name, values in self.arrays.items()}, last - first)
 
-    def plain(self, one: Field) -> list[Any]:
+    def plain(self, field_: Field) -> list[Any]:
         """The values in use as Python has them: an int where it is a count and exact; None where there is no number."""
-        values = self.decoded(one.name)
-        if one.kind == COUNT and (np.abs(values) <= EXACT).all():
+        values = self.decoded(field_.name)
+        if field_.kind == COUNT and (np.abs(values) <= EXACT).all():
             values = values.astype(np.int64)
-        elif one.kind == COUNT or (one.kind == REAL and not np.isfinite(values).all()):
-            return [_plain(value, one.kind) for value in values.tolist()]
+        elif field_.kind == COUNT or (field_.kind == REAL and not np.isfinite(values).all()):
+            return [_python_value(value, field_.kind) for value in values.tolist()]
         return list(values.tolist())
 
     def listed(self) -> list[Row]:
         """Rows as plain Python values, None where there is no number."""
-        columns = {one.name: self.plain(one) for one in self.fields}
+        columns = {field_.name: self.plain(field_) for field_ in self.fields}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _plain(value: float, kind: str) -> int | float | None:
+def _python_value(value: float, kind: str) -> int | float | None:
     if not isfinite(value):
         return None
     return int(value) if kind == COUNT and abs(value) <= EXACT else value

@@ -33,9 +33,9 @@ from perfmodel.timing.reference_devices import FallbackDevices
 LINK_STEP_S, NETWORK_STEP_S = 3.4e-6, 9.6e-6  # known
 """Seconds per step of a ring over NVLink and over InfiniBand. Source: NCCL, tuning.cc, hwLat of the Simple protocol."""
 LINK_SHARE, NETWORK_SHARE = 0.7, 0.97  # known
-"""Of the bandwidth: NCCL's share of NVLink as calibrated on B200; 48.5 of 50 GB/s of a ConnectX-7 (aliyun/SimAI, calbusbw.h)."""
+"""Shares of the bandwidth: NCCL over NVLink as calibrated on B200; 48.5 of 50 GB/s over a ConnectX-7 (aliyun/SimAI, calbusbw.h)."""
 WIDTH = 1.5  # tuned
-"""Ends of the interval: over and under the prediction by this factor."""
+"""Factor from the prediction to either end of its interval."""
 
 
 def groups(device: Device, world: int) -> tuple[int, int]:
@@ -61,10 +61,7 @@ def inner_parts(w: Collective, inner: int) -> list[Collective]:
 
 
 def outer_s(w: Collective, device: Device) -> float:
-    """Seconds between groups.
-
-    An all-to-all: all steps at once, each GPU the part of its buffer that leaves the group.
-    """
+    """Seconds between groups. In an all-to-all all steps run at once, and each GPU sends the part of its buffer that leaves the group."""
     inner, count = groups(device, w.world)
     rate, step_s = outer(device, w.world)
     if w.op in AT_ONCE:
@@ -77,7 +74,7 @@ def predict_across(w: Collective, names: Sequence[str], device: Device, lower_s:
     if w.world <= MOST_OF_A_HOST or w.op == P2P:
         raise UnavailableError(f"{w.title} among {w.world} GPUs is in one group")
     inner, _ = groups(device, w.world)
-    within = [_first(part, names, device, fallbacks) for part in inner_parts(w, inner)]
+    within = [_predict_within_group(part, names, device, fallbacks) for part in inner_parts(w, inner)]
     between = outer_s(w, device)
     inside = sum(part.seconds for part in within)
     seconds = max(inside, between) if w.op in AT_ONCE else inside + between
@@ -87,7 +84,7 @@ def predict_across(w: Collective, names: Sequence[str], device: Device, lower_s:
     return added(within)._replace(parts=(), seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words, reference=device)
 
 
-def _first(w: Collective, names: Sequence[str], device: Device, fallbacks: FallbackDevices) -> Prediction:
+def _predict_within_group(w: Collective, names: Sequence[str], device: Device, fallbacks: FallbackDevices) -> Prediction:
     reason = UnavailableError(f"no kernel of {w.title}")
     for name in names:
         try:

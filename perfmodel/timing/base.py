@@ -26,7 +26,7 @@ from perfmodel.timing.implementations import calibrated_as
 MODELS = ("perfmodel.timing.models", "perfmodel.transformer.time_models")
 """Folders of time models."""
 WIDE = 3.0
-"""Spread, in logarithms, of a parameter of which little is known before measurements."""
+"""Spread, in logarithms, of a parameter that little is known about before measurements."""
 
 CLEAN, DIRTY, WARM = STATES = ("clean", "dirty", "warm")
 """What the L2 holds when a kernel starts: ``cache_state.py``."""
@@ -69,8 +69,8 @@ class Case:
 class Prior:
     """Expectation of a parameter before a fit: ``start``, and how far it may be from there, ``spread`` in logarithms.
 
-    ``without``: the value that takes its term away, if there is one. ``buys``: what the term is worth on rows that a fit did not see:
-    by how much the median and the 90 % quantile of the error would grow, of how many ``rows`` of which ``kernels``.
+    ``without``: the value that takes its term away, if there is one. ``buys``: what the term is worth on rows that no fit saw: how much the
+    median and the 90 % quantile of the error would grow without it, over how many ``rows`` of which ``kernels``.
     """
 
     start: float
@@ -88,14 +88,14 @@ class Parameter(NamedTuple):
 
 
 PARAMETERS = Path(__file__).with_name("parameters")
-"""Folder of the parameters of the shipped models: by model and name the fields of ``Parameter`` and ``Prior``, those of models that share
-code in one file. A meaning that several of them share stands once, under ``terms``.
+"""Folder of the parameters of the shipped models: fields of ``Parameter`` and ``Prior`` by model and name. Models that share code share a
+file. A meaning that several parameters share stands once, under ``terms``.
 """
 
 
 @cache
 def parameters_in(file: str) -> dict[str, tuple[Parameter, ...]]:
-    """Parameters of each model of a file of ``PARAMETERS``, in their order: those come first that measurements tell most of."""
+    """Parameters of each model of a file of ``PARAMETERS``; those that measurements determine best come first."""
     listed = read_yaml(PARAMETERS / f"{file}.yaml")[0]
     terms = listed.pop("terms", {})
 
@@ -115,7 +115,7 @@ ALONE = f"{STATE_WORDS[CLEAN]}, the launch hidden behind earlier work"
 
 
 class PartTime(NamedTuple):
-    """A kernel of a sequence, called ``name``, with its ``seconds`` alone by the calibration ``block``."""
+    """A kernel of a sequence: its ``name``, and its ``seconds`` when run alone, by the calibration ``block``."""
 
     name: str
     seconds: float
@@ -138,21 +138,21 @@ class Model(NamedTuple):
     ``declared``: its parameters, or the file of ``PARAMETERS`` that has them.
 
     ``seconds(case, device, parameters)``: seconds of one call with all its kernels, over the shapes in ``case.workload``; parameters have
-    the unit that their name ends in. UnavailableError if the device's profile or calibrations lack a number.
+    the unit that their name ends in. UnavailableError if the profile or the calibrations of the device lack a number.
 
-    ``knows_warm(case)``: whether ``seconds`` of a warm case are its own, or the rule of ``cache_state.py`` is to make them of a clean one.
-    ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
-    implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
+    ``knows_warm(case)``: whether ``seconds`` holds for a warm case too; if not, the rule of ``cache_state.py`` derives it from a clean one.
+    ``implementations``: names of the implementations that it describes, in records and calibrations. ``composite``: it uses the
+    calibrations of other implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
 
-    ``launch(case, device)``: what the library decides of the kernel (tile, grid, order), where that is known.
-    ``part_workloads``: workloads of its kernels, where it is a sequence whose kernels may be calibrated on other devices alone.
-    ``family``: name of the models that differ in the number format alone, so that parameters of one serve another. ``from_tables``: of
-    kernels known from published tables, a few rows each: another device runs other versions of them, at other clocks. ``few_sizes``: each
-    device has a handful of sizes, the same ones everywhere: no interval is narrower than that of all of its kernels.
+    ``launch(case, device)``: what the library decides (tile, grid, order), where that is known. ``part_workloads``: workloads of the
+    kernels of a sequence, which may be calibrated on other devices only. ``family``: name shared by models that differ only in the number
+    format, so that parameters of one serve another. ``from_tables``: its kernels are known from published tables, a few rows each. Another
+    device runs other versions of them, at other clocks. ``few_sizes``: each device has a handful of sizes, the same ones everywhere. No
+    interval is narrower than the one over all its kernels.
 
     ``covers(case)``: whether the model is meant for the case. ``runs_on(implementation, traits)``: whether that library takes this kernel
-    on devices with these traits, where it has several. ``regime``: decode or prefill, where it is of one of them alone. ``source``: where
-    its structure is from. ``assumes``: of operands, caches and launches, where a case does not say otherwise.
+    on devices with these traits, where it has several. ``regime``: decode or prefill, if it covers only one of them. ``source``: where its
+    structure comes from. ``assumes``: what it assumes about operands, caches and launches unless the case says otherwise.
     """
 
     name: str
@@ -213,14 +213,14 @@ def check_calibrations(device: Device) -> None:
 
 COLLECTIVE = "collective"
 PASS, CONVOLUTION = "pass", "convolution"
-"""Workload of the passes over memory of programs, whose source is one for all makers."""
+"""Workloads of kernels of programs, whose source is the same for GPUs of all makers."""
 
 SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
 """Formats that a unit multiplies at one rate: what was measured with one holds for the other."""
 
 
 ONE_BYTE = {"fp8": "bf16"}
-"""A format of one byte, and that of two in which a kernel of a device lends it its parameters, where it was not timed in one."""
+"""One-byte format, and the two-byte format whose parameters serve it where a kernel was not timed in one byte."""
 
 
 def plain_attention(case: Case, *absent: str) -> bool:
@@ -254,7 +254,7 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
 
 @cached_by_identity
 def _families(device: Device) -> set[str]:
-    """Model families, alike but for the number format, that ``device`` has calibrations of."""
+    """Model families, which differ only in the number format, that ``device`` has calibrations of."""
     return {family for block in device.calibration if (family := find_model(block.model).family)}
 
 
@@ -292,7 +292,7 @@ NUMBERS: dict[str, Callable[[Device], float | None]] = {
     "L2 capacity": lambda device: device.cache_bytes,
     "matrix edge": lambda device: getattr(device.matrix_edge, "number", None),
 }
-"""What time models read of a profile, each called as errors call it: counts, Hz, nominal B/s, bytes."""
+"""Numbers that time models read from a profile, by the name that errors use: counts, Hz, nominal B/s, bytes."""
 
 
 def numbers_of(device: Device, *names: str) -> list[float]:
@@ -306,9 +306,9 @@ def numbers_of(device: Device, *names: str) -> list[float]:
 
 
 def lost_share(ratio: float, survives: float, is_lost: float) -> float:
-    """Share of tensors passed over again and again that their cache has lost by then, of a working set of ``ratio`` times the cache.
+    """Share of repeatedly scanned tensors that the cache has lost by the next scan. ``ratio``: working set over cache size.
 
-    None up to ``survives``, all from ``is_lost`` on.
+    Nothing is lost up to ``survives``, everything from ``is_lost`` on.
     """
     return min(max((ratio - survives) / (is_lost - survives), 0.0), 1.0)
 
@@ -317,11 +317,11 @@ L2_STATE_FILE = Path(__file__).with_name("cache_state.json")
 """What a dirty L2 costs and a warm one saves, fitted by ``tools/refresh/cache_state.py``."""
 L2_STATE = read_json(L2_STATE_FILE)
 WARM_LATENCY_S: float = L2_STATE["warm_latency_us"] * 1e-6
-"""By which first loads and last stores are sooner where the L2 holds them."""
+"""Seconds that first loads and last stores save if the L2 holds them."""
 
 
 CHOSEN = Path(__file__).with_name("chosen.json")
-"""Numbers of code that no fit sets: what each means, and what it buys or where it is read."""
+"""Numbers in the code that no fit sets: what each means, and what it buys or where it is read."""
 
 
 @cache
@@ -337,7 +337,7 @@ def models_of() -> dict[str, list[Model]]:
 
 @cache
 def _models_of(written: tuple[int, ...]) -> dict[str, list[Model]]:
-    """Models by implementation; a new value of ``written``, when a folder of models was last changed, lists them anew."""
+    """Models by implementation. ``written``: when a folder of models last changed; a new value lists them anew."""
     found: dict[str, list[Model]] = {}
     for model in map(find_model, model_names()):
         for implementation in model.implementations:

@@ -10,7 +10,7 @@ Warm: the same buffers again. What survives (rule 2 of ``perfmodel.core.cache``,
 what does not is brought in over the lines that the run before has written.
 
 The numbers stand in ``cache_state.json``, which ``tools/refresh/cache_state.py`` fits to shipped kernels that were timed in several states,
-whatever their models say of either, beginning at what 14,393 kernels of 22 families told (9,331 of them warm too) on an H200.
+whatever their models say. The fit starts from 14,393 kernels of 22 families on an H200, 9,331 of them warm too.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from perfmodel.core.hardware import Device
 from perfmodel.timing.base import L2_STATE, dram_bandwidth, lost_share
 
 LARGEST_SAVING = 0.6  # known
-"""Of a clean run: what is left is mostly the launch."""
+"""Largest share of a clean run that a warm one saves: what is left is mostly the launch."""
 
 
 def write_back_s(clean_s: float, read: float, written: float, device: Device, p: Mapping[str, float] = L2_STATE) -> float:
     """Seconds that a kernel of ``clean_s`` loses as it drives dirty lines out; 0 where the size of the L2 is unknown.
 
-    ``read`` and ``written`` in bytes. ``p``: ``dirty_share``, of the L2, lines that wait to be written after a flush by writes;
-    ``pushing``, of what a kernel moves, bytes that push others out; ``start_us`` of a kernel in which DRAM is idle, and ``busy_power``
-    of the DRAM's share of the rest by which write-backs cost time; ``first_line_us``, latency of the first line that has to wait, and
-    ``first_line_mb`` moved from which there is surely one. UnavailableError without a DRAM bandwidth in the profile.
+    ``read`` and ``written`` in bytes. ``p``: ``dirty_share``, share of the L2 that waits to be written after a flush by writes;
+    ``pushing``, share of the moved bytes that push others out; ``start_us``, start of a kernel in which DRAM is idle; ``busy_power``,
+    exponent of the DRAM's share of the rest with which write-backs cost time; ``first_line_us``, latency of the first line that has to
+    wait, and ``first_line_mb``, megabytes moved from which there surely is one. UnavailableError without a DRAM bandwidth in the profile.
     """
     size, moved = device.cache_bytes, read + written
     if not size or not moved:
@@ -48,8 +48,8 @@ def write_back_s(clean_s: float, read: float, written: float, device: Device, p:
 def warm_s(clean_s: float, read: float, written: float, device: Device, p: Mapping[str, float] = L2_STATE) -> float:
     """Seconds of a kernel of ``clean_s`` on the buffers of the run before; ``read`` and ``written`` in bytes.
 
-    ``p``: as of ``write_back_s``; ``warm_latency_us``, by which first loads and last stores are sooner.
-    UnavailableError without a DRAM bandwidth in the profile.
+    ``p``: as in ``write_back_s``, and ``warm_latency_us``, which first loads and last stores save. UnavailableError without a DRAM
+    bandwidth in the profile.
     """
     size, moved, l2 = device.cache_bytes, read + written, device.level("l2")
     if not size or not moved:

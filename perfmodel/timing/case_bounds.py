@@ -20,7 +20,7 @@ DEFAULT_TILE = Tile(128, 128)
 def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
     """The kernels of the case's algorithm, with the tile that its launch names; bounds do not depend on it.
 
-    ``device``: of matmuls without one in their launch, the tile that its libraries take.
+    ``device``: its libraries choose the tile of a matmul whose launch has none.
     """
     w = case.workload
     usual = library_tile(device, DTYPES["bf16"]) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
@@ -47,15 +47,15 @@ def lower_bound_s(case: Case, device: Device) -> float:
 
 def cost_of(case: Case, device: Device) -> Estimate:
     """Counts, bound and roof of all kernels of the case."""
-    return _whole(case, device) or total(estimate(kernel, device) for kernel in kernels_of(case))
+    return _provided_estimate(case, device) or total(estimate(kernel, device) for kernel in kernels_of(case))
 
 
 def roof_s(case: Case, device: Device) -> float:
     """Seconds at the roof with the tile that the launch names, kernels one after another.
 
-    Where the same buffers are used again (warm), DRAM bytes of all kernels together count only beyond the caches.
+    In a warm run, which uses the same buffers again, only the DRAM bytes beyond the caches count.
     """
-    whole = _whole(case, device)
+    whole = _provided_estimate(case, device)
     if whole is not None:
         return float(whole.roofline_s)
     costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
@@ -66,6 +66,6 @@ def roof_s(case: Case, device: Device) -> float:
 
 
 @cached_by_identity
-def _whole(case: Case, device: Device) -> Estimate | None:
-    """Estimate of a collective or a step of a model, which provide one; else None."""
+def _provided_estimate(case: Case, device: Device) -> Estimate | None:
+    """The estimate that a collective or a step of a model provides; None for other cases."""
     return case.workload.estimate(device) if hasattr(case.workload, "estimate") else None

@@ -23,14 +23,13 @@ from perfmodel.core.roofline import boost
 L2_PORT = 64.0  # known
 """Bytes per clock that a multiprocessor takes from the L2 at most. Source: NVIDIA A100 whitepaper, L2 read bandwidth of 5,120 B/clk."""
 EXACT_ROUNDS = 64  # known
-"""Last rounds over all slots that ``makespan`` simulates block by block; earlier blocks are assumed to fill all slots evenly."""
+"""Number of last rounds over all slots that ``makespan`` simulates block by block; earlier blocks are assumed to fill all slots evenly."""
 ROUNDS = 3  # known
 """The same for a ``TileBlocks``."""
 IN_STEP = 2  # tuned
 """First rounds of blocks that wait for their loads at the same time, so that none hides another's."""
 ALONE, TAIL = 1.3, 0.3  # tuned
-"""Time of a tile alone on its multiprocessor, over its share beside other blocks, where a kernel has no fitted one. Part of the tail that
-the last blocks recover once those beside them have ended."""
+"""Defaults: time of a tile alone over its share beside others; part of the tail that the last blocks recover once others have ended."""
 COLD = 1.5  # tuned
 """Norm of compute and DRAM time on cold caches."""
 HARDEST = 50.0  # known
@@ -41,7 +40,7 @@ work. One exponential per score runs at the device's own rate; the rest, on othe
 
 
 def joined(norm: float, *times: float) -> float:
-    """Time of parts that overlap. A ``norm`` of 1 or less is one after the other, ``HARDEST`` or more the longest of them alone.
+    """Time of parts that overlap: with a ``norm`` of 1 or less their sum, with ``HARDEST`` or more the longest alone.
 
     >>> joined(1, 3.0, 4.0), joined(2, 3.0, 4.0)
     (7.0, 5.0)
@@ -54,7 +53,7 @@ def joined(norm: float, *times: float) -> float:
 
 
 def beside_dram(computing: float, moving: float, cold: bool) -> float:
-    """Time of a kernel whose loads run beside its work; on ``cold`` caches blocks wait for their first loads, so both overlap in part."""
+    """Time of a kernel whose loads run beside its work. With ``cold`` caches they overlap in part: blocks wait for their first loads."""
     return joined(COLD, computing, moving) if cold else max(computing, moving)
 
 
@@ -75,7 +74,7 @@ class TileRates(NamedTuple):
         return on_sfu / self.exp + (work - on_sfu) / SFU_EXP
 
     def byte_s(self, dram: float, lost: float = 1.0) -> float:
-        """Seconds of a byte: a share ``lost`` passes the memory pins at ``dram`` times the nominal time, the rest comes from the L2."""
+        """Seconds per byte: the share ``lost`` comes from DRAM at ``dram`` times the nominal time, the rest from the L2."""
         pins = dram / self.bandwidth
         return lost * pins + (1 - lost) * min(pins, 1 / (L2_PORT * self.sms * self.clock_hz))
 
@@ -134,7 +133,7 @@ class TileBlocks:
 
     @cached_property
     def mean_tiles(self) -> float:
-        """Tiles of a block in the mean."""
+        """Mean number of tiles of a block."""
         return (self.early_tiles + self.last_tiles) / self.count
 
     @cached_property
@@ -144,20 +143,20 @@ class TileBlocks:
 
     @cached_property
     def last_slot(self) -> ByRatio[SlotWork]:
-        """Blocks and tiles of the slot that ends last, as a function of block latency over tile time; only last blocks."""
+        """Blocks and tiles of the slot that ends last, of the last blocks alone, as a function of block latency over tile time."""
         return last_slot(self.last, self.slots)
 
     @cached_property
     def together(self) -> set[tuple[int, ...]]:
-        """Tiles of the blocks that share a multiprocessor, shortest first. Where a second round goes is not known: the longest meet."""
+        """Tiles of the blocks that share a multiprocessor, shortest first. The longest blocks of two rounds are taken to meet."""
         order = sorted(self.last[: self.sms], reverse=True) + sorted(self.last[self.sms :], reverse=True)
         return {tuple(sorted(order[i :: self.sms])) for i in range(min(self.sms, len(order)))}
 
     def cycles(self, tile: float, block: float, alone: float = ALONE, beside: Callable[[int], float] | None = None) -> float:
         """Cycles until the last block ends, each with a latency ``block`` and ``tile`` cycles of a full multiprocessor for a tile.
 
-        ``beside(m)``: time of a tile in each of m blocks on a multiprocessor, over its share of a full one; if not given, from ``alone``
-        of one to ``resident`` of all in even steps.
+        ``beside(m)``: time of a tile in each of m blocks on a multiprocessor over its share of a full one; by default it goes in even steps
+        from ``alone`` for one block to ``resident`` for all.
         """
         resident = self.resident
         if beside is None:
@@ -176,7 +175,7 @@ class TileBlocks:
         return end - TAIL * (end - balanced) * (resident - alone) / (resident - 1)
 
     def _ends(self, tile: float, block: float) -> tuple[float, float]:
-        """Cycles until the last slot ends, and cycles if all slots were perfectly balanced; early blocks are spread evenly."""
+        """Cycles until the last slot ends, and cycles if all slots were perfectly balanced. Early blocks are spread evenly."""
         early, slots = self.early * block + self.early_tiles * tile, self.slots
         count, tiles = self.last_slot.at(block / tile)
         balanced = (early + len(self.last) * block + self.last_tiles * tile) / slots

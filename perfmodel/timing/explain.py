@@ -1,4 +1,4 @@
-"""A predicted time in parts: the seconds that go with each resource of the device, for every time model alike.
+"""A predicted time in parts: the seconds that depend on each resource of the device, computed the same way for every time model.
 
 A time model adds up, overlaps and schedules; what all have in common is that they are made of times: work over a rate, cycles of a clock,
 and seconds that were fitted. If every rate doubles and every fitted time halves, so does the predicted time: it is of degree one in all
@@ -18,14 +18,14 @@ from perfmodel.timing.base import Model, find_model
 from perfmodel.timing.predict import Prediction, modelled_s
 
 STEP = 1e-4
-"""By which a rate is changed, of itself, to see what goes with it."""
+"""Relative change of a rate that shows what depends on it."""
 DIGITS = 5
-"""Of a share of the time: further ones are those of a difference quotient, and differ between processors."""
+"""Digits of a share of the time; further ones come from a difference quotient and differ between processors."""
 SMALLEST = 2e-4
-"""Share of the time from which a part is shown; what is left is a line of its own."""
+"""Least share of the time of a part that is shown; the rest is a line of its own."""
 REST = "s, what is left: a bound, fixed times, the clock under a power limit; below 0 where a slowdown begins at a fixed time"
 FITTED_TIMES = ("_us", "_ns", "_s")
-"""What names of parameters end in that are times."""
+"""Endings of the names of parameters that are times."""
 POWER_SOURCE = "power model, perfmodel/core/power.py: a roofline of energy, Choi et al. 2013"
 
 
@@ -40,24 +40,24 @@ RESOURCES = {
     LINKS: "traffic between GPUs",
     POWER: "arithmetic that the board's power limit slows",
 }
-"""What a kernel's time goes with, by name; cycles with clocks alone, while rates of units stay."""
+"""Resources that a kernel's time depends on, by name. A clock scales only cycles, while rates of units stay."""
 
 
-def _sooner(parameters: Mapping[str, float], factor: float) -> dict[str, float]:
-    """``parameters`` with every time among them divided by ``factor``."""
+def _with_shorter(parameters: Mapping[str, float], factor: float) -> dict[str, float]:
+    """``parameters`` with all times divided by ``factor``."""
     return {name: value / factor if name.endswith(FITTED_TIMES) else value for name, value in parameters.items()}
 
 
 def with_faster(device: Device, resource: str, factor: float) -> Device:
-    """``device`` with one of ``RESOURCES`` ``factor`` times as fast, and the fitted times of its calibrations shorter likewise."""
+    """``device`` with ``resource``, one of ``RESOURCES``, ``factor`` times as fast, and with shorter fitted times in its calibrations."""
     made = faster(device, {resource: factor})
     if resource != LAUNCHES:
         return made
-    return replace(made, calibration=[replace(block, parameters=_sooner(block.parameters, factor)) for block in device.calibration])
+    return replace(made, calibration=[replace(block, parameters=_with_shorter(block.parameters, factor)) for block in device.calibration])
 
 
 def explain_time(prediction: Prediction | None) -> list[FormulaStep]:
-    """Steps of a prediction: parameters, parts and sum, of each kernel in turn where it has several; none without a prediction."""
+    """Steps of a prediction: parameters, parts and sum, kernel by kernel if it has several; none without a prediction."""
     if prediction is None:
         return []
     if prediction.parts:
@@ -72,7 +72,7 @@ def explain_time(prediction: Prediction | None) -> list[FormulaStep]:
     model, block = find_model(prediction.calibration.model), prediction.calibration
     source = f"time model {model.name} of {block.implementation}, {prediction.provenance}"
     fitted = [FormulaStep(term.name, term.meaning, "", "", block.parameters[term.name], source) for term in model.parameters]
-    parts = [*_kernels(prediction, model), *_parts(prediction, model, source)]
+    parts = [*_kernel_steps(prediction, model), *_resource_steps(prediction, model, source)]
     shown = [part for part in parts if part.name.startswith("time of")]
     formula, meaning = " + ".join(part.name for part in shown), f"s, by {model.name} of {block.implementation}"
     return [*fitted, *parts, FormulaStep("predicted", meaning, formula, _sum(shown), prediction.seconds, source)]
@@ -93,7 +93,7 @@ def explain_power(prediction: Prediction | None) -> list[FormulaStep]:
     return [FormulaStep(f"clock, {running}", clock, "", "", state.sm_hz, POWER_SOURCE), spent, per, watts]
 
 
-def _kernels(prediction: Prediction, model: Model) -> list[FormulaStep]:
+def _kernel_steps(prediction: Prediction, model: Model) -> list[FormulaStep]:
     """A step for each implementation in a sequence: seconds of all its kernels."""
     if model.parts is None or prediction.case is None or prediction.device is None:
         return []
@@ -104,8 +104,8 @@ def _kernels(prediction: Prediction, model: Model) -> list[FormulaStep]:
     return [FormulaStep(f"{name} alone", meanings[name], "", "", sum(times), model.source) for name, times in each.items()]
 
 
-def _parts(prediction: Prediction, model: Model, source: str) -> list[FormulaStep]:
-    """Steps with the seconds that go with each resource, and with those left, which a bound or a rule adds to the model's own time."""
+def _resource_steps(prediction: Prediction, model: Model, source: str) -> list[FormulaStep]:
+    """Steps with the seconds that depend on each resource, and with the rest, which a bound or a rule adds to the model's own time."""
     case, device, p = prediction.case, prediction.device, prediction.calibration.parameters
     assert case is not None
     assert device is not None
@@ -113,7 +113,7 @@ def _parts(prediction: Prediction, model: Model, source: str) -> list[FormulaSte
     for resource, meaning in RESOURCES.items():
         ends = []
         for factor in (1 / (1 + STEP), 1 + STEP):
-            parameters = _sooner(p, factor) if resource == LAUNCHES else p
+            parameters = _with_shorter(p, factor) if resource == LAUNCHES else p
             ends.append(modelled_s(model, case, with_faster(device, resource, factor), parameters))
         share = round((ends[0] - ends[1]) / (2 * STEP) / prediction.seconds, DIGITS)
         if abs(share) >= SMALLEST:

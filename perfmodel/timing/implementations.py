@@ -1,7 +1,8 @@
 """Implementations by name: whose calibration serves each, and which algorithm it runs (``implementations.yaml``).
 
-Apart from others of their name, as measured: FlashAttention-2 over a paged cache (vLLM on compute capability 8.x), whose rows its plain
-kernel's parameters miss by 9 % on an A100, and cuDNN's forward kernels of 2024, as published of the H100, which today's beat by a fifth.
+Calibrated separately from others of their name, as measured: FlashAttention-2 over a paged cache (vLLM on compute capability 8.x), whose
+rows its plain kernel's parameters miss by 9 % on an A100, and cuDNN's forward kernels of 2024, as published of the H100, which today's beat
+by a fifth.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def calibrated_as(name: str) -> list[str]:
 
 
 def is_variant(name: str, reference: str) -> bool:
-    """Whether an implementation runs other code than ``reference``, whose parameters it takes, or another version of it."""
+    """Whether an implementation takes the parameters of ``reference`` but runs other code, or another version of it."""
     entry = find(name)
     return reference not in (name, entry.kernel, entry.port)
 

@@ -1,9 +1,10 @@
-"""Intervals of what is borrowed and of sequences of kernels, in shares of the time.
+"""Intervals of borrowed calibrations and of sequences of kernels, in shares of the time.
 
-The interval is that of kernels on devices that they were not fitted to. That of a sequence of kernels is composed of theirs: errors of
-products go together, as they are of how one chip multiplies; so do those of passes over memory, as they are of how much of one DRAM
-bandwidth is reached. The two have nothing to do with each other: errors add up within each kind, and as squares across both.
-``spread.json``: between two devices, how far apart the shares are that copies reach of the DRAM bandwidth (``tools/refresh/pooled.py``).
+A borrowed calibration has the interval that kernels have shown on devices they were not fitted to. The interval of a sequence is composed
+of its kernels' intervals. Errors of products go together, as all depend on how the chip multiplies; so do errors of passes over memory, as
+all depend on the share of the DRAM bandwidth that is reached. The two kinds are independent: errors add up within each kind, and as squares
+across both. ``spread.json``: between two devices, how far apart the shares are that copies reach of the DRAM bandwidth
+(``tools/refresh/pooled.py``).
 """
 
 from __future__ import annotations
@@ -22,16 +23,14 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import CONVOLUTION, PASS, WARM, Case, Model, find_model
 
 ENOUGH_TO_TRANSFER = 40  # tuned
-"""Points from which a fit says enough of each of its parameters, and of its error, to serve other devices."""
+"""Number of points from which a fit determines its parameters and its error well enough to serve other devices."""
 SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
-"""Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
+"""Width of an interval on another device of the same architecture over its own device's, in logarithms, judged by one device."""
 SPREAD = Path(__file__).with_name("spread.json")
 Ends = tuple[float, float]
 """Low and high end of an interval, in shares of the time."""
 ESTIMATES = Path(__file__).with_name("estimates.json")
-"""What an estimate moves, in logarithms of time: a number hidden and estimated from the nearest other architecture against the number
-known, on records that fits may see; of each device the 90 % quantile of what it moves at all, in the mean of devices
-(``tools/scores/hidden_facts.py``)."""
+"""Change of log(time) if an estimate replaces a known number: mean over devices of 90 % quantiles (``tools/scores/hidden_facts.py``)."""
 
 
 @cache
@@ -42,14 +41,16 @@ def moved_by_estimates() -> dict[str, float]:
 
 
 def own_interval(block: Calibration, cache: str) -> Ends:
-    """Interval of ``block`` on its own device, the L2 being in the state ``cache``."""
+    """Interval of ``block`` on its own device, with the L2 in the state ``cache``."""
     if cache == WARM and block.warm_low is not None and block.warm_high is not None:
         return block.warm_low, block.warm_high
     return block.low, block.high
 
 
 def transferred_interval(block: Calibration, device: Device, reference: Device, narrowed: bool = False, variant: bool = False) -> Ends:
-    """Interval of ``block`` of ``reference`` on ``device``; ``narrowed``: by its microbenchmarks; ``variant``: of another kernel.
+    """Interval on ``device`` of ``block``, calibrated on ``reference``.
+
+    ``narrowed``: microbenchmarks of ``device`` narrow it; ``variant``: it prices another kernel.
 
     UnavailableError if the block has no interval for other devices.
     """
@@ -70,7 +71,7 @@ def transferred_interval(block: Calibration, device: Device, reference: Device, 
 
 @cache
 def bandwidth_spread() -> float:
-    """Half width in log(time) by which the reached share of the DRAM bandwidth differs from one device to another."""
+    """Half width in log(time) of the difference between devices in the share of the DRAM bandwidth that is reached."""
     return float(read_json(SPREAD)["half_width"])
 
 
@@ -80,7 +81,7 @@ def streamed_interval(block: Calibration) -> Ends:
 
 
 def transferred_part(block: Calibration, device: Device, reference: Device) -> Calibration:
-    """``block``, of one kernel of a sequence, with its interval on ``device``; unchanged if it was never tried on another device."""
+    """``block``, for one kernel of a sequence, with its interval on ``device``; unchanged if it was never tried on another device."""
     product = block.workload == "matmul"
     if reference.id == device.id or (product and block.borrowed_low is None):
         return block
@@ -108,9 +109,10 @@ def together(parts: Iterable[Part]) -> Ends:
 
 
 def composed_interval(model: Model, block: Calibration, case: Case, device: Device, seconds: float) -> Ends:
-    """Interval of ``seconds`` of a sequence by ``block`` of another device; ``device`` has calibrations of its kernels.
+    """Interval of the ``seconds`` of a sequence, priced by ``block`` of another device; ``device`` has calibrations of its kernels.
 
-    What the kernels leave of the time is passes over memory that ``block`` itself was fitted to. No narrower than on that other device.
+    The time beyond the kernels goes to passes over memory that ``block`` itself was fitted to. The interval is no narrower than on the
+    other device.
     """
     assert model.parts is not None
     kernels = list(model.parts(case, device))
@@ -130,6 +132,6 @@ def widened(interval: Ends, *moves: float) -> Ends:
 
 
 def moved(facts: Iterable[str]) -> float:
-    """Error of a time whose profile fields ``facts`` are estimates, in logarithms: independent errors, each name once."""
+    """Error in log(time) if the profile fields ``facts`` are estimates: independent errors, each field counted once."""
     known = moved_by_estimates()
     return hypot(*(known[name] for name in {FACTS[field] for field in facts}))

@@ -121,14 +121,14 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
 
 
 def plan_of(case: Case, device: Device) -> AttentionLaunch | None:
-    """Launch of ``case.implementation``, in the tile that the case names, if any; None if no time model knows its launch."""
+    """Launch of ``case.implementation``, with the tile of the case if it names one; None if no time model knows the launch."""
     model = _launching(case.implementation, traits_of(device))
     return None if model is None or model.launch is None else with_tile(case, device, model.launch)
 
 
 @cache
 def _launching(implementation: str, traits: Traits) -> Model | None:
-    """The first model of ``implementation`` that knows its launch on such devices; few other modules are loaded."""
+    """The first model of ``implementation`` that knows its launch on devices with these traits. Few other modules are loaded."""
     models: Iterator[Model] = (model for _, model in plugins(MODELS, "MODEL", "MODELS", implementation))
     listed = (model for model in models if model.launch is not None and implementation in model.implementations)
     return next((model for model in listed if model.runs_on(implementation, traits)), None)
@@ -213,9 +213,7 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:
-    """The tile that the calibrated model of torch.matmul finds fastest (a default tile without a calibration), and whether TMA loads
-    whole tiles.
-    """
+    """The tile that the calibrated model of torch.matmul finds fastest, else a default one; and whether TMA loads whole tiles."""
     case = Case(w, MATMUL)
 
     def blocks_of(candidate: Device) -> list[Calibration]:
@@ -229,13 +227,13 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
 
 
 def as_predicted(result: MatmulResult, prediction: Prediction | None) -> MatmulResult:
-    """``result``, whose tile nobody gave, in the tile in which the predicted library runs it, if that is known."""
+    """``result``, which was given no tile, with the tile of the predicted library if that is known."""
     tile = None if prediction is None or result.tile.origin == GIVEN else product_tile(prediction)
     return result if tile is None else evaluate(result.workload, result.device, tile=tile)
 
 
 def product_tile(prediction: Prediction) -> Tile | None:
-    """The tile in which the predicted library runs a product; None where its time model has no tiles."""
+    """The tile of a product in the predicted library; None if its time model has no tiles."""
     case, device, block = prediction.case, prediction.device, prediction.calibration
     if case is None or device is None or block.model not in gemm.MODELS or not isinstance(case.workload, Matmul):
         return None

@@ -1,4 +1,4 @@
-"""What a kernel asks of the power supply: its counts as joules, its multiprocessors at work as watts. ``core/power.py`` does the rest."""
+"""Power that a kernel draws: joules from its counts, watts from its busy multiprocessors. ``core/power.py`` does the rest."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from perfmodel.timing.select_kernel import Predictions
 
 SAME_ENERGY = {"fp16": "bf16"}  # known
-"""Formats of one unit and one rate, whose watts no measurement tells apart; fitted together."""
+"""Formats of one unit and one rate, whose watts no measurement distinguishes; fitted together."""
 IDLE, MATMUL, DECODE, EAGER, ELEMENTWISE = "idle", "matmul", "decode", "eager attention", "elementwise"
 KINDS = (
     *(MATMUL, "matmul narrow", "matmul vector", "attention", "attention backward", DECODE, EAGER),
     *("softmax", "norm", "layer norm", ELEMENTWISE, "activation"),
 )
-"""Of kernels: a multiprocessor at work draws about the same in all of one kind."""
+"""Kinds of kernels; a busy multiprocessor draws about the same in all kernels of a kind."""
 
 
 EXPERTS = "experts"
 SIMILAR = {EXPERTS: MATMUL}
-"""Kinds that a fit may lack, and what stands for them."""
+"""Kinds that a fit may lack, and the kinds that replace them."""
 NAMED = {"torch-silu-mul": "activation", "torch-layer-norm": "layer norm"}  # known
-"""Kinds of one implementation each: a mean and a variance take more instructions per byte than a sum of squares."""
+"""Kinds with one implementation each: a mean and a variance take more instructions per byte than a sum of squares."""
 
 
 def kind_of(workload_kind: str, workload: Any, implementation: str, direction: str = "") -> str:
@@ -64,7 +64,7 @@ def kind_of(workload_kind: str, workload: Any, implementation: str, direction: s
 class Activity(NamedTuple):
     """Work of one kernel, or of several alike, in ``seconds``: ``counts`` by the names of ``picojoules``, DRAM bytes among them.
 
-    ``busy``: share of the time, over all multiprocessors, that blocks are at work. ``memory_s``: what DRAM alone would take.
+    ``busy``: share of the time, over all multiprocessors, that blocks are at work. ``memory_s``: seconds that DRAM alone would take.
     """
 
     counts: tuple[tuple[str, Number], ...]
@@ -74,7 +74,7 @@ class Activity(NamedTuple):
     memory_s: float
 
     def demand(self, fit: PowerFit) -> Demand:
-        """Joules and watts of the activity by ``fit``; UnavailableError for a kind that was not fitted."""
+        """Joules and watts of the activity by ``fit``; UnavailableError for a kind without a fit."""
         kind = self.kind if self.kind in fit.busy_w else SIMILAR.get(self.kind, self.kind)
         if kind != IDLE and kind not in fit.busy_w:
             raise UnavailableError(f"no power model of {kind}", f"there is one of {', '.join(fit.busy_w)}")
@@ -100,10 +100,10 @@ def activity(
     runs: int = 1,
     missed: float = 1.0,
 ) -> Activity:
-    """The activity of ``runs`` kernels that together have that ``cost``, each of so many ``blocks``.
+    """The activity of ``runs`` kernels of ``blocks`` each, which together have that ``cost``.
 
-    ``missed``: share of DRAM bytes that no cache holds already. A byte from DRAM costs the way through the L2 besides. In decode K and V
-    pass it once per KV head.
+    ``missed``: share of the DRAM bytes that no cache holds yet. A byte from DRAM also pays for its way through the L2. In decode K and V
+    pass the L2 once per KV head.
     """
     dram = cost.dram.total * missed
     l2 = cost.dram.total if kind == DECODE else cost.sram.total
@@ -117,15 +117,15 @@ def activity(
 
 
 def live(cost: Estimate) -> tuple[Number, Number]:
-    """Operations on (tensor, vector) units; those on the zeros that fill up tiles count by their part of the energy."""
+    """Operations on (tensor, vector) units; operations on the zeros that pad tiles count by their share of the energy."""
     work, zeros = cost.work, (1 - chosen("padding_energy")) * max(cost.executed_flops - cost.flops, 0)
     return (work.tensor - zeros, work.vector) if work.tensor else (0, max(work.vector - zeros, 0))
 
 
 def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | None:
-    """Blocks of the largest of ``kernels``, where they are what fills the multiprocessors; None: all of these are at work.
+    """Blocks of the largest of ``kernels``; None if all multiprocessors are busy whatever the blocks.
 
-    Matrix libraries split k until they are; keys of decode are split likewise.
+    Matrix libraries split k until they are; decode splits keys likewise.
     """
     if kind == EAGER:
         tiles = -(-int(workload.n) // 128) * -(-int(workload.kv_len) // 128)
@@ -142,19 +142,19 @@ def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | No
 
 
 WARPS_PER_BLOCK, ELEMENTS_PER_BLOCK = 4, 2048  # known
-"""Of PyTorch's softmax where a warp has a row, or two short ones; element-wise kernels take 128 threads of 16 elements. Source: PyTorch,
-aten/src/ATen/native/cuda/PersistentSoftmax.cuh, thread_constants.h."""
+"""Warps per block of PyTorch's softmax where a warp has one row or two short ones; elements per block of element-wise kernels, 128 threads
+of 16 elements. Source: PyTorch, aten/src/ATen/native/cuda/PersistentSoftmax.cuh, thread_constants.h."""
 
 
 def launches(kind: str, implementation: str, direction: str) -> int:
-    """Number of kernels of one call: backward passes three, decode two, as a second one joins the parts of the keys."""
+    """Number of kernels of one call: three backward; two in decode, where a second one joins the parts of the keys."""
     if direction == BACKWARD:
         return 3
     return 2 if kind == DECODE else find(implementation).launches
 
 
 def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -> Activity:
-    """The activity of one call that takes ``seconds``, caches as ``case`` says; UnavailableError for what is estimated as a whole."""
+    """The activity of one call of ``seconds`` in the cache state of ``case``; UnavailableError for a case estimated as a whole."""
     kernels = kernels_of(case, device)
     cost = total(estimate(kernel, device) for kernel in kernels)
     missed = 1.0 if case.flushed else missed_share(kernels, device)
@@ -164,7 +164,7 @@ def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -
 
 
 def behind_itself(case: Case, kind: str, seconds: float) -> float:
-    """Seconds of a call that takes ``seconds`` timed alone, run again and again; ``kind`` of workload, as records call it."""
+    """Seconds of each of many calls in a row, of which one alone takes ``seconds``; ``kind``: workload, as records call it."""
     kernel_kind = kind_of(kind, case.workload, case.implementation, case.direction)
     return behind_another(seconds, launches(kernel_kind, case.implementation, case.direction))
 
@@ -178,16 +178,16 @@ def missed_share(kernels: Iterable[Kernel], device: Device) -> float:
 
 
 def behind_another(seconds: float, kernels: int = 1) -> float:
-    """Seconds, behind the same call, of one of so many ``kernels`` that takes ``seconds`` timed alone."""
+    """Seconds of a call of ``kernels`` that takes ``seconds`` alone, if the same call runs before it."""
     hidden_us = chosen("hidden_us")
     hidden = (hidden_us["first"] + (kernels - 1) * hidden_us["next"]) * 1e-6 if kernels else 0.0
     return max(seconds - hidden, seconds * (1 - LARGEST_SAVING))
 
 
 def state_of(activities: Sequence[Activity], device: Device, asked: PowerOptions, usual: str, host_s: float = 0.0) -> PowerState | None:
-    """Power and clock of ``activities`` that run in turn, in no less than ``host_s``; None where the device, or its fit, lacks them.
+    """Power and clock of ``activities`` that run in turn, in no less than ``host_s``; None if the device has no power model for them.
 
-    UnavailableError instead where power is asked for, so that no limit is passed over.
+    If power is asked for, that is an UnavailableError, so that no limit is ignored.
     """
     try:
         power = asked.on(device, host_s)
@@ -219,7 +219,7 @@ def as_shown(prediction: Prediction, state: PowerState | None) -> Prediction:
 def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerOptions:
     """The options ``limit`` and ``clock``, checked: UsageError for a wrong one.
 
-    UnavailableError where one is given and there is no power of the device, or nothing ``predicted`` that it could change.
+    UnavailableError if one is given and the device has no power model, or nothing is ``predicted``.
     """
     asked = PowerOptions(limit, clock).check(device)
     if asked.given and not predicted:
@@ -228,7 +228,7 @@ def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bo
 
 
 def product_with_power(result: MatmulResult, prediction: Prediction | None, limit: str | None, clock: str | None) -> Prediction | None:
-    """The prediction of a product at the clock of its headline, alone unless asked otherwise, with its power; errors of ``asked_of``."""
+    """The prediction of a product, by default run alone, at the clock of its headline and with its power; errors as in ``asked_of``."""
     asked = asked_of(result.device, limit, clock, prediction is not None)
     if prediction is None:
         return None
@@ -238,9 +238,9 @@ def product_with_power(result: MatmulResult, prediction: Prediction | None, limi
 
 
 def of_comparison(comparison: Comparison, predictions: Predictions, limit: str | None, clock: str | None) -> Predictions:
-    """Predictions of attention at the clock of their headline, alone unless asked otherwise, with their power where that is known.
+    """Predictions of attention at the clock of their headline (run alone unless asked otherwise), with their power where it is known.
 
-    Errors of ``asked_of``; UnavailableError, too, where there is no power of any of the kernels and one is asked for.
+    Errors as in ``asked_of``; also UnavailableError if power is asked for and no kernel has a power model.
     """
     shown, device = dict(predictions), comparison.device
     asked = asked_of(device, limit, clock, bool(predictions))
@@ -252,14 +252,14 @@ def of_comparison(comparison: Comparison, predictions: Predictions, limit: str |
         if whole is None or None in parts:
             continue
         activities = [
-            of_prediction(one, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
-            for one, part in zip(parts, result.parts, strict=True)
-            if one is not None
+            of_prediction(prediction, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
+            for prediction, part in zip(parts, result.parts, strict=True)
+            if prediction is not None
         ]
         try:
             shown[name, result.direction] = as_shown(whole, state_of(activities, device, asked, BURST))
         except UnavailableError as error:
             refused.append(error)
-    if refused and not any(one.power for one in shown.values() if one is not None):
+    if refused and not any(prediction.power for prediction in shown.values() if prediction is not None):
         raise refused[0]
     return shown

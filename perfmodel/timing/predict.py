@@ -1,7 +1,7 @@
 """Predicted time of a case: by a calibration of its own device, or borrowed, with an interval.
 
 ``SOURCES`` are tried in order; the first that has a calibration prices the case. The interval covers 80 % of measurements as far as the
-calibration's own residuals tell. What is borrowed takes the reference's parameters, scaled to the device, and the interval that these
+calibration's own residuals tell. A borrowed calibration has the reference's parameters, scaled to the device, and the interval that they
 have shown on devices they were not fitted to.
 """
 
@@ -35,10 +35,10 @@ CALIBRATED, BORROWED = "calibrated", "borrowed"
 class Prediction(NamedTuple):
     """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
 
-    ``cache``: what the L2 holds before. ``case``, ``device``: what the model of ``calibration`` was asked, if it was; ``parts``: kernels
-    one after another of which it is the sum; ``power``: what the call draws, where the device has a model of it. ``reference``: the device
-    it is borrowed from, if it is; ``unwidened``: the interval in shares of the time, before estimated profile values and the power limit
-    widen it; ``guess``: warning to trust the interval rather than the time: a rough guess, or another kernel's calibration; empty if none.
+    ``cache``: what the L2 holds at the start. ``case``, ``device``: input of the model of ``calibration``, if that made it; ``parts``:
+    kernels in turn that it is the sum of; ``power``: power of the call, if the device has a power model. ``reference``: the device that it
+    is borrowed from, if any; ``unwidened``: the interval in shares of the time, before estimated profile values and the power limit widen
+    it; ``guess``: warning to trust the interval rather than the time: a rough guess, or another kernel's calibration; empty if none.
     """
 
     seconds: float
@@ -58,7 +58,7 @@ class Prediction(NamedTuple):
 
 
 class TimeRequest(NamedTuple):
-    """A ``case`` of a ``kind`` of workload, as records call it, in ``dtype`` on ``device``, whose time is to be predicted.
+    """A question for a time: a ``case`` of a workload ``kind``, as records call it, in ``dtype`` on ``device``.
 
     ``lower_s``: lower bound in seconds; no prediction is below it. ``fallbacks`` gives other devices whose calibrations may be borrowed.
     """
@@ -75,12 +75,12 @@ class TimeRequest(NamedTuple):
         return calibrations(device, self.kind, self.dtype, self.case)
 
     def runs(self, block: Calibration) -> bool:
-        """Whether the kernel that ``block`` times is the one that the library takes on the device asked for."""
+        """Whether the library runs the kernel of ``block`` on the requested device."""
         return find_model(block.model).runs_on(self.case.implementation, traits_of(self.device))
 
     def others(self) -> list[Device]:
         """Other devices whose calibrations may be borrowed."""
-        return [one for one in self.fallbacks() if one.id != self.device.id]
+        return [device for device in self.fallbacks() if device.id != self.device.id]
 
 
 class CalibrationSource(NamedTuple):
@@ -102,7 +102,7 @@ def own_calibration(request: TimeRequest) -> CalibrationSource | None:
 
 
 def wider_format(request: TimeRequest) -> CalibrationSource | None:
-    """The device's own calibration of an attention kernel in two bytes, where it is asked for in one."""
+    """The device's own calibration of an attention kernel in two bytes, for a request in one byte."""
     if request.kind != "attention" or request.dtype not in ONE_BYTE:
         return None
     own = calibrations(request.device, request.kind, ONE_BYTE[request.dtype], request.case)
@@ -111,31 +111,31 @@ def wider_format(request: TimeRequest) -> CalibrationSource | None:
 
 def other_device(request: TimeRequest) -> CalibrationSource | None:
     """The calibration of the nearest device that has one."""
-    return _of_nearest(request, request.calibrations)
+    return _nearest_source(request, request.calibrations)
 
 
 def other_format(request: TimeRequest) -> CalibrationSource | None:
-    """The calibration of a product in another number format, of the nearest device that has one."""
-    return _of_nearest(request, lambda one: other_formats(one, request.case)) if request.kind == "matmul" else None
+    """The calibration of a product in another number format, from the nearest device that has one."""
+    return _nearest_source(request, lambda device: other_formats(device, request.case)) if request.kind == "matmul" else None
 
 
-def _of_nearest(request: TimeRequest, blocks_of: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
-    candidates = [(one, blocks[0]) for one in request.others() if (blocks := blocks_of(one))]
-    source = nearest_reference(request.device, [(one, block) for one, block in candidates if request.runs(block)] or candidates)
+def _nearest_source(request: TimeRequest, blocks_of: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
+    candidates = [(device, blocks[0]) for device in request.others() if (blocks := blocks_of(device))]
+    source = nearest_reference(request.device, [(device, block) for device, block in candidates if request.runs(block)] or candidates)
     if source is None:
         return None
-    return CalibrationSource(next(block for one, block in candidates if one is source), source, f"this kernel on {request.device.id}")
+    return CalibrationSource(next(block for device, block in candidates if device is source), source, f"this kernel on {request.device.id}")
 
 
 SOURCES = (own_calibration, wider_format, other_device, other_format)
 
 
 def predict(request: TimeRequest) -> Prediction:
-    """The predicted time of what was asked for; UnavailableError says why there is none."""
+    """The predicted time of ``request``; UnavailableError says why there is none."""
     for source in SOURCES:
-        found = source(request)
-        if found is not None:
-            return _borrowed(found, request) if found.lacks else _calibrated(found.block, request)
+        calibration = source(request)
+        if calibration is not None:
+            return _borrowed(calibration, request) if calibration.lacks else _calibrated(calibration.block, request)
     raise UnavailableError(_missing(request))
 
 
@@ -147,8 +147,8 @@ def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:
 def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
     """The prediction by another device's parameters, or by another kernel's or another format's.
 
-    Parameters are transferred to the device. The interval is composed of the parts' where the model has parts, else that of the transfer;
-    estimated profile values and the power limit widen it.
+    Parameters are transferred to the device. The interval is composed of the intervals of the parts if the model has parts, else it is the
+    transfer's. Estimated profile values and the power limit widen it.
     """
     block, reference, device = source.block, source.reference, request.device
     transfer = transferred(block, reference, device, partial(_seconds_on, block, request), request.fallbacks())
@@ -170,7 +170,7 @@ def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
 
 
 def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> float:
-    """Seconds by the parameters of ``block`` of what was asked for on ``device``."""
+    """Seconds of ``request`` on ``device`` by the parameters of ``block``."""
     device_with_parts = with_parts(device, block.model, request.dtype, request.fallbacks, request.device)
     return modelled_s(find_model(block.model), request.case, device_with_parts, block.parameters)
 
@@ -184,8 +184,9 @@ def _priced(
     words: str,
     held: Device | None = None,
 ) -> Prediction:
-    """The prediction by the parameters of ``block`` on ``device``, ``interval`` in shares of time; ``held``: the device at the clock that
-    its power limit leaves, where long calls run so.
+    """The prediction by the parameters of ``block`` on ``device``.
+
+    ``interval``: in shares of the time; ``held``: the device at the clock that its power limit leaves for long calls, if that is lower.
     """
     case, lower_s, model = request.case, request.lower_s, find_model(block.model)
     modelled = timed(partial(_seconds_on, block, request), device, held)
@@ -227,7 +228,7 @@ def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
 
 
 def _missing(request: TimeRequest) -> str:
-    """Words why nothing predicts the request: what a calibration of its kernel covers instead, or that there is none."""
+    """Sentence on why nothing predicts the request: its kernel's calibration covers other cases, or there is none."""
     device, wanted = request.device, (request.kind, request.case.implementation, request.case.direction)
     same = [block for block in device.calibration if (block.workload, block.implementation, block.direction) == wanted]
     what, models = "/".join(wanted), [find_model(block.model) for block in same]
@@ -238,7 +239,7 @@ def _missing(request: TimeRequest) -> str:
 
 
 def added(parts: list[Prediction]) -> Prediction:
-    """The prediction of kernels one after another, by all their names: errors go together, and it is borrowed if one of them is."""
+    """The prediction of kernels one after another, under all their names. Their errors add up, and it is borrowed if one of them is."""
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
     names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
     kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED
@@ -248,5 +249,5 @@ def added(parts: list[Prediction]) -> Prediction:
 
 
 def lower_in(cost: Estimate, cache: str) -> float:
-    """Lower bound in seconds of what costs ``cost``, the L2 being in the state ``cache``."""
+    """Lower bound in seconds of ``cost``, with the L2 in the state ``cache``."""
     return float(cost.lower_warm_s if cache == WARM else cost.lower_s)

@@ -1,4 +1,4 @@
-"""Matrix products by a library of compiled tiles: what one multiprocessor has to do under a plan, and the fastest plan.
+"""Matrix products by a library of compiled tiles: the work of one multiprocessor under a plan, and the fastest plan.
 
 A block of threads holds a tile of C and walks k in slices. On the multiprocessor with most blocks multiplications and loads of all slices
 overlap; blocks that are resident together hide each other's wait for a slice, and C is stored after the last one. Traffic of DRAM
@@ -71,9 +71,9 @@ class CallTimes(NamedTuple):
 def plan_of(
     shape: Shape, tile: Tile, parts: int, *, resident: int = 1, slots: int, depth: int, sizes: tuple[float, float], kind: int = 0
 ) -> TilePlan:
-    """Plan of blocks of ``tile``, ``resident`` together on each of ``slots`` multiprocessors, in slices of k of ``depth`` elements.
+    """Plan of blocks of ``tile``, with ``resident`` blocks on each of ``slots`` multiprocessors, and k in slices of ``depth`` elements.
 
-    ``sizes``: bytes of an element loaded, and of one stored.
+    ``sizes``: bytes of an element that is loaded, and of one that is stored.
 
     >>> plan_of((256, 256, 64, 1), (128, 128), 1, slots=3, depth=64, sizes=(2, 2))[:5]
     (4194304, 65536, 65536, 2, 0)
@@ -93,7 +93,7 @@ PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # known
 
 
 def parts_of_k(blocks: int, most: int, room: int) -> list[int]:
-    """Parts of k worth a try, ``most`` at the most: until ``blocks`` fill the ``room`` for them twice, and those that fill it exactly.
+    """Numbers of parts of k to try, at most ``most``: until ``blocks`` fill ``room`` twice, and the one that fills it exactly.
 
     >>> parts_of_k(20, 64, 132), parts_of_k(300, 64, 132), parts_of_k(20, 1, 132)
     ([1, 2, 3, 4, 6, 8, 12, 13], [1], [1])
@@ -103,7 +103,7 @@ def parts_of_k(blocks: int, most: int, room: int) -> list[int]:
 
 
 def worth_timing(plans: Iterable[TilePlan]) -> tuple[TilePlan, ...]:
-    """Plans of ``plans`` that can be fastest: no other of their kind is as good in all that the time grows with."""
+    """The ``plans`` that can be fastest: no other of their kind is as good in every quantity that costs time."""
     kept: list[TilePlan] = []
     for plan in sorted(plans):  # by FLOP first: those before have no more
         _, loaded, stored, waits, idle, parts, _, _, kind, blocks = plan
@@ -117,7 +117,7 @@ def worth_timing(plans: Iterable[TilePlan]) -> tuple[TilePlan, ...]:
 
 
 def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], run: CallTimes) -> tuple[float, TilePlan]:
-    """Seconds of the fastest of ``plans``, whose ``kind`` is a place in ``costs``, and that plan."""
+    """Seconds of the fastest of ``plans``, and that plan. The ``kind`` of a plan is its place in ``costs``."""
     launch, dram_s, half, norm, split_s, part_s = run
     best, fastest_plan = inf, plans[0]
     for plan in plans:
@@ -135,7 +135,8 @@ def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], run: CallTimes) -
 
 
 def ramp(busy: float, half: float) -> float:
-    """Factor by which DRAM traffic takes longer if a share ``busy`` of the multiprocessors draws it: half of them draw more than half.
+    """Factor by which DRAM traffic takes longer if only the share ``busy`` of the multiprocessors asks for it: half of them get more than
+    half.
 
     >>> ramp(1.0, 0.2), round(ramp(0.2, 0.2), 3)
     (1.0, 1.667)

@@ -14,26 +14,25 @@ from perfmodel.timing.transfer import held_share, multiplies
 
 FallbackDevices = Callable[[], Iterable[Device]]
 ENOUGH_ALIKE = 2  # known
-"""Points per parameter from which a fit serves a device that runs the same compiled kernels: their residuals tell something."""
+"""Points per parameter from which a fit serves a device that runs the same compiled kernels."""
 
 
 def listed_once(devices: FallbackDevices) -> FallbackDevices:
-    """``devices``, asked for when first needed and only then: a catalog looks for its files anew each time."""
+    """``devices``, called once and only when needed, as a catalog looks for its files at every call."""
     return cache(lambda: tuple(devices()))
 
 
 def nearest(device: Device, others: list[Device]) -> Device | None:
-    """The one of ``others`` on which kernels run most alike, by ``core.architectures``; None where none is of the same kind."""
+    """The device of ``others`` on which kernels run most alike, by ``core.architectures``; None if none is of the same kind."""
     return min((other for other in others if transferable(device, other)), key=lambda other: distance(device, other), default=None)
 
 
 def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibration]]) -> Device | None:
-    """The ``nearest`` device whose calibration may serve ``device``, one fitted to enough points if there is any; None without any.
+    """The ``nearest`` device whose calibration may serve ``device``, preferably one fitted to enough points; None if there is none.
 
-    Collectives over PCIe serve GPUs that have no other link, and those alone. Attention of a board short of watts serves boards as short
-    or shorter of them, and others where no other device has it.
-
-    A sequence whose kernels are calibrated one by one, and a pass over memory, also take a device that ``are_alike`` allows.
+    Collectives over PCIe serve only GPUs without another link. Attention of a board short of watts serves boards at least as short, and
+    others only if no other device has it. A sequence whose kernels are calibrated one by one, and a pass over memory, also take a device
+    that ``are_alike`` allows.
     """
     candidates = [(other, block) for other, block in candidates if block.workload != "collective" or other.over_pcie == device.over_pcie]
     devices = [device, *(other for other, _ in candidates)]
@@ -47,19 +46,19 @@ def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibra
 
 
 def _enough(device: Device, other: Device, block: Calibration) -> int:
-    """Points from which ``block`` of ``other`` serves ``device``: fewer where both run the same compiled kernels, any on one board."""
+    """Points from which ``block`` of ``other`` serves ``device``: fewer if both run the same kernels, any number on the same board."""
     if same_board(device, other):
         return 0
     return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_TRANSFER) if run_the_same_code(device, other) else ENOUGH_TO_TRANSFER
 
 
 def reference_device(device: Device, fallbacks: FallbackDevices, serves: Callable[[Device], object]) -> Device | None:
-    """``device`` itself if it ``serves`` what is wanted, else the nearest of the others that does; None without any."""
-    return device if serves(device) else nearest(device, [one for one in fallbacks() if serves(one)])
+    """``device`` itself if it ``serves``, else the nearest other device that does; None if there is none."""
+    return device if serves(device) else nearest(device, [other for other in fallbacks() if serves(other)])
 
 
 def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) -> tuple[Calibration | None, bool]:
-    """The calibration of ``model`` of ``device``, or else of the nearest architecture; and whether it is the device's own."""
+    """The calibration of ``model`` on ``device``, else on the nearest architecture; and whether it is the device's own."""
 
     def blocks(one: Device) -> list[Calibration]:
         return [block for block in one.calibration if block.model == model]
@@ -69,11 +68,10 @@ def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) ->
 
 
 def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices, board: Device | None = None) -> Device:
-    """``device`` with the calibrations in ``dtype`` of the nearest others for parts of ``model`` that it has none of in that format.
+    """``device`` with calibrations of the nearest other devices for those parts of ``model`` that it has none for in ``dtype``.
 
-    A published product (cuBLAS, in a graph) stands for PyTorch's in published sequences alone: it starts sooner than a call.
-
-    ``board``: the device as its profile has it, where ``device`` has rates that were timed; another one of it serves alone.
+    A published product (cuBLAS, in a graph) replaces PyTorch's only in published sequences, as it starts sooner than a call. ``board``: the
+    unchanged profile, if ``device`` has timed rates; another device of that board then serves alone.
     """
     sequence = find_model(model)
     workloads = sequence.part_workloads
@@ -82,7 +80,7 @@ def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevice
     formats = {dtype, SAME_TIME.get(dtype, dtype)}
 
     def serves(block: Calibration) -> bool:
-        """A product in the format alone; passes over memory also where they were timed in 16 bits."""
+        """Whether ``block`` serves: a product only in the format, passes over memory also in 16 bits."""
         if block.implementation == "cublas" and not sequence.from_tables:
             return False
         return not formats.isdisjoint(block.dtypes) or (block.workload != "matmul" and not SAME_TIME.keys().isdisjoint(block.dtypes))

@@ -1,4 +1,4 @@
-"""Blocks that share schedulers of a multiprocessor: how long their grid takes, for this project's own kernels in fp32.
+"""Time of a grid whose blocks share schedulers of a multiprocessor, for this project's own kernels in fp32.
 
 A multiprocessor has several lanes, parts that do not compete; blocks in one lane slow each other down as long as both run, and a block that
 ends makes room for the next of the grid. Of long grids the first rounds are assumed to fill the device evenly.

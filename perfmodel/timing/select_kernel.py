@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
 EVERYWHERE, SDPA = "torch-", "torch-sdpa"
-"""PyTorch's operations run on devices of every maker, by kernels of each; but for its attention kernels, which are CUDA's."""
+"""Names of PyTorch's operations, which run on devices of every maker, and of its attention kernels, which are CUDA's."""
 ALONE_LIBRARY = "cublas"
-"""cuBLAS timed by itself: where PyTorch's calls of it are calibrated too, they are what people run, in ``matmul`` as in a model."""
+"""cuBLAS timed by itself. Where PyTorch's calls of it are calibrated too, those are preferred, as people run them."""
 
 
 def check_implementation(name: str, workload: str, device: Device, fallbacks: FallbackDevices) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
-    calibrated = {block.implementation for one in (device, *fallbacks()) for block in one.calibration if block.workload == workload}
+    calibrated = {block.implementation for holder in (device, *fallbacks()) for block in holder.calibration if block.workload == workload}
     known = sorted(calibrated | {alias for alias in listed() if not calibrated.isdisjoint(calibrated_as(alias))})
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
@@ -44,10 +44,10 @@ def check_implementation(name: str, workload: str, device: Device, fallbacks: Fa
 def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True, guesses: bool = True) -> Prediction:
     """The prediction by the implementation of ``request.case``; if that is empty, by the best-known one of those that ``suits`` takes.
 
-    Of kernels calibrated on the device, else on the same board by another name, the fastest is taken, of other borrowed ones the most
-    certain: of a device that multiplies alike, then with the narrowest interval. One of a device that multiplies alike comes
-    before the calibrated ones if the slow end of its interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on
-    Blackwell. Without any of them the pooled prediction, if ``guesses`` are wanted. What the L2 holds before chooses no other kernel.
+    Among kernels calibrated on the device, or else on the same board under another name, the fastest is taken. Among borrowed ones the most
+    certain is taken: from a device with the same matrix instruction, then with the narrowest interval. A kernel borrowed from such a device
+    comes before calibrated ones if the slow end of its interval is below the fast end of theirs, as cuDNN's before FlashAttention-2's on
+    Blackwell. Without any of them it is the pooled prediction, if ``guesses`` are wanted. The state of the L2 does not change the choice.
     UnavailableError says why there is none.
     """
     if request.case.implementation:
@@ -58,53 +58,54 @@ def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda na
         chosen = select_kernel(request._replace(case=replace(request.case, cache=CLEAN)), suits, guesses)
         if chosen.calibration.implementation in models_of():
             return _in_state(chosen, request)
-    here = _calibrated(request, suits, [request.device])
-    if here is None:
-        here = _calibrated(request, suits, [one for one in request.fallbacks() if same_board(request.device, one)])
-    if here is not None and not is_fused(here.calibration.implementation):
-        return here  # standard attention is PyTorch's products and softmax, by whatever name it was timed
-    others = [one for one in request.fallbacks() if here is None or _multiply_alike(one, request.device)]
-    asked = [_by(name, request)._replace(fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
-    borrowed = [
-        one for one in _predicted(asked) if here is None or (one.high < here.low and one.calibration.implementation != ALONE_LIBRARY)
-    ]
+    calibrated = _fastest_calibrated(request, suits, [request.device])
+    if calibrated is None:
+        calibrated = _fastest_calibrated(request, suits, [other for other in request.fallbacks() if same_board(request.device, other)])
+    if calibrated is not None and not is_fused(calibrated.calibration.implementation):
+        return calibrated  # standard attention is PyTorch's products and softmax, by whatever name it was timed
+    others = [other for other in request.fallbacks() if calibrated is None or _multiply_alike(other, request.device)]
+    requests = [_by_kernel(name, request)._replace(fallbacks=lambda: others) for name in filter(suits, _libraries(request, others))]
+    borrowed = _predicted(requests)
+    if calibrated is not None:
+        surely_faster = [prediction for prediction in borrowed if prediction.high < calibrated.low]
+        borrowed = [prediction for prediction in surely_faster if prediction.calibration.implementation != ALONE_LIBRARY]
     if borrowed:
-        best = min(borrowed, key=lambda one: (_doubts(one, request.device), one.seconds))
-        return best if here is None else _instead(best, here)
-    if here is None and guesses:
-        here = _first_pooled(asked, others)
-    if here is None:
+        best = min(borrowed, key=lambda prediction: (_doubts(prediction, request.device), prediction.seconds))
+        return best if calibrated is None else _shown_instead(best, calibrated)
+    if calibrated is None and guesses:
+        calibrated = _first_pooled(requests, others)
+    if calibrated is None:
         raise UnavailableError(f"no implementation of {request.kind} in {request.dtype} is calibrated that covers this")
-    return here
+    return calibrated
 
 
-def _calibrated(request: TimeRequest, suits: Callable[[str], bool], home: list[Device]) -> Prediction | None:
-    """The prediction by the fastest kernel that a device of ``home`` has a calibration of, cuBLAS by itself last; None without any."""
-    asked = [_by(name, request) for name in filter(suits, _libraries(request, home))]
-    predicted = _predicted(one for one in asked if any(map(one.calibrations, home)))
-    return min(predicted, key=lambda one: (one.calibration.implementation == ALONE_LIBRARY, one.seconds), default=None)
+def _fastest_calibrated(request: TimeRequest, suits: Callable[[str], bool], devices: list[Device]) -> Prediction | None:
+    """The prediction by the fastest kernel calibrated on one of ``devices``, with cuBLAS by itself last; None if there is none."""
+    requests = [_by_kernel(name, request) for name in filter(suits, _libraries(request, devices))]
+    predicted = _predicted(named for named in requests if any(map(named.calibrations, devices)))
+    return min(predicted, key=lambda prediction: (prediction.calibration.implementation == ALONE_LIBRARY, prediction.seconds), default=None)
 
 
 def _in_state(chosen: Prediction, request: TimeRequest) -> Prediction:
-    """The prediction of the kernel ``chosen`` with the L2 in the state that ``request`` names."""
-    asked, others = _by(chosen.calibration.implementation, request), request.fallbacks()
+    """The prediction of the kernel ``chosen`` in the L2 state of ``request``."""
+    asked, others = _by_kernel(chosen.calibration.implementation, request), request.fallbacks()
     prediction = predict(asked)
     if prediction.reference is not chosen.reference:  # the nearest of those that multiply alike
-        prediction = predict(asked._replace(fallbacks=lambda: [one for one in others if _multiply_alike(one, request.device)]))
+        prediction = predict(asked._replace(fallbacks=lambda: [other for other in others if _multiply_alike(other, request.device)]))
     return prediction._replace(provenance=chosen.provenance, guess=chosen.guess)
 
 
 def _predicted(requests: Iterable[TimeRequest]) -> list[Prediction]:
     """Predictions of those of ``requests`` that have one."""
     results = []
-    for one in requests:
+    for request in requests:
         with suppress(PerfmodelError):
-            results.append(predict(one))
+            results.append(predict(request))
     return results
 
 
-def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
-    """``borrowed``, which says that it is shown instead of the slower ``calibrated``."""
+def _shown_instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
+    """``borrowed`` with a note that it is shown instead of the slower ``calibrated``."""
     name, slower = borrowed.calibration.implementation, calibrated.calibration.implementation
     takes = format_time(calibrated.seconds, 3)
     words = f"predicted for {name}, which is borrowed; {slower}, which is calibrated here, takes {takes}"
@@ -112,7 +113,7 @@ def _instead(borrowed: Prediction, calibrated: Prediction) -> Prediction:
 
 
 def _doubts(borrowed: Prediction, device: Device) -> tuple[bool, float]:
-    """Sort key of what speaks against a kernel: a device that multiplies by another instruction, then how far up its interval ends."""
+    """Sort key of doubts about a borrowed kernel: another matrix instruction on its device, then the upper end of its interval."""
     return not _multiply_alike(borrowed.reference or device, device), borrowed.unwidened[1]
 
 
@@ -122,9 +123,9 @@ def _multiply_alike(device: Device, other: Device) -> bool:
 
 
 def _named(request: TimeRequest) -> Prediction:
-    """The prediction of the kernel that is named; the pooled one for an operation of PyTorch that no such device has calibrated."""
-    name, others = request.case.implementation, [one for one in request.fallbacks() if transferable(request.device, one)]
-    is_calibrated = any(block.implementation == name for one in (request.device, *others) for block in one.calibration)
+    """The prediction of the named kernel; the pooled one for an operation of PyTorch that no suitable device has calibrated."""
+    name, others = request.case.implementation, [other for other in request.fallbacks() if transferable(request.device, other)]
+    is_calibrated = any(block.implementation == name for other in (request.device, *others) for block in other.calibration)
     if is_calibrated or not name.startswith(EVERYWHERE) or name.startswith(SDPA):
         return predict(request)
     with suppress(UnavailableError):  # attention of kernels that are predicted one by one, and products that another library stands in for
@@ -142,12 +143,12 @@ def _first_pooled(asked: Iterable[TimeRequest], others: list[Device]) -> Predict
     return None
 
 
-def _by(implementation: str, request: TimeRequest) -> TimeRequest:
+def _by_kernel(implementation: str, request: TimeRequest) -> TimeRequest:
     return request._replace(case=replace(request.case, implementation=implementation))
 
 
 def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
-    """Implementations that some of ``devices`` has a calibration of, as people run them."""
+    """Implementations that people run and that one of ``devices`` has a calibration of."""
     wanted, architecture = (request.kind, request.case.direction), request.device.architecture
     implementations = {
         block.implementation
@@ -163,7 +164,7 @@ def select_product(
 ) -> Prediction:
     """The prediction of ``w`` with ``tile``, by ``implementation`` or the best-known kernel; ``device``: without a given SRAM.
 
-    UnavailableError for a tile that somebody gave, where no kernel is named that runs it.
+    UnavailableError for a given tile without an ``implementation`` that runs it.
     """
     given = {"br": int(tile.br), "bc": int(tile.bc)} if implementation and tile.origin == GIVEN else {}
     if implementation is None:
@@ -173,7 +174,7 @@ def select_product(
 
 
 def check_tile(tile: Tile, own: Tile | None) -> None:
-    """UnavailableError for a tile that a device's own SRAM and kernels do not give: no kernel with it was timed."""
+    """UnavailableError for a tile other than the device's ``own``, as no kernel with it was timed."""
     if own is not None and (tile.br, tile.bc) != (own.br, own.bc):
         raise UnavailableError(f"no kernel with a tile of {tile.br} x {tile.bc} was timed; those that were have their own")
 
@@ -194,10 +195,10 @@ def check_compared(implementation: str, algorithms: Iterable[str]) -> None:
 def predictions(
     comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices, cache: str = CLEAN
 ) -> tuple[Predictions, list[str]]:
-    """Predictions of the results that have one, and why the others have none, in words.
+    """Predictions of the results that have one, and sentences on why the others have none.
 
-    ``implementation`` is the kernel of its algorithm; others are predicted for the one that ``select_kernel`` takes.
-    UsageError if no calibration anywhere is of ``implementation``.
+    ``implementation`` predicts its own algorithm; ``select_kernel`` chooses for the others. UsageError if ``implementation`` is calibrated
+    nowhere.
     """
     predicted: Predictions = {}
     missing: dict[str, None] = {}
@@ -212,7 +213,7 @@ def predictions(
             if result.passes:
                 predicted[name, result.direction] = added([predicted[name, part.direction] for part in result.passes])
             else:
-                predicted[name, result.direction] = _one(comparison, result, implementation, fallbacks, cache)
+                predicted[name, result.direction] = _predict(comparison, result, implementation, fallbacks, cache)
         except KeyError:
             continue
         except PerfmodelError as error:
@@ -223,11 +224,10 @@ def predictions(
 def answered(
     comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices, cache: str = CLEAN
 ) -> tuple[Comparison, Predictions, list[str]]:
-    """``comparison`` as ``implementation`` runs its algorithm, the predictions, and what the reader should know of both.
+    """``comparison`` as ``implementation`` runs its algorithm, the predictions, and notes on both.
 
-    ``cache``: what the L2 holds, a state of ``cache_state.py``.
-
-    UsageError if no calibration is of ``implementation``, or it runs none of the algorithms.
+    ``cache``: state of the L2 as in ``cache_state.py``. UsageError if ``implementation`` is calibrated nowhere or runs none of the
+    algorithms.
     """
     if implementation is None:
         return comparison, *predictions(comparison, None, fallbacks, cache)
@@ -239,7 +239,9 @@ def answered(
     return launched, predicted, [*missing, *notes]
 
 
-def _one(comparison: Comparison, result: AttentionResult, implementation: str | None, fallbacks: FallbackDevices, cache: str) -> Prediction:
+def _predict(
+    comparison: Comparison, result: AttentionResult, implementation: str | None, fallbacks: FallbackDevices, cache: str
+) -> Prediction:
     w, runs, tile = comparison.workload, result.algorithm.name, result.tile
     named = implementation if implementation is not None and algorithm_of(implementation) == runs else ""
     given = {"br": int(tile.br), "bc": int(tile.bc)} if tile and named and comparison.tile_given else {}

@@ -31,20 +31,20 @@ from perfmodel.timing.engine import L2_PORT, joined
 GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 MOST_FLOP = 4096  # known
-"""Of a multiprocessor per clock by ``mma.sync``, which was made no faster after Hopper."""
+"""FLOP per clock of a multiprocessor by ``mma.sync``, which was made no faster after Hopper."""
 WAIT_BYTES = 64 * 1024  # known
-"""Unit of ``tile_waits``: a tile waits once for its latency and as long again for so many bytes."""
+"""Unit of ``tile_waits``: a tile waits for its latency once, and once more for this many bytes."""
 MOST_QUERIES, MOST_DRAFTED, WIDEST_HEAD = 16, 8, 256  # known
-"""Queries of a sequence that are rows of one tile; over a cache of 8 bits one token and those drafted with it; head dims of the kernels."""
+"""Most queries of a sequence in the rows of one tile; most tokens, drafted ones included, over an 8-bit cache; widest head dim."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunch:
-    """One launch: ``blocks``, ``resident`` per multiprocessor, each with ``tiles`` tiles of ``rereads`` times the cache / ``blocks``.
+    """One launch: ``blocks``, ``resident`` per multiprocessor, each with ``tiles`` tiles. Together they read the cache ``rereads`` times.
 
     ``tile_bytes``: of a tile's keys and values; ``tile_cycles``: clocks for which its work occupies the units of its multiprocessor.
-    ``gaps``: launches of kernels beside it, ``moved_bytes`` by them, and ``later_waits``. By name of a parameter, how often it counts:
-    ``block_terms``, waits before a block's first tile; factors of the wait for a tile, ``wait_factors``, and of its work, ``work_factors``.
+    ``gaps``: launches of kernels beside it; ``moved_bytes`` and ``later_waits``: theirs. Parameters by name, and how often each counts:
+    ``block_terms``, waits before a block's first tile; ``wait_factors`` of the wait for a tile; ``work_factors`` of its work.
     """
 
     blocks: int
@@ -63,14 +63,14 @@ class StreamLaunch:
 
 
 LaunchRule = Callable[[Attention, Device, int], StreamLaunch]
-"""The launch of a workload, in the format of its cache, on a device with so many multiprocessors."""
+"""The launch of a workload, in the format of its cache, on a device with that number of multiprocessors."""
 
 
 def page(name: str, launches: Mapping[str, Mapping[str, LaunchRule]], source: str, covers: Callable[[Case], bool] | None = None) -> Model:
-    """The time model of a library's kernels: the engine's, with terms of its own among the parameters.
+    """The time model of a library's kernels: the engine with further parameters.
 
-    ``launches``: by implementation and by matrix instruction of the devices on which that takes this kernel. ``covers``: which decoding
-    cases, all if not given.
+    ``launches``: launch rules by implementation and by matrix instruction of the devices that run this kernel. ``covers``: the decoding
+    cases that it covers, all if not given.
     """
 
     def runs_on(implementation: str, traits: Traits) -> bool:
@@ -86,7 +86,7 @@ def page(name: str, launches: Mapping[str, Mapping[str, LaunchRule]], source: st
         return rule(in_cache_format(case.workload), device, int(numbers_of(device, "multiprocessors")[0]))
 
     def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-        """Seconds of one call, of vLLM with the append of the new token to its cache; UnavailableError without kernel or number."""
+        """Seconds of one call, for vLLM with the append of the new token; UnavailableError if a kernel or a number is missing."""
         return streamed_seconds(case, device, launched(case, device), p)
 
     def decoding(case: Case) -> bool:
@@ -137,7 +137,7 @@ def graph_gap_s(device: Device) -> float:
 
 
 def in_cache_format(w: Attention) -> Attention:
-    """``w`` in the format of its cache, in which a kernel multiplies."""
+    """``w`` in the format of its cache, which kernels multiply in."""
     if not isinstance(w, NarrowCacheAttention):
         return w
     return Attention(w.n, w.kv_len, w.d, w.dv, w.batch, w.heads, w.kv_heads, DTYPES["fp8"], packed=True)
@@ -162,12 +162,12 @@ def resident(sram_bytes: int, device: Device, most: int) -> int:
 
 
 def partial_bytes(w: Attention, splits: int, columns: int) -> float:
-    """Bytes of the outputs of all splits, of ``columns`` each, which the kernel that sums them up reads."""
+    """Bytes of the outputs of all splits, ``columns`` wide, which the kernel that sums them up reads."""
     return float(splits * w.query_heads * w.n * columns * PARTIAL_SIZE) if splits > 1 else 0.0
 
 
 def tile_cycles(scores: int, flops: float, w: Attention, device: Device) -> float:
-    """Clocks of a tile of ``scores``: ``flops`` and an exponential of each, one behind the other, as few warps do not hide either."""
+    """Clocks of a tile of ``scores``: ``flops``, then an exponential per score, as few warps hide neither."""
     unit = device.matmul_unit(w.dtype.name, "tensor")
     flop_rate = _per_clk(device, device.peaks_of(unit)[w.dtype.name], device.stated_clock(w.dtype.name, unit))
     exp_rate = _per_clk(device, device.peaks.exp, device.clocks.vector)

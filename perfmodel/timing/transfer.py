@@ -1,4 +1,4 @@
-"""A calibration of a source device on another one: what carries over, and what the other's own microbenchmarks say.
+"""A calibration of a source device applied to another one: what carries over, and what the other's own microbenchmarks say.
 
 The parameters of a calibration are cycles, and shares of what the source's profile states; the other's profile gives its own clock,
 peaks and bandwidth, and what it lacks is estimated from the source's (``core/device_scaling.py``), for such predictions alone. Three
@@ -6,12 +6,12 @@ numbers narrow what is left. An empty launch: starts of kernels are as much long
 clock. A copy: the share of the DRAM bandwidth that is reached, beside the source's. A large matrix product: the clock and the rates at
 which products run under the power limit are those at which the time model gives the time that was measured.
 
-Attention keeps the profile's boost clock, but on a board short of watts that has no power model. Boards of one compute capability have the
-same multiprocessors, made alike. The one with the most watts per multiprocessor and clock sets the standard; another holds (its watts /
-those) ^ ``EXPONENT`` of its boost clock while tensor units are busy; where a large product was timed on both boards, the share of the peak
-that it reached says it. A call draws full power only when all of its multiprocessors are at work: of one that takes T, T / (T +
-``FILLING_S``) runs at the held clock. Both numbers were chosen on large products as microbenchmarks of eight boards list them and on half
-of a table of L40S prefills (NVIDIA aiconfigurator 0.12.0).
+Attention keeps the profile's boost clock, except on a board short of watts without a power model. Boards of one compute capability have the
+same multiprocessors, made alike. The one with the most watts per multiprocessor and clock sets the standard; another one holds (its watts /
+the standard's) ^ ``EXPONENT`` of its boost clock while tensor units are busy. If a large product was timed on both boards, the shares of
+the peak that it reached give the ratio instead. A call draws full power only when all its multiprocessors are busy: the share T / (T +
+``FILLING_S``) of a call of T seconds runs at the held clock. Both numbers were chosen on large products as microbenchmarks of eight boards
+list them and on half of a table of L40S prefills (NVIDIA aiconfigurator 0.12.0).
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from perfmodel.timing.base import SAME_TIME, Case, find_model
 from perfmodel.timing.intervals import Ends, moved, transferred_interval, widened
 
 COPY, LAUNCH, MATMUL = "DRAM copy, largest", "launch, stream", TIMED_PRODUCT
-"""Names of the three microbenchmarks; the last one with its number format."""
+"""Names of the three microbenchmarks; the last one is followed by its number format."""
 PRODUCT = {"m": 8192, "n": 8192, "k": 8192}
 """Shape of the product where a microbenchmark does not say."""
 STARTS, WAITS = ("launch_us", "host_us"), ("latency_us", "split_us", "part_us")
-"""Parameters that time the start of a kernel; and waits inside one, which take so many cycles of the clock."""
+"""Parameters for the start of a kernel, and for waits inside one, which last a number of clock cycles."""
 PLAIN = ("torch-matmul", "cublas", "torch-scaled-mm", "hipblaslt", "aiter", "xla")
 """Implementations of a product and nothing else, as a microbenchmark times it."""
 REACHED = "multiply_share"
 """Parameter: the share of the peak that tiles reach."""
 LEAST_RATIO, MOST_RATIO = 0.1, 10.0
-"""What lies beyond is no property of a device but a wrong number."""
+"""Ends of plausible ratios; beyond them a number is wrong."""
 
 
 class CarriedOver(NamedTuple):
     """A device and parameters for a time model.
 
-    ``probes``: in words, the microbenchmarks of the device that shaped them. ``narrowed``: that of the resource which kernels of this
-    workload wait for most is one of them: a product of matrices, else a copy.
+    ``probes``: phrases on the device's microbenchmarks that were used. ``narrowed``: whether one of them times the resource that this
+    workload waits for most: a matrix product for products, a copy for all others.
     """
 
     device: Device
@@ -62,25 +62,25 @@ class CarriedOver(NamedTuple):
 
 @cached_by_identity
 def carried_over(device: Device, source: Device, block: Calibration) -> CarriedOver:
-    """``device``, and the parameters of ``block`` of ``source``, as the time of a kernel on ``device`` is worked out."""
+    """``device`` and the parameters of ``block`` of ``source``, adapted to price a kernel on ``device``."""
     start, timed = launch_ratio(device, source)
     factors = {**dict.fromkeys(STARTS, start), **dict.fromkeys(WAITS, ratio(source, device, "clocks.max"))}
     parameters = {name: value * factors.get(name, 1.0) for name, value in block.parameters.items()}
     probes = ["launch"] if timed else []
-    own, its = copied_share(device), copied_share(source)
-    if own and its:
-        device, probes = faster(device, {DRAM: own / its}), [*probes, "copy"]
-    product, the_same = (product_of(one, block) if block.workload == "matmul" else None for one in (device, source))
-    if product is not None and (the_same is None or product.value != the_same.value):
+    own, other = copied_share(device), copied_share(source)
+    if own and other:
+        device, probes = faster(device, {DRAM: own / other}), [*probes, "copy"]
+    product, source_product = (product_of(timed_on, block) if block.workload == "matmul" else None for timed_on in (device, source))
+    if product is not None and (source_product is None or product.value != source_product.value):
         device, probes = faster(device, dict.fromkeys(CHIP, _core_ratio(device, product, block))), [*probes, "matmul"]
     return CarriedOver(device, parameters, tuple(probes), ("matmul" if block.workload == "matmul" else "copy") in probes)
 
 
 class Transferred(NamedTuple):
-    """``block`` of ``source`` as it prices kernels of the device ``own``.
+    """``block`` of ``source`` adapted to the device ``own``.
 
-    ``device``: that with its rates as probed and what its profile lacks estimated (``facts``); ``held``: the same at the clock that its
-    power limit leaves, ``share`` of the boost clock, where long calls run so; ``as_products``: as a large product tells that was timed.
+    ``device``: ``own`` with probed rates, and with estimates (``facts``) for missing values; ``held``: the same at the clock that its power
+    limit leaves for long calls, ``share`` of the boost clock; ``as_products``: a timed large product gave that share.
     """
 
     block: Calibration
@@ -97,25 +97,25 @@ class Transferred(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Phrases that say what was measured or estimated on the way."""
+        """Phrases on what was measured or estimated."""
         measured = f"with {' and '.join(self.probes)} measured here" if self.probes else ""
         cause = "as large products measured here" if self.as_products else "by the power limit"
         clock = f"long calls at {self.share:.0%} of the boost clock, {cause}" if self.held else ""
-        return [one for one in (measured, clock) if one]
+        return [phrase for phrase in (measured, clock) if phrase]
 
     @property
     def guess(self) -> str:
-        """Reason to go by the interval, in words: what is estimated, or that the source is of another maker; empty if nothing."""
+        """Reason to trust only the interval: estimated values, or a source by another maker; empty if there is none."""
         if not transferable(self.own, self.source):
             return f"passes over memory as on {self.source.id}, of another maker"
         return in_words(self.facts, self.source) if self.facts else ""
 
     def ends(self, variant: bool) -> Ends:
-        """The interval in shares of the time; ``variant``: of another kernel than the block's."""
+        """The interval in shares of the time; ``variant``: it prices another kernel than the block's."""
         return transferred_interval(self.block, self.own, self.source, self.narrowed, variant)
 
     def widened(self, interval: Ends, boost_share: float) -> Ends:
-        """``interval`` with what estimates move; ``boost_share``: time at the boost clock over that at the held one, at most 1."""
+        """``interval`` widened by errors of estimates; ``boost_share``: time at the boost clock over time at the held one, at most 1."""
         if self.as_products:
             boost_share = max(boost_share, exp(-BESIDE_PRODUCTS))
         return widened(interval, moved(self.facts), log(boost_share)) if self.facts or boost_share < 1 else interval
@@ -124,7 +124,7 @@ class Transferred(NamedTuple):
 def transferred(
     block: Calibration, source: Device, device: Device, seconds: Callable[[Device], float], others: Iterable[Device]
 ) -> Transferred:
-    """``block`` of ``source`` as it serves ``device``; ``seconds(device)``: the time asked for, which tells the profile fields it needs."""
+    """``block`` of ``source`` adapted to ``device``; ``seconds(device)``: the requested time, which shows the profile fields it needs."""
     complete, facts = needed(device, source, seconds) if transferable(device, source) else (device, [])
     if source is device:
         return Transferred(block, source, device, device, block.parameters, facts=tuple(facts))
@@ -161,7 +161,7 @@ def _tried(seconds: Callable[[Device], float], device: Device) -> float | None:
 
 
 class _Completed:
-    """A device and its reference: one profile for the same estimates, as time models keep what they know of a device by its identity."""
+    """A device and its reference, with one profile object for the same estimates, as time models cache by the identity of a device."""
 
     def __init__(self, device: Device, reference: Device) -> None:
         self.own, self.reference = device, reference
@@ -189,7 +189,7 @@ def in_words(facts: Iterable[str], reference: Device) -> str:
 
 def probe(device: Device, name: str) -> Microbenchmark | None:
     """The microbenchmark of ``device`` called ``name``."""
-    return next((one for one in device.microbenchmarks if one.name == name), None)
+    return next((benchmark for benchmark in device.microbenchmarks if benchmark.name == name), None)
 
 
 def copied_share(device: Device) -> float | None:
@@ -199,7 +199,7 @@ def copied_share(device: Device) -> float | None:
 
 
 def product_share(device: Device, dtype: str) -> float | None:
-    """Share of its matmul peak that a large product reached in ``dtype``, or one of the same rate; None where none was timed."""
+    """Share of the matmul peak that a large product reached in ``dtype`` or a format of the same rate; None if none was timed."""
     for name in (dtype, SAME_TIME.get(dtype, dtype)):
         timed_product = probe(device, MATMUL.format(name))
         peaks = {**device.peaks_of("vector"), **device.peaks_of("tensor")}
@@ -209,32 +209,30 @@ def product_share(device: Device, dtype: str) -> float | None:
 
 
 def launch_ratio(device: Device, source: Device) -> tuple[float, bool]:
-    """Time of a launch on ``device`` over that on ``source``, by their clocks unless timed (1 if unknown); and whether both were timed."""
-    for seconds in (_probed_launch, lambda one: number(one, "launch_overhead.stream")):
-        own, its = seconds(device), seconds(source)
-        if own and its:
-            return own / its, True
+    """Launch time on ``device`` over that on ``source``, by clocks unless both were timed (1 if unknown); whether both were timed."""
+    for launch_s in (_probed_launch, lambda of: number(of, "launch_overhead.stream")):
+        own, other = launch_s(device), launch_s(source)
+        if own and other:
+            return own / other, True
     return ratio(source, device, "clocks.max"), False
 
 
 def _probed_launch(device: Device) -> float | None:
-    found = probe(device, LAUNCH)
-    return None if found is None else parse_any(found.value)
+    launch = probe(device, LAUNCH)
+    return None if launch is None else parse_any(launch.value)
 
 
 def product_of(device: Device, block: Calibration) -> Microbenchmark | None:
-    """A product that was timed on ``device`` in a format of ``block``, if that is of plain products: slower kernels draw less power."""
+    """A product timed on ``device`` in a format of ``block``, if ``block`` prices plain products; slower kernels draw less power."""
     if block.implementation not in PLAIN:
         return None
-    alike = (*block.dtypes, *(SAME_TIME[name] for name in block.dtypes if name in SAME_TIME))
-    timed = (probe(device, MATMUL.format(name)) for name in alike)
-    return next((one for one in timed if one is not None), None)
+    dtypes = (*block.dtypes, *(SAME_TIME[name] for name in block.dtypes if name in SAME_TIME))
+    return next(filter(None, (probe(device, MATMUL.format(name)) for name in dtypes)), None)
 
 
 def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> float:
-    """Factor on the clock and the rates in the profile of ``device`` with which the product takes the time measured.
-
-    No more than makes tiles reach the whole peak.
+    """Factor on the clock and the rates of ``device`` with which the model gives the measured time of the product; at most the one at which
+    tiles reach the whole peak.
     """
     shape = timed.shape or PRODUCT
     w = Matmul(shape["m"], shape["n"], shape["k"], dtype=dtype_of_products(timed.name.removeprefix(MATMUL.format(""))))
@@ -249,11 +247,11 @@ def _core_ratio(device: Device, timed: Microbenchmark, block: Calibration) -> fl
 # The clock under a power limit
 
 BESIDE_PRODUCTS = 0.1  # tuned
-"""Error of the clock that attention holds, in logarithms, where that of large products is known: an L40S is that much slower."""
+"""Error in logarithms of attention's held clock, if it is known from large products: an L40S is that much slower."""
 EXPONENT = 0.6  # tuned
 """Exponent of the clock over the power: between 1 at the lowest voltage and 1/3 where the voltage follows the clock."""
 FILLING_S = 0.3e-3  # tuned
-"""Time of a call of which half runs at the clock that the limit leaves."""
+"""Seconds of a call that runs half at the clock that the limit leaves."""
 
 
 def watts_per_clock(device: Device) -> float | None:
@@ -263,22 +261,22 @@ def watts_per_clock(device: Device) -> float | None:
 
 
 def held_share(device: Device, others: Iterable[Device]) -> float:
-    """The clock that ``device`` holds over its boost clock: at most 1, and 1 where nothing tells."""
+    """The clock that ``device`` holds over its boost clock: at most 1, and 1 if unknown."""
     own = watts_per_clock(device)
-    alike = [watts_per_clock(one) for one in others if one.vendor == device.vendor and one.capability == device.capability]
-    most = max((one for one in alike if one is not None), default=0.0)
+    alike = (watts_per_clock(other) for other in others if other.vendor == device.vendor and other.capability == device.capability)
+    most = max(filter(None, alike), default=0.0)
     return 1.0 if own is None or own >= most or not device.capability else float((own / most) ** EXPONENT)
 
 
 def multiplies(block: Calibration) -> bool:
-    """Whether ``block`` is of fused attention, which waits for tensor units."""
+    """Whether ``block`` prices fused attention, which waits for tensor units."""
     return block.workload == "attention" and "matmul" in block.parameters
 
 
 def held_clock_ratio(device: Device, source: Device, block: Calibration, others: Iterable[Device]) -> float:
-    """The clock that ``device`` holds over that of ``source``, in shares of their boost clocks, for a kernel of ``block`` that waits for
-    tensor units: by large products where both were timed, else by ``held_share``. At most 1; 1, too, where a power model or a product that
-    was timed on ``device`` says it, and on a board that is not short of watts.
+    """The held clock of ``device`` over that of ``source``, in shares of their boost clocks, for a kernel of ``block`` that waits for
+    tensor units: by large products if both were timed, else by ``held_share``. At most 1; also 1 on a board that is not short of watts, and
+    if a power model or a timed product of ``device`` already accounts for it.
     """
     tensor = block.workload == "matmul" or multiplies(block)
     timed = block.workload == "matmul" and (product_of(device, block) is not None or "fp32" in block.dtypes)
@@ -291,13 +289,13 @@ def held_clock_ratio(device: Device, source: Device, block: Calibration, others:
 
 
 def _share_of_products(device: Device, source: Device) -> float | None:
-    """The share of the peak at the clock at work that large products reach on ``device`` over that on ``source``; None if not known."""
+    """The share of the peak that large products reach on ``device`` over the share on ``source``, at the clock at work; None if unknown."""
     own, its = product_share(device, "bf16"), product_share(source, "bf16")
     return own / boost(device) / (its / boost(source)) if own and its else None
 
 
 def at_held_clock(device: Device, share: float) -> Device:
-    """``device`` with the rates of its chip at the held clock; the same one each time, as time models keep what they know of it."""
+    """``device`` with the rates of its chip at the held clock; the same object each time, as time models cache by identity."""
     made = _at_clocks(device)
     if share not in made:
         made[share] = faster(device, dict.fromkeys(CHIP, share))
@@ -311,6 +309,6 @@ def _at_clocks(device: Device) -> dict[float, Device]:
 
 
 def timed(seconds: Callable[[Device], float], device: Device, held: Device | None) -> float:
-    """``seconds`` of a call on ``device``; once it is long, at the clock of ``held``, where there is one."""
+    """``seconds`` of a call on ``device``; a long call runs at the clock of ``held``, if that is given."""
     boosted_s = seconds(device)
     return boosted_s if held is None else boosted_s + (seconds(held) - boosted_s) * boosted_s / (boosted_s + FILLING_S)

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from perfmodel.transformer.step_power import StepPower
 
 MOST_LENGTHS = 16
-"""Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
+"""Number of lengths at which a long generation is timed, besides a few for windows; in between, times are taken as linear."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """All runs of one op in the whole answer. ``times``: predicted seconds with the ends of their interval.
 
-    ``seconds``: of each run the predicted ones, else the roof.
+    ``seconds``: sum over runs of the predicted time, else the roof.
     """
 
     phase: str
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """Answer to a request. ``steps``: passes with how often each runs. ``curved``: FLOP of rows by phase and name, beyond these passes."""
+    """Answer to a request. ``steps``: passes, and how often each runs. ``curved``: FLOP of rows beyond these passes, by phase and name."""
 
     request: Request
     steps: Sequence[tuple[PassEstimate, int]]
@@ -61,7 +61,7 @@ class ModelAnswer:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """Rows of all passes, those of one phase and name together."""
+        """Rows of all passes; rows of one phase and name are joined."""
         rows_of: dict[tuple[str, str], list[tuple[PassRow, int]]] = {}
         for step, times in self.steps:
             for row in step.rows:
@@ -79,16 +79,16 @@ class ModelAnswer:
     @cached_property
     def cost(self) -> Estimate:
         """Sum over all passes, with the bound of all of them as one workload."""
-        costs = [(one.cost, times) for one, times in self.steps]
+        costs = [(step.cost, times) for step, times in self.steps]
         needs = self._needs([(cost.needs, times) for cost, times in costs])
         summed = total(scaled(cost, times) for cost, times in costs)
         return replace(summed, flops=summed.flops + sum(self.curved.values()), needs=needs)
 
     def _needs(self, steps: Sequence[tuple[Needs, int]]) -> Needs:
-        """Needs of all steps, one after the other: weights and KV cache pass DRAM in each, less what the caches keep since the last one.
+        """Needs of all steps in turn: weights and KV cache pass DRAM in each, less what the caches keep from the step before.
 
-        Sequences may take their steps in turn rather than together. That saves weights nothing, as each turn reads them all; but where they
-        fit the caches, or differ from sequence to sequence (experts), each turn may find as much in the caches as those hold.
+        Sequences may take their steps in turn rather than together. Weights save nothing by that if each turn reads them all. If they fit
+        the caches, or differ between sequences (experts), each turn may find as much as the caches hold.
         """
         alone, r = steps[0][0], self.request
         each = [needs.dram_bytes for needs, _ in steps]
@@ -105,17 +105,17 @@ class ModelAnswer:
     @property
     def prediction(self) -> Interval | None:
         """Seconds with their interval; None if a row has none."""
-        return interval((one.prediction, times) for one, times in self.steps)
+        return interval((step.prediction, times) for step, times in self.steps)
 
     @property
     def seconds(self) -> float:
-        """Seconds by the best known time of each row: the predicted one, else the roof, which makes the sum the least it takes."""
-        return sum(one.seconds * times for one, times in self.steps)
+        """Seconds by the best known time of each row: the predicted one, else the roof, which makes the sum a lower limit."""
+        return sum(step.seconds * times for step, times in self.steps)
 
     @cached_property
     def rows(self) -> list[PassRow]:
         """Rows of all different passes."""
-        return [row for one, _ in self.steps for row in one.rows]
+        return [row for step, _ in self.steps for row in step.rows]
 
     @property
     def times_from(self) -> str:
@@ -130,17 +130,17 @@ class ModelAnswer:
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds per output token: those of a decode step, on average."""
+        """Mean seconds per output token, which are those of a decode step."""
         return self._mean_s(DECODE)
 
     def _mean_s(self, phase: str) -> float | None:
-        steps = [(one.seconds, times) for one, times in self.steps if one.step.phase == phase]
+        steps = [(step.seconds, times) for step, times in self.steps if step.step.phase == phase]
         return sum(seconds * times for seconds, times in steps) / sum(times for _, times in steps) if steps else None
 
     @property
     def power(self) -> StepPower | None:
-        """Power of all passes; None where one has none."""
-        known = [(one.power, times) for one, times in self.steps if one.power is not None]
+        """Power of all passes; None if a pass has none."""
+        known = [(step.power, times) for step, times in self.steps if step.power is not None]
         if len(known) < len(self.steps):
             return None
         from perfmodel.transformer.step_power import StepPower
@@ -160,26 +160,26 @@ class ModelAnswer:
 
     @property
     def smallest_split(self) -> Split | None:
-        """The fewest GPUs that would hold all of it, as of ``parallel.smallest_split``."""
+        """The fewest GPUs that would hold all of it, by ``parallel.smallest_split``."""
         r = self.request
         return smallest_split(r.model, replace(self.steps[0][0].step, kv_len=r.kv_len), r.device, r.reserve)
 
     @cached_property
     def flops(self) -> Number:
         """Matmul FLOP of the model over all passes."""
-        whole = [(replace(one.step, split=Split()), times) for one, times in self.steps]
-        straight = sum(sum(one.flops_by_format.values()) * times for one, times in self.steps)
+        whole = [(replace(step.step, split=Split()), times) for step, times in self.steps]
+        straight = sum(sum(step.flops_by_format.values()) * times for step, times in self.steps)
         return straight + sum(_curved(self.request, whole).values())
 
     @property
     def mfu(self) -> float:
-        """Share of the time that the model's FLOP take at the datasheet's peaks, each row's in the format that it multiplies in."""
-        return sum(one.at_peak_s * times for one, times in self.steps) / (self.seconds * self.request.split.gpus)
+        """Model FLOP utilization: share of the time that the model's FLOP take at the datasheet's peaks, each in its format."""
+        return sum(step.at_peak_s * times for step, times in self.steps) / (self.seconds * self.request.split.gpus)
 
     @property
     def mfu_peaks(self) -> dict[str, float]:
-        """FLOP/s of one GPU in each format that its products run in."""
-        names = dict.fromkeys(name for one, _ in self.steps for name in one.flops_by_format)
+        """Peak FLOP/s of one GPU in each format that its products run in."""
+        names = dict.fromkeys(name for step, _ in self.steps for name in step.flops_by_format)
         return {name: float(rates_of(self.request.device, dtype_of_products(name)).matmul) for name in names}
 
 
@@ -201,18 +201,18 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
 
 
 def _under_power(steps: list[tuple[PassEstimate, Number]], r: Request) -> list[tuple[PassEstimate, Number]]:
-    """``steps`` at the clocks that they leave; as they are where the device has no power model and none is asked for."""
+    """``steps`` at the clocks that the power limit leaves; unchanged if the device has no power model and no power is asked for."""
     if r.device.power is None and not r.power.given:
         return steps
     from perfmodel.transformer.step_power import under_power
 
-    return [(under_power(one, r.power), times) for one, times in steps]
+    return [(under_power(step, r.power), times) for step, times in steps]
 
 
 def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:
-    """Lengths that stand for all from ``first`` to ``last``, and for how many: middles of odd stretches, none across a break.
+    """Lengths that represent all from ``first`` to ``last``, and how many each represents: middles of odd stretches, none across a break.
 
-    A sum over them is exact for what is linear in the length, and no more than the true sum for what grows faster.
+    A sum over them is exact for terms linear in the length, and no more than the true sum for terms that grow faster.
 
     >>> lengths(5, 7), lengths(1, 100)[:2], sum(length * times for length, times in lengths(1, 100))
     ([(5, 1), (6, 1), (7, 1)], [(4, 7), (11, 7)], 5050)
@@ -230,7 +230,9 @@ def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int
 
 
 def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[str, str], int]:
-    """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles; without a cache alone.
+    """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles.
+
+    Only steps without a cache have any.
 
     Sum of f over the 2 d + 1 lengths around c: (2 d + 1) (f(c) + (d + 1) (f(c - d) - 2 f(c) + f(c + d)) / (6 d)).
     """

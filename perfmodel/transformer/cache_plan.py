@@ -1,4 +1,4 @@
-"""A KV cache on a device: its size, what fits beside the weights, and what generation with and without it costs."""
+"""A KV cache on a device: its size, the sequences that fit beside the weights, and the cost of generation with and without it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ PARAMETER_SOURCE = "perfmodel/transformer/parameters.py: modules of huggingface/
 class CacheWorkload:
     """``batch`` sequences of ``n`` tokens. ``reserve``: bytes of each GPU that neither weights nor cache may use.
 
-    ``weights_dtype`` of all weights; with ``weights_from_file`` they are stored as the model's file says, and that is of activations.
-    ``tp``: GPUs that share each matrix and the KV heads; beyond one head each they keep copies, and of a latent all of it.
+    ``weights_dtype``: format of all weights; with ``weights_from_file`` weights are stored as the model's file says, and it is the format
+    of activations. ``tp``: GPUs that share each matrix and the KV heads. With more GPUs than KV heads they keep copies; each keeps the
+    whole latent.
     """
 
     spec: ModelSpec
@@ -50,7 +51,7 @@ class CacheWorkload:
 
     @property
     def here(self) -> ModelSpec:
-        """The model as one of the GPUs keeps its cache."""
+        """The model with the share of the cache that one GPU keeps."""
         return replace(self.spec, layers=tuple(local_layer(layer, self.tp) for layer in self.spec.layers))
 
     def check(self) -> CacheWorkload:
@@ -72,9 +73,10 @@ class CacheWorkload:
 
 
 class CacheResult(NamedTuple):
-    """Sizes in bytes on each GPU. ``capacity``: of its memory, ``room``: what is left of it for the cache; None if unknown.
+    """Sizes in bytes on each GPU. ``capacity``: bytes of its memory; ``room``: bytes of it that are left for the cache; None if unknown.
 
-    ``context``: the longest that fits, for the whole batch; with ``endless`` every length does. ``cached``, ``uncached``: of all GPUs.
+    ``context``: the longest sequences that fit, for the whole batch; with ``endless`` any length fits. ``cached``, ``uncached``: cost of
+    generation over all GPUs.
     """
 
     workload: CacheWorkload
@@ -96,12 +98,12 @@ class CacheResult(NamedTuple):
 
     @property
     def fits(self) -> bool | None:
-        """Whether weights, reserve and this cache fit; None where the capacity is unknown."""
+        """Whether weights, reserve and this cache fit; None if the capacity is unknown."""
         return None if self.room is None else self.total <= self.room
 
     @property
     def copies(self) -> float:
-        """Copies of the cache that all GPUs together keep; 1 where they share the KV heads."""
+        """Copies of the cache that all GPUs together keep; 1 if they share the KV heads."""
         w = self.workload
         return w.tp * self.total / int(kv_cache.batch_bytes(w.spec, w.n, w.batch, w.form))
 
@@ -112,7 +114,7 @@ class CacheResult(NamedTuple):
 
 
 def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = None) -> CacheResult:
-    """Sizes, capacity and reads of the cache of ``w`` on ``device``. ``traced``: ``w`` with traced numbers, whose formulas are noted."""
+    """Sizes, capacity and reads of the cache of ``w`` on ``device``. ``traced``: ``w`` with traced numbers, whose formulas are recorded."""
     t = traced or w
     here, local = t.here, w.here
     per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(here, t.form), source=CACHE_SOURCE)
@@ -160,7 +162,7 @@ def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = No
 def workload(
     spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dtype: str | None, reserve: int = 0, tp: int = 1
 ) -> CacheWorkload:
-    """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as of ``check``."""
+    """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as in ``check``."""
     spec, stored = served_as(spec, weights_dtype)
     published = stored_as_published(spec, stored)
     named = weights_dtype if weights_dtype in kv_cache.BITS or not published else None
@@ -168,7 +170,7 @@ def workload(
 
 
 def read_bytes(w: CacheWorkload) -> Number:
-    """Bytes of the weights that a step of one token reads on all GPUs, matrix by matrix, without its row of the embedding."""
+    """Bytes of the weights that a step of one token reads on all GPUs, matrix by matrix, without a row of the embedding."""
     return w.tp * total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
 
 
@@ -184,7 +186,7 @@ def memory_of(w: CacheWorkload, device: Device) -> MemoryFit:
 
 
 def smallest_tp(w: CacheWorkload, device: Device) -> int | None:
-    """The fewest GPUs, of those that links join, whose memory holds weights, reserve and cache of ``w``; None where none does."""
+    """The fewest linked GPUs whose memory holds weights, reserve and cache of ``w``; None if no number of them does."""
     tp = w.tp
     while device.dram.capacity is not None and device.interconnect is not None and 2 * tp <= joined_gpus(device):
         tp *= 2
@@ -200,9 +202,9 @@ def smallest_tp(w: CacheWorkload, device: Device) -> int | None:
 def generation_on(
     w: CacheWorkload, device: Device, fallbacks: FallbackDevices = tuple
 ) -> tuple[ModelAnswer, ModelAnswer] | UnavailableError:
-    """``w.n`` tokens of one sequence one by one, with a cache and without: ``perfmodel model --phase generate --n 1`` to one token more.
+    """Generation of ``w.n`` tokens of one sequence, with a cache and without: ``perfmodel model --phase generate --n 1`` to one token more.
 
-    Times leave out scales of the cache and a format of its own for the rotated key. UnavailableError: a rate that the profile lacks.
+    Times leave out scales of the cache and a separate format of the rotated key. UnavailableError if the profile lacks a rate.
     """
     given = None if w.weights_from_file else w.weights_dtype
     try:
@@ -217,5 +219,5 @@ def generation_on(
 
 
 def default_weights_dtype(cache_dtype: str) -> str:
-    """16-bit weights, in the cache's own format if that is one; fp32 beside an fp32 cache."""
+    """Default format of weights: the cache's if it has 16 or 32 bits, else fp16."""
     return cache_dtype if cache_dtype in ("fp32", "fp16", "bf16") else "fp16"

@@ -1,7 +1,7 @@
-"""A pass through a model on a device: per row its bound, its roof and its predicted time; and their sums.
+"""A pass through a model on a device: bound, roof and predicted time of each row, and their sums.
 
-The bound of a row is that of its kernel alone, with all operands in DRAM. The bound of the pass is less than their sum: activations can
-stay in the caches, a part of the batch at a time, and one part computes while another loads. It is the largest of all arithmetic, all
+The bound of a row is the bound of its kernel alone, with all operands in DRAM. The bound of the pass is less than their sum: activations
+can stay in the caches, a part of the batch at a time, and one part computes while another loads. It is the largest of all arithmetic, all
 weights and KV cache once through DRAM, and all links.
 """
 
@@ -30,7 +30,7 @@ from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 
 CONVENTION = "matmul FLOP of the model on scores that the mask leaves, over the datasheet's peak"
-"""What an MFU counts. Kernels execute no less and take no less time than that at the peak, so that it is never above 1."""
+"""FLOP that an MFU counts. Kernels execute no fewer and take no less time than these at the peak, so an MFU is at most 1."""
 PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
 
 
@@ -39,7 +39,7 @@ Interval = tuple[float, float, float]
 
 
 def interval(intervals: Iterable[tuple[Interval | None, int]]) -> Interval | None:
-    """Sum of ``intervals``, each so many times; None if one is unknown."""
+    """Sum of ``intervals``, each times its number; None if one is unknown."""
     total: Interval = (0, 0, 0)
     for each, times in intervals:
         if each is None:
@@ -56,7 +56,7 @@ def around(seconds: float, low: float, high: float, cost: Estimate, device: Devi
 
 @dataclass(frozen=True)
 class PassRow:
-    """All runs of one op: ``each`` is the cost of one, ``prediction`` the sum over all. Without a prediction, ``missing`` says why."""
+    """All runs of one op. ``each``: cost of one run; ``prediction``: sum over all runs; ``missing``: why there is no prediction."""
 
     op: Op
     each: Estimate
@@ -82,9 +82,10 @@ class PassRow:
 
 @dataclass(frozen=True)
 class PassEstimate:
-    """One step of a model on a device, of one GPU per pipeline stage, stages one after the other.
+    """One step of a model on a device: one GPU per pipeline stage, stages in turn.
 
-    ``host``: what launches its kernels one by one; None where that is taken to keep ahead. ``power``: as it runs, if rows say so.
+    ``host``: launches its kernels one by one; None if it is assumed to keep ahead. ``power``: power of the step, if its rows have a power
+    model.
     """
 
     model: ModelSpec
@@ -103,7 +104,7 @@ class PassEstimate:
 
     @property
     def host_s(self) -> Interval | None:
-        """Seconds that the host takes to launch them, with their interval; None where no host is asked about."""
+        """Seconds that the host takes to launch them, with their interval; None without a host."""
         return None if self.host is None or self.graph else self.host.seconds(float(self.launches))
 
     @cached_property
@@ -115,14 +116,16 @@ class PassEstimate:
     @property
     def prediction(self) -> Interval | None:
         """Seconds with the ends of the interval, the host's included; None if a row has none."""
-        found = self.on_device
-        return found if found is None or self.host_s is None or self.host is None else self.host.around(found, float(self.launches))
+        device_s = self.on_device
+        if device_s is None or self.host_s is None or self.host is None:
+            return device_s
+        return self.host.around(device_s, float(self.launches))
 
     @cached_property
     def on_device(self) -> Interval | None:
         """Seconds of the kernels with the ends of the interval; None if a row has none.
 
-        The interval is that of whole steps where those were calibrated; else as if the errors of all rows went together.
+        The interval is that of calibrated whole steps, if there are any; else the errors of all rows add up.
         """
         ends, block = interval((row.interval, 1) for row in self.rows), self.within.block
         if ends is None or block is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
@@ -133,13 +136,13 @@ class PassEstimate:
 
     @property
     def seconds(self) -> float:
-        """Seconds by the best known time of each row: predicted, else the roof, so that the sum is the least it takes; or the host's."""
+        """Seconds by the predicted time of each row, else its roof (a lower limit of the sum); or the host's seconds if longer."""
         kernels = sum(row.seconds for row in self.rows)
         return kernels if self.host_s is None else max(kernels, self.host_s[0])
 
     @cached_property
     def flops_by_format(self) -> dict[str, Number]:
-        """Matmul FLOP of the model, without what several GPUs each compute, by the format that they are multiplied in."""
+        """Matmul FLOP of the model by the format of multiplication; FLOP that several GPUs repeat count once."""
         flops: dict[str, Number] = {}
         for op in step_ops(self.model, replace(self.step, split=Split())):
             if op.kernel.flops:
@@ -149,7 +152,7 @@ class PassEstimate:
 
     @property
     def at_peak_s(self) -> float:
-        """Seconds of one GPU for these FLOP at the peaks of the clock at work, each at that of the format it is multiplied in."""
+        """Seconds of one GPU for these FLOP at the clock at work, each at the peak of its format."""
         peaks = {name: rates_of(self.device, dtype_of_products(name)).matmul * clock_at_work(self.device) for name in self.flops_by_format}
         return sum(float(flops / peaks[name]) for name, flops in self.flops_by_format.items())
 
@@ -167,8 +170,8 @@ def run_pass(
 ) -> PassEstimate:
     """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``fallbacks``: as for a prediction.
 
-    ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added. ``host``: what launches kernels.
-    ``priced``: what gives the time of a kernel in place of its time model. ``within``: the launch correction, if it is known.
+    ``known``: rows of other passes on the device, by op and ``graph``; this pass adds its own. ``host``: launches the kernels. ``priced``:
+    gives the time of a kernel in place of its time model.
     """
     fallbacks = listed_once(fallbacks)
     within, known = within or op_time.launch_correction(device, fallbacks), {} if known is None else known
@@ -181,7 +184,7 @@ def run_pass(
 
 
 def on_device(step: ModelPass, device: Device) -> ModelPass:
-    """``step`` with the tiles that matmuls have there."""
+    """``step`` with the tile that matmuls have on ``device``."""
     return replace(step, tile=library_tile(device, step.dtype))
 
 
@@ -193,7 +196,7 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 def row_of(
     op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection, priced: op_time.Pricing | None = None
 ) -> PassRow:
-    """Row with all runs of ``op`` in a step; ``priced``: what gives the time of a kernel in place of its time model."""
+    """Row with all runs of ``op`` in a step; ``priced``: gives the time of a kernel in place of its time model."""
     alone = op_time.time_of_run(op, device, fallbacks, priced)
     if alone.prediction is None:
         return PassRow(op, alone.cost, None, alone.missing)
@@ -202,9 +205,9 @@ def row_of(
 
 
 def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:
-    """Needs of every schedule of ``rows``; each with the estimate of all its runs. ``stages``: GPUs in turn, each with its caches.
+    """Needs that every schedule of ``rows`` has; each row comes with the estimate of all its runs.
 
-    K and V that the step itself adds to the cache are read before they leave the chip.
+    ``stages``: GPUs in turn, each with its caches. K and V that the step itself adds to the cache are read before they leave the chip.
     """
     alone = sum((cost.needs for _, cost in rows), Needs())
     added, read = (sum(op.count * op.bytes_of(CACHE, kind=kind) for op, _ in rows) for kind in (WRITE, READ))
@@ -238,7 +241,7 @@ class ModelStep:
 
 
 class KnownDevice:
-    """A device by identity: its calibrations are part of what was predicted."""
+    """A device hashed by identity, as its calibrations are part of what was predicted."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

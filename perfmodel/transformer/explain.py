@@ -1,4 +1,4 @@
-"""Numbers of a pass or of a KV cache as their formulas, by running the same functions on a model whose sizes are traced numbers."""
+"""Formulas of the numbers of a pass or a KV cache, recorded by running the same functions on a model with traced sizes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SIZES: Symbols = ENDS | {
 }
 OWN_SYMBOLS = {"window": "window", "kv_lora_rank": "d_c", "q_lora_rank": "d_q", "width": "w", "shared_width": "w_shared"}
 OWN_SYMBOLS |= {"experts": "experts", "experts_per_token": "top_k"}
-"""Of a pass, in which others mean something else."""
+"""Symbols of sizes in a pass, where the usual ones have other meanings."""
 PARTS = ("attention", "mlp", "indexer")
 """Fields of a record that are records."""
 UNUSED = ("max_positions", "router_extra", "norms")
@@ -68,7 +68,7 @@ PASS_SIZES = {name: (OWN_SYMBOLS.get(name, known[0]), name.replace("_", " ")) fo
 
 
 class RowsTrace(Trace):
-    """A trace in which each row may use the names of an earlier one: the second T_n that differs is T_n_2."""
+    """A trace whose rows may repeat names of earlier rows: a second T_n that differs is called T_n_2."""
 
     def symbol(self, name: str, value: Any, meaning: str, source: str = "") -> Traced:
         """An input, under the first free form of ``name``."""
@@ -82,7 +82,7 @@ class RowsTrace(Trace):
 
 
 def _free(trace: Trace, name: str, formula: str, value: Any) -> str:
-    """The first of name, name_2, name_3, ... that stands for nothing else."""
+    """The first of name, name_2, name_3, ... that has no other meaning."""
     titles, steps = (name if number == 1 else f"{name}_{number}" for number in count(1)), trace.steps
     return next(title for title in titles if title not in steps or (steps[title].formula, steps[title].value) == (formula, value))
 
@@ -105,10 +105,10 @@ def explain(estimate: PassEstimate) -> list[FormulaStep]:
         trace.define(f"total {name}", "sum over rows and their runs", value, SOURCE)
     trace.define("total lower bound", "s, of all rows as one workload", cost.lower_s, SOURCE)
     trace.define("total roofline", "sum over rows and their runs, s", cost.roofline_s, SOURCE)
-    return [*sourced(trace, SOURCE), *_times(estimate)]
+    return [*sourced(trace, SOURCE), *_time_steps(estimate)]
 
 
-def _times(estimate: PassEstimate) -> list[FormulaStep]:
+def _time_steps(estimate: PassEstimate) -> list[FormulaStep]:
     """The predicted time of each row, by the time model of its kernel, and their sum."""
     predicted = [(row.op.name, row.prediction) for row in estimate.rows if row.prediction is not None]
     steps = [
@@ -144,7 +144,7 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate
             continue
         if kernel.dtype.name not in rates:
             rates[kernel.dtype.name] = rates_of(device, kernel.dtype, trace)
-        costs.append(scaled(estimate(_named(trace, kernel, label), device, rates[kernel.dtype.name], label), runs))
+        costs.append(scaled(estimate(_with_distinct_names(trace, kernel, label), device, rates[kernel.dtype.name], label), runs))
     return costs
 
 
@@ -160,7 +160,7 @@ def _explained_collective(trace: Trace, w: Collective, device: Device, label: st
     return replace(plain, needs=Needs(link_s=lower), roofline_s=roof)
 
 
-def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:
+def _with_distinct_names(trace: Trace, kernel: Kernel, label: str) -> Kernel:
     """``kernel`` with a distinct name for every access."""
 
     def name(index: int, access: Access) -> Access:
@@ -174,7 +174,7 @@ def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:
 
 
 def explain_cache(result: CacheResult) -> list[FormulaStep]:
-    """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
+    """Formulas of all numbers of ``result``, as steps that use the results of earlier ones."""
     trace, w = Trace(), result.workload
     spec = traced(w.spec, trace)
     n: Any = trace.symbol("n", w.n, "tokens of a sequence", "given")
@@ -198,7 +198,7 @@ def _cache_source(name: str) -> str:
 
 
 def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = "") -> ModelSpec:
-    """``spec`` with a symbol for each size in ``names``; sizes of one name that differ between layers are numbered."""
+    """``spec`` with a symbol for each size in ``names``; sizes that differ between layers are numbered."""
 
     def symbol(name: str, value: Any) -> Traced:
         base, meaning = names[name]

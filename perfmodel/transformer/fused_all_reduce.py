@@ -17,9 +17,9 @@ from perfmodel.transformer.op import Op
 
 MIB = 1 << 20
 LARGEST = {2: 64 * MIB, 4: 2 * MIB, 8: MIB // 2}  # known
-"""Largest buffer that is summed that way, by GPUs: vLLM's default for compute capability 9.0, the least of its table."""
+"""Largest buffer that is summed this way, by number of GPUs: vLLM's default for compute capability 9.0, the least in its table."""
 KERNELS = ("trtllm-allreduce",)  # known
-"""Whose kernel it is, in every engine."""
+"""Implementation of the kernel in every engine."""
 SUMMED, FUSED = "residual add and norm", "all-reduce, residual add and norm"
 
 
@@ -40,7 +40,7 @@ def _small(row: Op) -> bool:
 
 
 def joined(reduced: Op, summed: Op) -> Op:
-    """Row of one kernel that reads the buffer and the residual and writes their sum and its norm; the buffers' sum stays on the chip."""
+    """Row of one kernel that reads the buffer and the residual, and writes their sum and its norm; the reduced buffer stays on the chip."""
     assert reduced.timed is not None
     accesses = (_halved(a) if (a.kind, a.tensor) == (READ, "activations") else a for a in summed.kernel.accesses)
     kernel = summed.kernel._replace(name=FUSED, accesses=(*reduced.kernel.accesses, *accesses))
@@ -49,6 +49,6 @@ def joined(reduced: Op, summed: Op) -> Op:
 
 
 def _halved(both: Access) -> Access:
-    """The read of the residual alone, out of ``both``, a separate kernel's read of that and of the sum of the buffers."""
+    """The read of the residual alone: half of ``both``, which a separate kernel reads (residual and reduced buffer)."""
     sizes = (ceil_div(size, 2) for size in (both.elements, both.footprint, both.compulsory))
     return both._replace(**dict(zip(("elements", "footprint", "compulsory"), sizes, strict=True)))

@@ -1,4 +1,4 @@
-"""What it costs to generate n tokens one by one, with a KV cache and without; throughput and latency of decode against the batch.
+"""Cost of generating n tokens one by one, with a KV cache and without; throughput and latency of decode over the batch size.
 
 Step t puts token t after t - 1 others. With a cache only that token passes through the layers and attends to the t tokens so far;
 without one all t tokens do, each attending to those before it. In a model of width d that is O(n d^2 + n^2 d) against
@@ -45,7 +45,7 @@ class Generation(NamedTuple):
 
 
 def scores(n: Number, window: Number | None = None) -> Number:
-    """Keys that tokens 1 .. n see, itself among them: sum of min(t, window).
+    """Keys that tokens 1 .. n see, each itself included: sum of min(t, window).
 
     >>> scores(4), scores(4, 2)
     (10, 7)
@@ -57,7 +57,7 @@ def scores(n: Number, window: Number | None = None) -> Number:
 
 
 def scores_anew(n: Number, window: Number | None = None) -> Number:
-    """Scores of all steps if step t computes those of all its t tokens: sum of ``scores(t)``.
+    """Scores of all steps if step t computes the scores of all its t tokens: sum of ``scores(t)``.
 
     >>> scores_anew(4), sum(scores(t) for t in range(1, 5))
     (20, 20)
@@ -108,7 +108,7 @@ def attention_flops(a: AttentionLayer, n: Number) -> Number:
 
 
 def attention_flops_anew(a: AttentionLayer, n: Number) -> Number:
-    """FLOP of one layer over ``n`` steps without a cache. Tokens that an indexer has picked from more are attended to as latents."""
+    """FLOP of one layer over ``n`` steps without a cache; tokens picked by an indexer from more are attended to as latents."""
     dense, state = score_flops(a, cached=False), a.token_flops * (n * (n + 1) // 2)
     if a.topk is None:
         return dense * scores_anew(n, a.window) + state
@@ -123,7 +123,7 @@ def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat
 
 
 def cache_read(spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
-    """Bytes of cache that ``n`` such steps read."""
+    """Bytes of cache that ``n`` steps of one token each read."""
     return sum(
         count * (attended_bytes(a, form) * scores_seen(a, n) + a.index_bytes * scores(n) + a.state_bytes * (n - 1))
         for a, count in attention_kinds(spec)
@@ -131,20 +131,20 @@ def cache_read(spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
 
 
 def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
-    """FLOP and bytes of ``n`` steps without a cache, the t-th over t tokens. A mixture reads at least the experts of one token."""
+    """FLOP and bytes of ``n`` steps without a cache; step t runs over t tokens. A mixture of experts reads at least one token's experts."""
     attention = sum(count * attention_flops_anew(a, n) for a, count in attention_kinds(spec))
     return _generation(spec, n, weights_dtype, n * (n + 1) // 2, attention, 0)
 
 
 def _generation(spec: ModelSpec, n: Number, weights_dtype: str, tokens: Number, attention: Number, cache_read: Number) -> Generation:
-    """FLOP and bytes of ``n`` steps; ``tokens``: that pass through the layers in all of them."""
+    """FLOP and bytes of ``n`` steps; ``tokens``: number of tokens that pass through the layers, over all steps."""
     matrices = sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
     body, head = label("W_layers", "weights a token meets in the layers", matrices), 2 * head_matrix(spec) * n
     return Generation(2 * body * tokens, head, attention, n * weight_bytes(active(spec), weights_dtype), cache_read)
 
 
 def heads_at_every_token(spec: ModelSpec, n: Number) -> Number:
-    """FLOP of the head, without a cache, if it runs on every token of a step and not on the last only, as some programs do."""
+    """FLOP of the head without a cache in programs that run it on every token of a step, not only on the last."""
     return 2 * head_matrix(spec) * (n * (n + 1) // 2)
 
 
@@ -167,9 +167,9 @@ MEASURED = (
 
 WEIGHTS_PART, CACHE_PART, COMPUTE_PART = "weights", "KV cache", "compute"
 PAYS = 2**0.5
-"""A batch twice as large pays if it brings at least this factor in tokens/s: half, in logarithms, of what it can bring."""
+"""Least gain in tokens/s with which doubling the batch pays: half, in logarithms, of the largest possible gain."""
 UNKNOWN_CAPACITY = 1024
-"""Largest batch shown where the profile has no DRAM capacity, or nothing fits."""
+"""Largest batch shown if the profile has no DRAM capacity, or nothing fits."""
 LARGEST = 2**20
 
 
@@ -194,10 +194,7 @@ class BatchPoint(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """``knee``: the batch from which doubling it brings less than ``PAYS`` in the bound's tokens/s, no larger than the ``best``.
-
-    None where doubling pays up to the end of memory.
-    """
+    """``knee``: smallest batch whose doubling gains less than ``PAYS`` by the bound, at most ``best``; None if it always pays."""
 
     request: Request
     points: Sequence[BatchPoint]
@@ -207,11 +204,11 @@ class Curve(NamedTuple):
     @property
     def best(self) -> BatchPoint:
         """The first of the points with the most tokens/s."""
-        return max(self.points, key=lambda one: one.tokens_per_s)
+        return max(self.points, key=lambda point: point.tokens_per_s)
 
 
 def curve(request: Request, fallbacks: FallbackDevices = tuple) -> Curve:
-    """Decode at ``request.kv_len`` for batches 1, 2, 4, ... up to what fits, the knee and the largest batch among them."""
+    """Decode at ``request.kv_len`` for batches 1, 2, 4, ... up to the largest that fits, including the knee and the largest."""
     r = replace(request, phase=DECODE).check()
     held = step_memory(r.model, r.step(DECODE), r.device, r.reserve)
     most = held.max_batch or UNKNOWN_CAPACITY
@@ -235,16 +232,16 @@ def point(r: Request, fallbacks: FallbackDevices) -> BatchPoint:
 
 
 def bound_s(r: Request, batch: int) -> float:
-    """Seconds that a decode step with that batch takes at least."""
+    """Least seconds of a decode step with that batch."""
     step = replace(r, batch=batch).step(DECODE)
     rows = [(op, scaled(op_estimate(op, r.device), op.count)) for op in all_ops(r.model, step)]
     return float(pass_needs(rows, step.split.pp).cold_s)
 
 
 def knee(r: Request, most: int) -> int | None:
-    """The smallest batch, up to ``most``, beyond which doubling never pays; None if it still does there.
+    """The smallest batch up to ``most`` beyond which doubling never pays; None if it still pays at ``most``.
 
-    Doubling may pay again after it did not: a small batch of a mixture touches more experts the larger it is.
+    Doubling may pay again after it did not: in a mixture of experts, small batches touch more experts as they grow.
     """
 
     def pays(batch: int) -> bool:

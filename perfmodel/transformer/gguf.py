@@ -1,9 +1,8 @@
 """Weights in a GGUF file of llama.cpp, by the name of its mixture: the type of each matrix.
 
-A type packs blocks of inputs with their scales. A mixture stores most matrices in one type, and those that suffer most in a wider one:
-V and the MLP's last matrix of some layers, the head. Norms and routers stay in 32 bits, which are counted as 16.
-Source: ggml-org/llama.cpp @007dbbf, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback); ggml/src/ggml-common.h
-@d99724f.
+A type packs blocks of inputs with their scales. A mixture stores most matrices in one type, and the most sensitive ones in a wider type:
+the head, and in some layers V and the MLP's last matrix. Norms and routers stay in 32 bits, which are counted as 16. Source:
+ggml-org/llama.cpp @007dbbf, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback); ggml/src/ggml-common.h @d99724f.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ BLOCKS = {
     **{"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "MXFP4": (32, 17), "IQ4_NL": (32, 18)},
     **{"Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ4_XS": (256, 136)},
 }
-"""Inputs of a block, and its bytes."""
+"""Inputs of a block and its bytes, by type."""
 NARROWEST = {name: int(next(filter(str.isdigit, name))) for name in BLOCKS}
-"""Bits of an element without its share of the scales."""
+"""Bits of an element without its share of the scales, by type."""
 TYPES = {
     name: MatrixFormat(name.lower(), bits, ((BLOCKS[name][0], 1, 8 * BLOCKS[name][1] - bits * BLOCKS[name][0]),), "int8")
     for name, bits in NARROWEST.items()
 }
 """Products with few rows dequantise them, others multiply in 8-bit integers. Source: ggml/src/ggml-cuda/mmq.cuh."""
 FALLBACKS = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
-"""Of matrices whose inputs are no whole blocks."""
+"""Types of matrices whose inputs are no whole blocks, by the usual type."""
 FUSED_QKV = ("gpt2", "phi3")
 """Architectures whose Q, K and V are one matrix."""
 
@@ -45,14 +44,14 @@ class Place(NamedTuple):
 
     @property
     def is_v(self) -> bool:
-        """Whether it is V, or one matrix with V in it."""
+        """Whether it is V or contains V."""
         return self.name.endswith(("v_proj", "kv_b_proj")) or (
             self.model.architecture in FUSED_QKV and self.name.endswith(("q_proj", "k_proj"))
         )
 
     @property
     def is_down(self) -> bool:
-        """Whether it is the last matrix of an MLP, of each expert too."""
+        """Whether it is the last matrix of an MLP or of an expert."""
         return self.name.endswith("down_proj")
 
     @property
@@ -99,23 +98,23 @@ def _q2_k(place: Place) -> str:
     return "Q3_K" if place.is_down or (place.is_output and place.experts != 8) else "Q2_K"
 
 
-def _all(name: str) -> Callable[[Place], str]:
+def _always(name: str) -> Callable[[Place], str]:
     return lambda place: name
 
 
 MIXTURES: dict[str, Callable[[Place], str]] = {
     **{"q4_k_m": _some_wider("Q4_K"), "q5_k_m": _some_wider("Q5_K"), "q4_k_s": _q4_k_s, "q3_k_m": _q3_k_m, "q2_k": _q2_k},
     "mxfp4_moe": lambda place: "MXFP4" if ".experts." in place.name else "Q8_0",
-    **{name: _all(name.upper()) for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q6_k", "iq4_xs")},
-    **{"q5_k_s": _all("Q5_K"), "q3_k_s": _all("Q3_K")},
+    **{name: _always(name.upper()) for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q6_k", "iq4_xs")},
+    **{"q5_k_s": _always("Q5_K"), "q3_k_s": _always("Q3_K")},
 }
 """Type of a matrix by the name of the mixture, in lower case."""
 SMALL = ("q2_k", "q3_k_s", "q3_k_m", "q4_k_s", "q4_k_m", "iq4_xs")
-"""Mixtures that store the last matrix of attention wider where there are eight experts."""
+"""Mixtures that store the last matrix of attention wider in models with eight experts."""
 
 
 def type_of(mixture: str, place: Place) -> str:
-    """The type of the matrix at ``place``, before its inputs are looked at."""
+    """The type of the matrix at ``place``, whatever its number of inputs."""
     kind = MIXTURES[mixture](place)
     if mixture == "mxfp4_moe":
         return kind
@@ -128,12 +127,12 @@ def type_of(mixture: str, place: Place) -> str:
 
 
 def fitting(name: str, inputs: Number) -> MatrixFormat:
-    """The type ``name``, or what takes its place in a matrix whose inputs are no whole blocks."""
+    """The type ``name``, or the one that replaces it in a matrix whose inputs are no whole blocks."""
     return TYPES[name if inputs % BLOCKS[name][0] == 0 else FALLBACKS.get(name, "Q8_0")]
 
 
 def in_gguf(model: ModelSpec, mixture: str) -> ModelSpec:
-    """``model`` with each matrix as a GGUF file of ``mixture`` has it; the embedding is stored as the head where they are one."""
+    """``model`` with each matrix as in a GGUF file of ``mixture``; a tied embedding is stored as the head."""
     layers, alike = [], dict[tuple[int, tuple[tuple[str, MatrixFormat], ...]], Layer]()
     for index, layer in enumerate(model.layers):
         matrices = {matrix.stored: matrix for op in operations(model, layer) for matrix in op.matrices if matrix.stored}

@@ -1,4 +1,4 @@
-"""Hugging Face's config.json: where multimodal models hide the language model's fields, and what of them no rule reads."""
+"""Hugging Face's config.json: where multimodal models keep the language model's fields, and which fields no rule reads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from perfmodel.transformer.weight_formats import quantized
 from perfmodel.transformer.weight_formats._base import FIELD, PREFIXES, MatrixFormat, Quantized, matcher
 
 OUTSIDE = ("tie_word_embeddings", "torch_dtype", "dtype", FIELD)
-"""Fields that may stand outside of that place only."""
+"""Fields that a multimodal model may have only outside of the language model's fields."""
 NESTS = ("text_config", "llm_config", "language_config")
-"""Where the configuration of the language model stands if the model does more than language."""
+"""Field with the language model's configuration in multimodal models."""
 HARMLESS = {
     # names, versions and how a program handles the model
     "_name_or_path", "architectures", "auto_map", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache",
@@ -67,7 +67,7 @@ def spec(values: dict[str, Any], name: str, source: str, place: str = "", beside
 
 
 def flat(raw: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """The fields of the language model, the prefix under which they stand, and what else the model has: parts that are not counted."""
+    """The fields of the language model, their prefix, and names of the model's other parts, which are not counted."""
     if not isinstance(raw, dict):
         raise DataError("not a mapping of fields to values", "give the config.json of a transformers model, one object {...}")
     nest = next((nest for nest in NESTS if isinstance(raw.get(nest), dict)), None)
@@ -92,11 +92,11 @@ RENAMED = {
     "mlp.gate_=mlp.gate_up_ mlp.up_=mlp.gate_up_",
     **dict.fromkeys(("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"), "mlp.shared_experts.=mlp.shared_expert."),
 }
-"""Where an architecture's names differ from Llama's and DeepSeek's, in the order of replacement."""
+"""Names of matrices that differ from Llama's and DeepSeek's, by architecture, in the order of replacement."""
 
 
 def assigned(model: ModelSpec, quantized: Quantized | None) -> ModelSpec:
-    """``model`` with the format of each of its matrices, which nothing here reads if it is that of none. Experts of a layer are alike."""
+    """``model`` with the format of each matrix; unread if no matrix has one. All experts of a layer have the same."""
     if quantized is None or not quantized.rules:
         return replace(model, quantized=quantized)
     named = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in quantized.rules]
@@ -131,11 +131,11 @@ def _spelt(name: str, architecture: str) -> str:
 
 
 KEPT_OF_EXPERTS = ("self_attn*", "linear_attn*")
-"""What NVFP4 checkpoints of models with experts keep in 16 bits besides the head (NVIDIA's of DeepSeek-R1, Kimi-K2.5, GLM-5)."""
+"""Matrices that NVFP4 checkpoints of models with experts keep in 16 bits besides the head (NVIDIA's DeepSeek-R1, Kimi-K2.5, GLM-5)."""
 
 
 def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
-    """``model`` as a checkpoint in ``weights_dtype`` stores it: of ``floats.PUBLISHED_AS`` or a mixture of GGUF; else as it is."""
+    """``model`` as a checkpoint in ``weights_dtype`` stores it (``floats.PUBLISHED_AS`` or a mixture of GGUF); else unchanged."""
     if weights_dtype is None:
         return model
     from perfmodel.transformer.gguf import MIXTURES, in_gguf
@@ -156,7 +156,7 @@ def published_as(model: ModelSpec, weights_dtype: str | None) -> ModelSpec:
 
 
 def as_known(weights_dtype: str) -> str:
-    """The format's name as it is known here: that of a GGUF file in capitals too, and aliases of the others.
+    """The canonical name of the format: resolves aliases, and names of GGUF in capitals.
 
     >>> as_known("Q4_K_M"), as_known("F16"), as_known("nvfp4")
     ('q4_k_m', 'fp16', 'nvfp4')
@@ -170,9 +170,8 @@ def as_known(weights_dtype: str) -> str:
 
 
 def served_as(model: ModelSpec, weights_dtype: str | None) -> tuple[ModelSpec, str | None]:
-    """``model`` as engines run it in ``weights_dtype``, and the format by its name: fp8 is that of its file, else of usual checkpoints.
-
-    Those have blocks where there are experts (DeepSeek, Qwen), and a scale per matrix elsewhere (NVIDIA, Meta).
+    """``model`` as engines run it in ``weights_dtype``, and the name of the format. fp8 is the one of its file, else the one of usual
+    checkpoints: in blocks with experts (DeepSeek, Qwen), a scale per matrix without (NVIDIA, Meta).
     """
     stored = model.quantized.main if model.quantized is not None else None
     weights_dtype = weights_dtype and as_known(weights_dtype)

@@ -1,4 +1,4 @@
-"""Choice of the kernels of a step: names of calibrated implementations, the first that is known for the device counts."""
+"""Choice of the kernels of a step: names of calibrated implementations, of which the first one known for the device is taken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfmodel.core.errors import DataError, suggest
 from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE
 
 GATHERING = "allgather_reducescatter"
-"""In place of an all-to-all, every GPU gets all tokens and adds up all results. Source: vLLM, VLLM_ALL2ALL_BACKEND, its default."""
+"""Exchange in which every GPU gets all tokens and adds up all results. Source: vLLM, VLLM_ALL2ALL_BACKEND, its default."""
 EXCHANGES = frozenset({"deepep"})
 """Libraries whose kernels send tokens to their experts and bring results back: implementations of dispatch and combine."""
 WORKLOAD_OF = {
@@ -19,21 +19,20 @@ WORKLOAD_OF = {
     **dict.fromkeys(("products", "narrow_products"), "matmul"),
     "experts": "moe",
 }
-"""What the implementations of a field are calibrated for."""
+"""Workload that the implementations of each field are calibrated for."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """Implementations by the kind of kernel. ``attention``: of heads' K and V, the fastest that is calibrated on the device; else of all.
+    """Implementations by the kind of kernel.
 
-    ``narrow_attention``: over a cache of 8 bits.
-
-    ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, of which ``collectives`` names the kernels.
+    ``attention``: over K and V of heads; the fastest of those calibrated on the device, else of all. ``narrow_attention``: over a cache of
+    8 bits. ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, whose kernels ``collectives`` names.
     ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
-    ``experts``: in 16 bits and in fp8; ``mxfp4_experts``, ``nvfp4_experts``: made for weights in that format; ``widened_experts``: those
-    that widen weights of any other narrow format to 16 bits. Where none of these is calibrated, ``experts`` count.
-    ``rounds_apart``: x is rounded by a kernel of its own before a product in 8 bits or fewer. ``shared_as_routed``: of models with so
-    many routed experts, that which sees every token is one more of them, where it is as wide and they are not dealt out; 0: of none.
+    ``experts``: in 16 bits and in fp8; ``mxfp4_experts``, ``nvfp4_experts``: made for weights in that format; ``widened_experts``: they
+    widen weights of any other narrow format to 16 bits. If none of these is calibrated, ``experts`` replace them. ``rounds_apart``: a
+    separate kernel rounds x before a product in 8 bits or fewer. ``shared_as_routed``: number of routed experts of models that run the
+    shared expert as one more of them, if it is as wide and they are not divided among GPUs; 0 for no model.
     """
 
     all_reduce: tuple[str, ...] = ("nccl",)
@@ -57,7 +56,7 @@ class KernelChoice:
         return {ALL_REDUCE: self.all_reduce, **dict.fromkeys(AT_ONCE, self.all_to_all)}.get(op, self.collectives)
 
     def check(self, known: Mapping[str, Collection[str]]) -> None:
-        """DataError for an implementation that is not among the ``known`` ones of its workload, or for none at all."""
+        """DataError for an implementation that is not ``known`` for its workload, and for a field without any."""
         for place, workload in WORKLOAD_OF.items():
             names = sorted({*known.get(workload, ()), *([GATHERING] if place == "all_to_all" else [])})
             if not getattr(self, place) and place != "attention":

@@ -1,9 +1,9 @@
 """The KV cache: bytes per token, sequence and batch, and the batch or context that fits beside the weights.
 
-A layer of grouped attention keeps K and V of each KV head. A layer of latent attention keeps one latent vector and one rotated key,
-shared by all heads. A layer with a window keeps only the last tokens. An indexer keeps a key of its own per token; a layer of linear
-attention keeps a state per sequence and nothing per token. Sources: Pope et al. 2022 (arXiv 2211.05102), section 3.3, for
-grouped heads; DeepSeek-V2 (arXiv 2405.04434), section 2.1.4, for the latent; PagedAttention (arXiv 2309.06180) for blocks.
+A layer of grouped attention keeps K and V of each KV head. A layer of latent attention keeps one latent vector and one rotated key, shared
+by all heads. A layer with a window keeps only the last tokens. An indexer keeps its own key per token; a layer of linear attention keeps a
+state per sequence and nothing per token. Sources: Pope et al. 2022 (arXiv 2211.05102), section 3.3, for grouped heads; DeepSeek-V2 (arXiv
+2405.04434), section 2.1.4, for the latent; PagedAttention (arXiv 2309.06180) for blocks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def bits_of(option: str, name: str) -> int:
 class CacheFormat(NamedTuple):
     """Format in which a cache is stored.
 
-    ``dtype``: format of the elements; ``rope_dtype``: of latent attention's rotated key. ``block_size``: tokens per page; a sequence
+    ``dtype``: format of the elements; ``rope_dtype``: format of latent attention's rotated key. ``block_size``: tokens per page; a sequence
     takes whole pages. ``scale_group``: elements of a head or a latent that share a scale of 4 B; None for no scales.
     """
 
@@ -49,7 +49,7 @@ class CacheFormat(NamedTuple):
 
 
 def vector_bytes(elements: Number, bits: int, scale_group: Number | None = None) -> Number:
-    """Bytes of a vector of ``elements`` of ``bits`` each, with its scales.
+    """Bytes of a vector of ``elements`` of ``bits`` bits, with its scales.
 
     >>> vector_bytes(128, 16), vector_bytes(128, 4), vector_bytes(512, 8, scale_group=128)
     (256, 64, 528)
@@ -59,7 +59,7 @@ def vector_bytes(elements: Number, bits: int, scale_group: Number | None = None)
 
 
 def layer_token_bytes(attention: AttentionLayer, form: CacheFormat) -> Number:
-    """Bytes that one layer keeps per token; an indexer's key is among them. A state keeps none."""
+    """Bytes that one layer keeps per token, an indexer's key included; 0 for a layer with a state."""
     return attended_bytes(attention, form) + attention.index_bytes
 
 
@@ -98,9 +98,9 @@ def most_stored_tokens(n: Number, window: Number | None, block_size: Number) -> 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """``count`` equal layers. Per layer: elements and bytes of a token, ``tokens`` held. ``bytes``: a sequence in all ``count``.
+    """``count`` equal layers. Per layer: elements and bytes of a token, and ``tokens`` held.
 
-    An indexer's key is in the bytes of a token, a state in those of a sequence.
+    ``bytes``: bytes of a sequence in all ``count`` layers. A token's bytes include an indexer's key, a sequence's bytes a state.
     """
 
     attention: AttentionLayer
@@ -168,7 +168,7 @@ def weight_bytes(parameters: Number, dtype: str) -> Number:
 def largest_batch(room: Number, each: Number, growing: Callable[[int], Number] | None = None) -> Number:
     """The most sequences whose caches of ``each`` bytes fit in ``room`` bytes; 0 if none does.
 
-    ``growing``: bytes beside the caches by the number of sequences, about in proportion to it: the search follows the chord.
+    ``growing``: further bytes by the number of sequences, about proportional to it, so the search interpolates.
     """
     if growing is None:
         return maximum(room, 0) // each
@@ -205,7 +205,8 @@ def longest_context(room: int, spec: ModelSpec, batch: int, form: CacheFormat) -
 
 
 def equivalent_kv_heads(attention: LatentAttention) -> Number:
-    """KV heads of a grouped attention that keeps as many elements, with heads as wide as the unrotated keys (DeepSeek-V2, Table 1).
+    """Number of KV heads with which grouped attention keeps as many elements, with heads as wide as the unrotated keys (DeepSeek-V2, Table
+    1).
 
     >>> equivalent_kv_heads(LatentAttention(128, 512, 1536, 64, 128, 128))
     2.25

@@ -38,9 +38,9 @@ from perfmodel.transformer.step import share
 
 
 def local_layer(layer: Layer, tp: int, expert_tp: int | None = None) -> Layer:
-    """``layer`` as one of ``tp`` GPUs sees it: its heads, its columns of the MLP. K and V heads are copied beyond one each.
+    """The part of ``layer`` on one of ``tp`` GPUs: its heads, its columns of the MLP. KV heads are copied if there are more GPUs.
 
-    ``expert_tp``: GPUs that share an expert, if not as many.
+    ``expert_tp``: GPUs that share an expert, by default ``tp``.
     """
     expert_tp = tp if expert_tp is None else expert_tp
     if tp == expert_tp == 1:
@@ -58,7 +58,7 @@ def operations(
 ) -> list[Operation]:
     """Operations of one layer on one GPU: norm, attention, sum, norm, MLP, sum. Norms beyond two come after attention and after the MLP.
 
-    With ``ep`` expert-parallel GPUs each has its share of the experts, and all of the router. ``expert_tp``: as of ``local_layer``.
+    With ``ep`` expert-parallel GPUs each has its share of the experts, and the whole router. ``expert_tp``: as in ``local_layer``.
     """
     here, hidden = local_layer(layer, tp, expert_tp), model.hidden
     listed: list[Operation] = []
@@ -98,7 +98,7 @@ def _norm(model: ModelSpec, name: str, reads: str, writes: str) -> Operation:
 
 
 def _mlp_matrices(mlp: DenseMlp | MoeMlp, hidden: Number, group: str, module: str, count: Number = 1) -> tuple[list[Matrix], list[Matrix]]:
-    """(matrices into an MLP, matrix out of it). ``module``: start of their names in a checkpoint; an expert stands for all of its layer."""
+    """(matrices into an MLP, matrix out of it). ``module``: prefix of their names in a checkpoint, where one expert represents all."""
     into = [Matrix(name, group, hidden, mlp.width, count, f"{module}{name}_proj") for name in (("gate", "up") if mlp.gated else ("up",))]
     return into, [Matrix("down", group, mlp.width, hidden, count, f"{module}down_proj")]
 
@@ -116,7 +116,7 @@ def _dense(prefix: str, mlp: DenseMlp, hidden: Number) -> list[Operation]:
 
 
 def _experts(mlp: MoeMlp, hidden: Number, held: Number) -> list[Operation]:
-    """Operations of a mixture: router, ``held`` experts of this GPU, weighted sum, and the expert that sees every token."""
+    """Operations of a mixture: router, the ``held`` experts of this GPU, weighted sum, and the shared expert."""
     into, out = _mlp_matrices(mlp, hidden, EXPERTS, "mlp.experts.0.", held)
     router = Matrix("router", ROUTER, hidden, mlp.experts)
     raw, inside, result = ("gate and up of experts" if mlp.gated else "up of experts"), "activation of experts", "results of experts"
@@ -165,7 +165,7 @@ def last_operations(model: ModelSpec, tp: int = 1) -> list[Operation]:
 
 
 def operations_at(where: Layer | str, model: ModelSpec, tp: int = 1, ep: int = 1, *, dropout: bool = False) -> list[Operation]:
-    """Operations of a layer, as of ``operations``, of the embedding or of the head."""
+    """Operations of a layer (``operations``), of the embedding or of the head."""
     if isinstance(where, Layer):
         return operations(model, where, tp, ep, dropout=dropout)
     return last_operations(model, tp) if where == HEAD else first_operations(model, tp, dropout=dropout)

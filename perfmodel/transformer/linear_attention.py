@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from perfmodel.core.arith import Number, maximum
 
 CONV_SIZE = 2
-"""Bytes of an element that a short convolution keeps: 16 bits, as the activations."""
+"""Bytes of an element that a short convolution keeps: 16 bits, like the activations."""
 
 
 class _StateLayer:
-    """A layer that sees all tokens through its state, and keeps nothing of each."""
+    """A layer that sees all tokens through its state and keeps nothing per token."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ class _StateLayer:
 
     @property
     def state_bytes(self: Any) -> Number:
-        """Bytes of a sequence: the state, and what the convolution needs of the last tokens."""
+        """Bytes of a sequence: the state, and the last tokens that the convolution needs."""
         return self.state * (self.state_bits // 8) + (self.conv_kernel - 1) * self.channels * CONV_SIZE
 
 
@@ -32,11 +32,11 @@ class _StateLayer:
 class GatedDeltaNet(_StateLayer):
     """Gated DeltaNet (arXiv 2412.06464): linear attention with a state [value_heads, key_head_dim, value_head_dim] per sequence.
 
-    Each token decays the state, corrects what it recalls for its key, and reads it: S = a S (I - b k k^T) + b v k^T, o = S q.
-    Matrices: Q and K hidden -> key_heads x key_head_dim each, V and a gate hidden -> value_heads x value_head_dim each, decay and rate
-    hidden -> value_heads each, O value_heads x value_head_dim -> hidden. Q, K and V pass a causal convolution over ``conv_kernel``
-    tokens, the result a norm with value_head_dim weights, scaled by the gate. ``state_bits``: of a state's element.
-    Source: huggingface/transformers, modeling_qwen3_next.py, Qwen3NextGatedDeltaNet.
+    Each token decays the state, corrects what it recalls for its key, and reads it: S = a S (I - b k k^T) + b v k^T, o = S q. Matrices: Q
+    and K hidden -> key_heads x key_head_dim each, V and a gate hidden -> value_heads x value_head_dim each, decay and rate hidden ->
+    value_heads each, O value_heads x value_head_dim -> hidden. Q, K and V pass a causal convolution over ``conv_kernel`` tokens, the result
+    a norm with value_head_dim weights, scaled by the gate. ``state_bits``: bits of an element of the state. Source:
+    huggingface/transformers, modeling_qwen3_next.py, Qwen3NextGatedDeltaNet.
     """
 
     key_heads: Number
@@ -54,7 +54,7 @@ class GatedDeltaNet(_StateLayer):
 
     @property
     def heads(self) -> Number:
-        """Heads that GPUs can share: those of Q and K."""
+        """Heads that can be divided among GPUs: the heads of Q and K."""
         return self.key_heads
 
     @property
@@ -74,7 +74,7 @@ class GatedDeltaNet(_StateLayer):
 
     @property
     def token_flops(self) -> Number:
-        """FLOP per token: the state times the key, an outer product added, the state times the query."""
+        """FLOP per token: state times key, an added outer product, state times query."""
         return 6 * self.state
 
 
@@ -82,10 +82,10 @@ class GatedDeltaNet(_StateLayer):
 class Mamba2(_StateLayer):
     """Mamba-2 (arXiv 2405.21060): a state [heads, head_dim, state_size] per sequence, S = a S + dt x B^T, y = S C + D x.
 
-    Matrices: gate and x hidden -> heads x head_dim each, B and C hidden -> groups x state_size each, dt hidden -> heads, in one; out
-    heads x head_dim -> hidden. x, B and C pass a causal convolution over ``conv_kernel`` tokens, the result a norm that the gate
-    scales. ``chunk``: tokens that prefill takes at once. ``state_bits``: of a state's element.
-    Source: huggingface/transformers, modeling_nemotron_h.py, NemotronHMamba2Mixer.
+    Matrices: gate and x hidden -> heads x head_dim each, B and C hidden -> groups x state_size each, dt hidden -> heads, in one; out heads
+    x head_dim -> hidden. x, B and C pass a causal convolution over ``conv_kernel`` tokens, the result a norm that the gate scales.
+    ``chunk``: tokens that prefill takes at once. ``state_bits``: bits of an element of the state. Source: huggingface/transformers,
+    modeling_nemotron_h.py, NemotronHMamba2Mixer.
     """
 
     heads: Number
@@ -101,7 +101,7 @@ class Mamba2(_StateLayer):
     kind: ClassVar[str] = "Mamba-2"
 
     def divided(self, tp: int) -> Mamba2:
-        """The part of one of ``tp`` GPUs: groups are copied beyond one each."""
+        """The part on one of ``tp`` GPUs; groups are copied if there are more GPUs."""
         return replace(self, heads=self.heads // tp, groups=maximum(self.groups // tp, 1))
 
     @property

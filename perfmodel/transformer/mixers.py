@@ -1,4 +1,4 @@
-"""Operations of what mixes the tokens of a layer: attention, grouped or latent, and the linear kinds that keep a state."""
+"""Operations that mix the tokens of a layer: grouped or latent attention, and linear attention with a state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_joint_latents(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def mixer(a: AttentionLayer, hidden: Number) -> list[Operation]:
-    """Operations of the attention ``a``, from the normed input of the layer to what is added to it."""
+    """Operations of the attention ``a``, from the normed input of the layer to the branch that is added to it."""
     if isinstance(a, GroupedAttention):
         return _grouped(a, hidden)
     if isinstance(a, LatentAttention):
@@ -63,7 +63,7 @@ def _grouped(a: GroupedAttention, hidden: Number) -> list[Operation]:
         listed.append(Operation("qk_norm", "norm of", ATTENTION, heads[:2], vectors=a.norm_weights, row="Q and K norm"))
         heads = ("Q, normed", "K, normed", "V")
     output = _matrix("O", "o", queries, hidden)
-    listed += [Operation("rotate", part=ATTENTION), *([] if a.indexer is None else _picked(a.indexer))]
+    listed += [Operation("rotate", part=ATTENTION), *([] if a.indexer is None else _selection(a.indexer))]
     return [*listed, *_attended(heads, output, a.heads if a.sinks else 0, a.output_bias, a.output_gate)]
 
 
@@ -93,7 +93,7 @@ def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
 
 
 def _indexer(index: Indexer | None, reads: str, rank: Number, hidden: Number) -> list[Operation]:
-    """Operations that pick the tokens to attend to, if any do; all of them on every GPU. Their Q comes from the latent of Q."""
+    """Operations that pick the tokens to attend to, if there is an indexer; every GPU runs all. Q comes from the latent of Q."""
     if index is None:
         return []
     q = Matrix("indexer Q", ATTENTION, rank, index.heads * index.head_dim, stored="self_attn.indexer.wq_b")
@@ -103,11 +103,11 @@ def _indexer(index: Indexer | None, reads: str, rank: Number, hidden: Number) ->
         linear("indexer Q projection", reads, "indexer Q", [q]),
         linear("indexer K projection", "attention input", "indexer K", [k]),
         linear("indexer head weights", "attention input", "indexer head weights", [heads]),
-        *_picked(index),
+        *_selection(index),
     ]
 
 
-def _picked(index: Indexer | BlockIndexer) -> list[Operation]:
+def _selection(index: Indexer | BlockIndexer) -> list[Operation]:
     return [
         Operation("index_keys", "indexer K, normed and kept", ATTENTION, ("indexer K",), vectors=2 * index.head_dim),
         Operation("index_scores", "indexer scores", ATTENTION, ("indexer Q", "indexer K"), "indexer scores"),

@@ -1,8 +1,8 @@
-"""One row of a transformer: a kernel, how often it runs, and what a calibrated model of its time is asked.
+"""One row of a transformer: a kernel, how often it runs, and the request for its predicted time.
 
-Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them; the bound of a whole
-pass counts weights and KV cache only. ``handed`` names
-the tensors that the kernel before has just written, or the next one reads: those an L2 may hold.
+Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them; the bound of a whole pass
+counts weights and KV cache only. ``handed`` names tensors that the kernel before has just written or the next one reads, so that an L2 may
+hold them.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from perfmodel.transformer.weight_formats._base import MatrixFormat
 WEIGHTS, CACHE = "weights", "KV cache"
 """Tensors that live longer than a step; every other one is an activation."""
 FRESH = "K and V"
-"""Those that the step itself has made: an L2 may hold them."""
+"""K and V that the step itself has made, so that an L2 may hold them."""
 BY_SEQUENCE = ("KV up projection", "Q times W_UK", "W_UV of the result")
-"""Products of latent attention whose rows are a prompt's cached tokens, or those of decoding sequences alone."""
+"""Products of latent attention whose rows are a prompt's cached tokens, or the tokens of decoding sequences only."""
 MATMUL, ATTENTION, ELEMENTWISE, COLLECTIVE = "matmul", "attention", "elementwise", "collective"
 
 PLAIN = {int, NoneType}
-"""Types of sizes that carry no formula and stand for one number: what is built of them is kept."""
+"""Types of sizes that are plain numbers, without a formula: rows built from them are cached."""
 KEY_TILE = 64
 """Columns of the roof's attention tile: FlashAttention-2's for head dims from 128 on."""
 
 
 class Timed(NamedTuple):
-    """Request of a prediction: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
+    """Request of a prediction: ``workload`` under the name of its calibrations.
 
-    None: the fastest fused one that is calibrated, of those in ``candidates`` where the device has one. ``obstacle``: why no calibration
-    covers it. ``strided``: it reads a slice of a wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked
-    first. ``direction``: pass of the kernel. ``fallback``: what runs on devices without a peak for the workload's format.
-    ``calibrated``: the format whose calibrations count, if another one; ``similar``: which kernels those time, in words, where this is
-    none of them, so that the interval is wider; ``slower``: by which factor it takes longer than those beyond its start.
+    ``implementations``: the first calibrated one is taken; None: the fastest calibrated fused one, of those in ``candidates`` if the device
+    has one. ``obstacle``: why no calibration covers it. ``strided``: it reads or writes a slice of a wider matrix. ``preferred``: a more
+    specific workload, asked for first. ``direction``: pass of the kernel. ``fallback``: request on devices without a peak for the
+    workload's format. ``calibrated``: the format of the calibrations, if it differs. ``similar``: phrase on the kernels that they time, if
+    this is a different one, so that the interval is wider; ``slower``: factor by which it takes longer than those, apart from its start.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Timed(NamedTuple):
 class Op:
     """``count`` runs of one kernel in a step. ``group``: matmul, attention, elementwise or collective.
 
-    ``compute_dtype``: a narrower format in which it may multiply where the device does, as stored operands allow.
+    ``compute_dtype``: a narrower format that it may multiply in, as stored operands allow, if the device does.
     """
 
     name: str
@@ -83,13 +83,13 @@ class Op:
     compute_dtype: Dtype | None = None
 
     def __hash__(self) -> int:
-        """Hash of what tells most ops apart: rows are counted and looked up by the thousand."""
+        """Hash of the fields that distinguish most ops, as rows are looked up by the thousand."""
         kernel = self.kernel
         return hash((self.name, self.count, kernel.flops, kernel.work.vector, kernel.accesses[0].elements if kernel.accesses else 0))
 
     @property
     def by_sequence(self) -> bool:
-        """Whether its time depends on how long each sequence is, not on the number of tokens alone."""
+        """Whether its time depends on the length of each sequence, not only on the number of tokens."""
         return self.group == ATTENTION or self.name in BY_SEQUENCE
 
     @property
@@ -98,7 +98,7 @@ class Op:
         return self.timed.workload if self.timed is not None and isinstance(self.timed.workload, Collective) else None
 
     def bytes_of(self, *tensors: str, kind: str = "") -> Number:
-        """Bytes of these tensors that one run needs at least, reads and writes unless only one ``kind`` of access is meant."""
+        """Least bytes of these tensors in one run: reads and writes, or one ``kind`` of access."""
         moved = (access for access in self.kernel.accesses if access.tensor in tensors and kind in ("", access.kind))
         return sum(access.compulsory * access.element_size for access in moved)
 
@@ -115,7 +115,7 @@ class Op:
 
 def stored_as(step: ModelPass, name: str) -> MatrixFormat:
     """The format of the matrix ``name``: the checkpoint's own, else that of all weights."""
-    return next((form for one, form in step.formats if one == name), None) or _of_all_weights(step.weight_bits, step.integer_weights)
+    return next((form for matrix, form in step.formats if matrix == name), None) or _of_all_weights(step.weight_bits, step.integer_weights)
 
 
 @cache
@@ -125,7 +125,7 @@ def _of_all_weights(bits: int, integer: bool) -> MatrixFormat:
 
 
 def widest(step: ModelPass, matrices: tuple[Matrix, ...]) -> MatrixFormat:
-    """The format with the most bits among those of matrices that one kernel multiplies."""
+    """The widest format of the matrices that one kernel multiplies."""
     return max((stored_as(step, name) for name in [matrix.stored for matrix in matrices] or [""]), key=lambda form: form.bits)
 
 
@@ -135,7 +135,7 @@ def matrix_bytes(step: ModelPass, matrices: tuple[Matrix, ...]) -> Number:
 
 
 def _read(access: Access, step: ModelPass, matrices: tuple[Matrix, ...]) -> Access:
-    """``access`` to the elements of ``matrices`` with the bytes that they are stored in."""
+    """``access`` to the elements of ``matrices``, in the bytes of their stored formats."""
     if not step.formats or not matrices:
         return in_bits(access, WEIGHTS, step.weight_bits)
     size, elements = matrix_bytes(step, matrices), sum(matrix.inputs * matrix.outputs for matrix in matrices)
@@ -144,7 +144,7 @@ def _read(access: Access, step: ModelPass, matrices: tuple[Matrix, ...]) -> Acce
 
 
 def _linear_key(name: str, step: ModelPass, *sizes: Number, matrices: tuple[Matrix, ...] = (), **more: Number | None) -> Hashable:
-    """Cache key of ``linear``; None where a size is no plain int, but carries a formula or stands for many."""
+    """Cache key of ``linear``; None if a size is no plain int, but has a formula or is an array."""
     if not {*map(type, (*sizes, *more.values()))} <= PLAIN:
         return None
     forms, k = tuple(stored_as(step, matrix.stored) for matrix in matrices), step.kernels
@@ -167,8 +167,8 @@ def linear(
 ) -> Op:
     """Kernel of x [rows, inputs] W [inputs, outputs], ``batch`` times. ``bias``: learned numbers added to the result.
 
-    ``matrices``: those that W consists of; none: W is never stored narrower than the rest of the weights.
-    ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
+    ``matrices``: the parts of W; none if W is never stored narrower than the rest of the weights. ``stores``: columns that are written, if
+    an element-wise operation inside the kernel leaves fewer than ``outputs``.
     """
     w = Matmul(rows, outputs, inputs, batch, dtype=step.dtype)
     [product] = w.kernels(product_tile((rows, outputs), step.tile))
@@ -184,8 +184,8 @@ def linear(
 def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed, Dtype | None]:
     """The prediction to request for a product with weights in ``form``, and its ``Op.compute_dtype``.
 
-    fp8 and fp4 weights are multiplied in their format where the device does, x rounded on the way. Others are dequantised on the way to a
-    product in the format of the activations: they stream at their width, and are multiplied as 16-bit ones.
+    fp8 and fp4 weights are multiplied in their format if the device does so, and x is rounded before. Other weights are dequantised inside
+    a product in the format of the activations: they stream at their width and are multiplied in 16 bits.
     """
     inside = multiplied_in(step, form)
     name = step.dtype.name
@@ -207,7 +207,7 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
 
 
 def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
-    """The prediction to request for a part of a layer's experts with weights in ``form``: of kernels made for it, else of similar ones.
+    """The prediction to request for a part of a layer's experts with weights in ``form``: kernels made for it, else similar ones.
 
     MXFP4 weights meet activations in 16 bits. Source: vllm-project/vllm, Mxfp4MoEMethod; NVFP4 and fp8 ones round them.
     """
@@ -228,7 +228,7 @@ def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
 
 
 def rounding(step: ModelPass, rows: Number, matrices: tuple[Matrix, ...]) -> list[Op]:
-    """The kernel that rounds x to the format of a product, where no kernel before does it.
+    """The kernel that rounds x to the format of a product, if no earlier kernel does.
 
     Source: vllm-project/vllm, scaled_fp8_quant and per_token_group_quant_fp8; sgl-project/sglang, fp8_kernel.py.
     """
@@ -257,7 +257,7 @@ Like = tuple[str, str, Number, Number]
 
 
 def _stream_key(name: str, step: ModelPass, op: str, moved: Moved, like: Like, **more: Any) -> Hashable:
-    """Cache key of ``stream``; None where ``_linear_key`` is."""
+    """Cache key of ``stream``; None as in ``_linear_key``."""
     sizes = *moved, *like[2:], more.get("weights", 0), *(access.elements for access in more.get("more", ()))
     return (name, op, moved, like, *more.items(), step.dtype, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
 
@@ -274,7 +274,7 @@ def stream(
     more: tuple[Access, ...] = (),
     strided: bool = False,
 ) -> Op:
-    """An element-wise kernel. ``more``: accesses beside those ``moved``; ``like``: the calibrated kernel that has the same bytes."""
+    """An element-wise kernel. ``more``: accesses besides ``moved``; ``like``: the calibrated kernel with the same bytes."""
     inputs_outputs = (activation(kind, elements, step) for kind, elements in zip((READ, WRITE), moved, strict=True) if elements is not None)
     accesses = (*inputs_outputs, *((stored(WEIGHTS, READ, weights, step.weight_bits),) if weights else ()), *more)
     written = sum(access.elements for access in accesses if access.kind == WRITE)
@@ -340,8 +340,8 @@ def rotate_and_keep(step: ModelPass, rotated: Number, kept: Number, queries: Num
 def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = False) -> Op:
     """Attention over the cache. ``latent``: V is the first part of K. ``sinks``: learned scores that join the softmax.
 
-    A single query sees the last ``window`` keys only: they are all the kernel is given. The query heads of decoding sequences are
-    packed by the KV head that they share, drafted tokens with them.
+    With a single query the kernel gets only the last ``window`` keys. The query heads of decoding sequences that share a KV head are
+    packed, drafted tokens included.
     """
     window, decoding = w.window, w.n == 1 or step.phase == DECODE
     if w.n == 1:
@@ -362,9 +362,9 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
 
 
 def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
-    """The prediction to request for attention. ``form``: what it multiplies in, if that is narrower than the activations.
+    """The prediction to request for attention. ``form``: the format that it multiplies in, if that is narrower than the activations.
 
-    Prompts attend to K and V as they were just made, or dequantised; decoding sequences to an integer cache as to one of fp8.
+    Prompts attend to K and V as just made, or dequantised; decoding sequences read an integer cache like one in fp8.
     """
     same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
     if same:

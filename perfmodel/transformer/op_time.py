@@ -30,7 +30,7 @@ def op_estimate(op: Op, device: Device) -> Estimate:
 
 
 def in_compute_dtype(op: Op, device: Device) -> Kernel:
-    """The kernel of ``op`` in the narrower format that it may multiply in, where ``device`` has a peak for that."""
+    """The kernel of ``op`` in the narrower format that it may multiply in, if ``device`` has a peak for that."""
     if op.compute_dtype is None or op.compute_dtype.name not in device.products_of(op.compute_dtype.matmul_unit):
         return op.kernel
     return op.kernel._replace(dtype=op.compute_dtype)
@@ -39,8 +39,8 @@ def in_compute_dtype(op: Op, device: Device) -> Kernel:
 def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevices, attention: str | None = None) -> Prediction:
     """The prediction of one run alone, calibrated here or else borrowed; UnavailableError says why there is none.
 
-    An operation that names no kernels runs the fastest fused attention, or ``attention`` where that is given. Any other takes the first
-    kernel of its names with a calibration, then the links between hosts if it is an exchange over several, else a substitute.
+    An operation without named kernels runs ``attention`` if given, else the fastest fused attention. Any other takes the first named kernel
+    with a calibration; else an exchange over several hosts is predicted by its links; else a substitute is taken.
     """
     timed = op.timed
     if timed is None or timed.obstacle:
@@ -77,11 +77,11 @@ def _by_fastest(timed: Timed, request: TimeRequest) -> Prediction:
 
 
 def _by_name(alternatives: list[Timed], device: Device, lower_s: float, fallbacks: FallbackDevices) -> tuple[Prediction | None, str]:
-    """The first prediction by a kernel that ``alternatives`` name, and what the device lacks for one, in words; None without any."""
+    """The first prediction by a kernel that ``alternatives`` name (None if there is none), and a phrase on what the device lacks."""
     lacking = ""
-    for source in _sources(alternatives[0], device, fallbacks):
+    for source in _rounds(alternatives[0], device, fallbacks):
         for alternative in alternatives:
-            for name in _names(alternative, source, fallbacks):
+            for name in _names_to_try(alternative, source, fallbacks):
                 format_name = alternative.calibrated or alternative.workload.dtype.name
                 request, names = _request(alternative, name, format_name, device, lower_s, source), alternative.implementations or ()
                 try:
@@ -93,12 +93,12 @@ def _by_name(alternatives: list[Timed], device: Device, lower_s: float, fallback
 
 
 def _lacking(device: Device, error: UnavailableError) -> str:
-    """The message of ``error`` if it says what ``device`` lacks, as it then begins with its name; empty if no calibration is known."""
+    """The message of ``error`` if it says what ``device`` lacks (it then begins with the device's id), else empty."""
     return error.message if error.message.startswith(f"{device.id} ") else ""
 
 
 def _by_substitute(timed: Timed, device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
-    """The prediction by the best-known kernel on ``device`` in place of those that ``timed`` names, else pooled over kernels."""
+    """The prediction by the best-known kernel on ``device`` in place of the named ones, else the pooled prediction."""
     request = _request(timed, "", timed.workload.dtype.name, device, lower_s, fallbacks)
     prediction = select_kernel(request, is_fused if timed.kind == ATTENTION else lambda name: True)
     named = next(iter(timed.implementations or ()), "")
@@ -107,27 +107,27 @@ def _by_substitute(timed: Timed, device: Device, lower_s: float, fallbacks: Fall
 
 
 def _alternatives(timed: Timed | None, device: Device) -> list[Timed]:
-    """Requests to try, best first: the chain of ``preferred`` ones, then ``timed``, each as it runs on ``device``; empty for None."""
+    """Requests to try, best first: the chain of ``preferred`` ones, then ``timed``, each as on ``device``; empty for None."""
     if timed is None:
         return []
-    runs = _runs(timed, device)
+    runs = _on_device(timed, device)
     return [*_alternatives(runs.preferred or timed.preferred, device), runs]
 
 
-def _runs(timed: Timed, device: Device) -> Timed:
-    """``timed``, or its fallback where ``device`` does not multiply in its format."""
+def _on_device(timed: Timed, device: Device) -> Timed:
+    """``timed``, or its fallback if ``device`` does not multiply in its format."""
     dtype = timed.workload.dtype
     return timed if timed.fallback is None or dtype.name in device.peaks_of(dtype.matmul_unit) else timed.fallback
 
 
 LIKENESS = 1.25  # tuned
-"""Factor by which each end of the interval of a stand-in is moved away from the time: ``Timed.similar``."""
+"""Factor by which the interval of a similar kernel (``Timed.similar``) is widened at each end."""
 
 
 def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
-    """``prediction``, made for a similar kernel, as that of ``timed``: with a wider interval; unchanged where it is no stand-in.
+    """``prediction``, made for a similar kernel, with a wider interval for ``timed``; unchanged if ``timed`` names no similar kernel.
 
-    ``timed.slower`` multiplies the time beyond the start of a kernel. Only attention has it, so the start is that of attention.
+    ``timed.slower`` multiplies the time beyond the start of a kernel. Only attention has this factor, so the start is attention's.
     """
     if not timed.similar:
         return prediction
@@ -140,10 +140,11 @@ def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
     return prediction._replace(seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words)
 
 
-def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
-    """Devices that may lend calibrations, as rounds to try in order: none but its own, those of the same board, then all.
+def _rounds(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
+    """Rounds of devices whose calibrations are tried in order: none but the own ones, then the same board, then all devices.
 
-    Exchanges and products in 8 bits or fewer depend on the library more than on the device: one round of all, so that the first name wins.
+    Exchanges, and products in 8 bits or fewer, depend more on the library than on the device: one round of all devices, so that the first
+    name wins.
     """
     narrow = timed.kind == "matmul" and timed.workload.dtype.size == 1
     if timed.kind == "collective" or narrow:
@@ -151,27 +152,27 @@ def _sources(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[
     return tuple, lambda: [other for other in fallbacks() if same_board(device, other)], fallbacks
 
 
-def _names(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:
+def _names_to_try(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:
     """Implementations of ``timed`` to try in the round ``source``, in order.
 
-    One empty name, for the best known of them, where a product in 16 bits or more is borrowed from any board, as ``matmul`` does.
+    For a product in 16 bits or more that is borrowed from any board it is one empty name, which means the best known one, as in ``matmul``.
     """
     borrowed = timed.kind == "matmul" and timed.workload.dtype.size > 1 and source is fallbacks
     return ("",) if borrowed else timed.implementations or ()
 
 
 def busy_s(cost: Estimate, device: Device) -> float:
-    """Seconds for which the busiest of DRAM, tensor and vector units works at the datasheet's rates.
+    """Seconds of work of the busiest unit (DRAM, tensor, vector) at the datasheet's rates.
 
-    It is a lower bound in a step: kernels follow each other without a pause to cool down, so none beats those rates. DRAM is left out
-    where the size of the L2 is unknown, as what passes through DRAM then is, too.
+    It is a lower bound in a step: kernels follow each other without a pause to cool down, so none beats those rates. DRAM is left out if
+    the size of the L2 is unknown, as DRAM traffic then is unknown too.
     """
     units = ("tensor", "vector") if device.cache_bytes is None else ("dram", "tensor", "vector")
     return max(float(cost.terms.get(unit, 0.0)) for unit in units)
 
 
 def at_least_busy(prediction: Prediction, cost: Estimate, device: Device) -> Prediction:
-    """``prediction``, no shorter than the time for which any unit that it uses is busy."""
+    """``prediction``, no shorter than any unit that it uses is busy."""
     seconds, low, high = _no_shorter((prediction.seconds, prediction.low, prediction.high), busy_s(cost, device))
     return prediction if low == prediction.low else prediction._replace(seconds=seconds, low=low, high=high)
 
@@ -208,8 +209,8 @@ TIMED_IN_GRAPHS = ("experts", "experts-narrow", "latent-attention")
 class LaunchCorrection(NamedTuple):
     """Parameters that turn the time of a kernel alone into its time in a step, on one device.
 
-    ``block``: calibration that they are from; None: the profile's launch overheads. ``own``: whether it is the device's own.
-    ``handoff_share``: time of the bytes that the kernel before has left in L2 (``handed_bytes``), over their time from DRAM.
+    ``block``: their calibration; None if they are the profile's launch overheads. ``own``: whether it is the device's own.
+    ``handoff_share``: time of the bytes that the kernel before has left in the L2 (``handed_bytes``), over their time from DRAM.
     """
 
     parameters: Mapping[str, float]
@@ -233,7 +234,7 @@ class LaunchCorrection(NamedTuple):
         return max(in_step_s - min(self.saving_s(graph), in_step_s * LARGEST_SAVING), lower_s)
 
     def ends(self, alone: Prediction, op: Op, device: Device, graph: bool, lower_s: float) -> tuple[float, float, float]:
-        """Seconds, and the ends of their interval, of the kernel in a step, as ``alone`` has them of it alone."""
+        """Seconds of the kernel in a step with the ends of their interval, from ``alone``, its prediction alone."""
         ends = (alone.seconds, alone.low, alone.high)
         if alone.calibration.model in TIMED_IN_GRAPHS:
             return ends
@@ -244,7 +245,7 @@ class LaunchCorrection(NamedTuple):
 class OpTime(NamedTuple):
     """One run of ``op``: its bound and roof, and its ``prediction``. Without one, ``missing`` says why.
 
-    ``of_steps``: the prediction is of a run among others in a step; else it is of a run alone.
+    ``of_steps``: whether it predicts a run among others in a step, not a run alone.
     """
 
     op: Op
@@ -254,7 +255,7 @@ class OpTime(NamedTuple):
     of_steps: bool = False
 
     def in_step(self, device: Device, graph: bool, within: LaunchCorrection) -> tuple[float, float, float]:
-        """Seconds of all runs in a step, with the ends of their interval; the roof for all three where nothing predicts them."""
+        """Seconds of all runs in a step, with the ends of their interval; the roof for all three without a prediction."""
         count = self.op.count
         if self.prediction is None:
             roof = float(count * self.cost.roofline_s)
@@ -271,7 +272,7 @@ Pricing = Callable[[Op, Estimate], Prediction]
 
 
 def time_of_run(op: Op, device: Device, fallbacks: FallbackDevices, priced: Pricing | None = None) -> OpTime:
-    """The time of one run of ``op``: alone, by its time model, or in a step, where ``priced`` gives it instead."""
+    """The time of one run of ``op``: alone, by its time model; or in a step, if ``priced`` gives it."""
     cost = op_estimate(op, device)
     try:
         if priced is not None:
@@ -282,7 +283,7 @@ def time_of_run(op: Op, device: Device, fallbacks: FallbackDevices, priced: Pric
 
 
 def handed_bytes(op: Op, device: Device) -> float:
-    """Activations that an element-wise kernel finds in L2: about half of what it moves are inputs, and half of L2 is kept."""
+    """Bytes of activations that an element-wise kernel finds in the L2: about half of its bytes are inputs, and half of the L2 is kept."""
     return min(float(op.activation_bytes), float(device.cache_bytes or 0)) / 2
 
 
@@ -296,7 +297,7 @@ def launch_correction(device: Device, fallbacks: FallbackDevices = tuple) -> Lau
 
 
 def launch_saving_s(device: Device) -> float | None:
-    """Seconds between the launch overheads of a stream and of a graph; None where the profile does not say."""
+    """Launch overhead of a stream minus that of a graph, in seconds; None if the profile does not say."""
     overhead = device.launch_overhead
     if overhead is None or overhead.graph is None:
         return None
@@ -304,6 +305,6 @@ def launch_saving_s(device: Device) -> float | None:
 
 
 def calibrated_for(model: ModelSpec, step: ModelPass) -> bool:
-    """Whether calibrated steps are like this one: dense layers in plain PyTorch, element-wise kernels apart, on one GPU or two."""
+    """Whether calibrated steps are like this one: dense layers in plain PyTorch, separate element-wise kernels, one GPU or two."""
     dense = not model.is_moe and all(isinstance(layer.attention, GroupedAttention) for layer, _ in model.layer_kinds)
     return dense and not step.fused and step.cached and step.split in MEASURED_SPLITS

@@ -1,4 +1,4 @@
-"""Operations of a model and the matrices and tensors that they have."""
+"""Operations of a model, with their matrices and tensors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from perfmodel.core.arith import Number
 ATTENTION, MLP, EXPERTS, ROUTER, TABLE = "attention", "mlp", "experts", "router", "table"
 """Groups of matrices; a table is the embedding, the positions or the head."""
 MLP_PART, NORMS, RESIDUAL, EMBEDDING, HEAD = "MLP", "norms", "residual", "embedding", "head"
-"""Parts of a model, beside those called as their matrices are."""
+"""Parts of a model, besides those named like their matrices."""
 LAST_NORM, HEAD_ROW, CHOSEN = "last norm", "LM head", "weights of the chosen"
 SHARED = "shared expert, "
-"""Before the names of the operations of the expert that sees every token."""
+"""Prefix of the names of the shared expert's operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Matrix:
 
     @property
     def elements(self) -> Number:
-        """Weights of all of them; the formula of a matrix and of one the other way round is the same."""
+        """Weights of all of them; a matrix and its transpose have the same formula."""
         first, second = sorted((self.inputs, self.outputs), key=repr, reverse=True)
         return self.count * (first * second)
 
@@ -39,9 +39,9 @@ class Operation(NamedTuple):
     """One operation of a layer or of an end of the model.
 
     ``kind``: the method that handles it. ``name``: on autograd's tape; ``row``: name of its kernel, if different. ``reads``, ``writes``:
-    tensors; ``features``: of the result, per token. ``matrices``: multiplied with the same input. ``vectors``: number of biases and norm
-    weights. ``heads``: vectors per token that a norm normalizes. ``own``: with sequence parallelism, a GPU has the result of its own
-    tokens only; ``gathers``: it gathers the tokens of all GPUs first, or scatters their partial sums last.
+    tensors; ``features``: features of the result, per token. ``matrices``: multiplied with the same input. ``vectors``: number of biases
+    and norm weights. ``heads``: vectors per token that a norm normalizes. ``own``: with sequence parallelism, a GPU has only the result of
+    its own tokens; ``gathers``: it gathers the tokens of all GPUs first, or scatters partial sums last.
     """
 
     kind: str

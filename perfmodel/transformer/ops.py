@@ -1,7 +1,7 @@
-"""The kernels of one pass through a model, as seen by one GPU: rows in the order in which they run, equal ones together.
+"""The kernels of one pass through a model on one GPU: rows in the order of their runs, equal ones together.
 
-Fused attention in prefill (FlashAttention-2's IO); in decode K and V are read once per KV head for all its query heads. K and V
-come from the cache, into which the step has just written its own.
+Prefill runs fused attention (FlashAttention-2's IO); decode reads K and V once per KV head for all its query heads. K and V come from the
+cache, into which the step has just written its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EMBEDDING = "embedding lookup"
 ROUTED = (ROUTER, EXPERTS)
 """Parts of a layer that see the tokens of all data-parallel groups."""
 BY_TOKEN = ("linear", "norm", "qk_norm", "rotate")
-"""Kinds of operations whose time depends on the number of tokens alone, but for those of ``op.BY_SEQUENCE``."""
+"""Kinds of operations whose time depends only on the number of tokens, except those in ``op.BY_SEQUENCE``."""
 BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
 """Norms that run with the residual add before them if element-wise operations are fused."""
 
@@ -52,44 +52,45 @@ def everything(op: Operation) -> bool:
 
 
 def group_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
-    """Kernels of ``step_ops`` before the last norm and head that see the tokens of one data-parallel group, and no sequence's length;
-    each with how often it runs.
+    """Kernels of ``step_ops`` before the last norm that see the tokens of one data-parallel group and do not depend on sequence lengths;
+    each with its number of runs.
     """
     return counted((op, count) for op, count in _body(model, step, lambda op: op.part not in ROUTED) if not op.by_sequence)
 
 
 def routed_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
-    """Kernels that see the tokens of all groups, each with how often it runs: the router, the experts and the exchanges between."""
-    return counted(_of_layers(model, step, lambda op: op.part in ROUTED))
+    """Kernels that see the tokens of all groups (router, experts, exchanges between them), each with its number of runs."""
+    return counted(_layer_rows(model, step, lambda op: op.part in ROUTED))
 
 
 def sequence_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
-    """Kernels of ``step_ops`` whose time depends on how long each sequence is, without the work of making the others."""
-    return merged((op, count) for op, count in _of_layers(_attention_alone(model), step, _sees_sequences) if op.by_sequence)
+    """Kernels of ``step_ops`` whose time depends on the length of each sequence; the other kernels are not built."""
+    return merged((op, count) for op, count in _layer_rows(_attention_alone(model), step, _sees_sequences) if op.by_sequence)
 
 
 def _sees_sequences(op: Operation) -> bool:
-    """Whether rows of ``op`` may depend on how long each sequence is."""
+    """Whether rows of ``op`` may depend on the length of each sequence."""
     return op.part == ATTENTION and (op.name in kernels.BY_SEQUENCE or op.kind not in BY_TOKEN)
 
 
 @cached_by_identity
 def _attention_alone(model: ModelSpec) -> ModelSpec:
-    """``model`` without MLPs: layers with the same attention are alike."""
-    own = (tuple((name, form) for name, form in one.formats if not name.startswith("mlp.")) for one in model.layers)
-    return replace(
-        model, layers=tuple(replace(one, mlp=None, formats=found or one.formats) for one, found in zip(model.layers, own, strict=True))
-    )
+    """``model`` without MLPs, so that layers with the same attention are equal."""
+    layers = []
+    for layer in model.layers:
+        formats = tuple((name, form) for name, form in layer.formats if not name.startswith("mlp."))
+        layers.append(replace(layer, mlp=None, formats=formats or layer.formats))
+    return replace(model, layers=tuple(layers))
 
 
 def _body(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[tuple[Op, Number]]:
     ops = Rows(model, step).of(first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
-    return [*((op, 1) for op in ops), *_of_layers(model, step, wanted)]
+    return [*((op, 1) for op in ops), *_layer_rows(model, step, wanted)]
 
 
-def _of_layers(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[tuple[Op, Number]]:
+def _layer_rows(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[tuple[Op, Number]]:
     return [(op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, wanted)]
 
 
@@ -104,7 +105,7 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[
 
 @cached_by_identity
 def _parts(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
-    """(``layer`` as one GPU has it, operations that it runs): the same for every step."""
+    """(part of ``layer`` on one GPU, operations that it runs), the same for every step."""
     return local_layer(layer, tp, expert_tp), operations(model, layer, tp, expert_tp=expert_tp)
 
 
@@ -116,12 +117,12 @@ def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 
 def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
-    """Rows, each so many times: equal ones as one with their counts added up, in the order of first occurrence."""
+    """Rows, given with their numbers of runs: equal ones are joined and their counts added up, in the order of first occurrence."""
     return [op if _is_one(count) else replace(op, count=count) for op, count in counted(ops).items()]
 
 
 def counted(ops: Iterable[tuple[Op, Number]]) -> dict[Op, Number]:
-    """Number of runs of each kernel, in the order of first occurrence; ``ops``: rows, each so many times."""
+    """Number of runs of each kernel, in the order of first occurrence; ``ops``: rows with their numbers of runs."""
     counts: dict[Op, Number] = {}
     for op, times in ops:
         alone = op if _is_one(op.count) else replace(op, count=1)
@@ -168,14 +169,14 @@ class Rows(SparseRows):
         return rows
 
     def leave(self, op: Operation) -> list[Op]:
-        """All-reduce of what tensor-parallel GPUs have each in part: of a lookup, of attention, of an MLP."""
+        """All-reduce of the partial sums of tensor-parallel GPUs after a lookup, attention or an MLP."""
         tp = self.step.split.tp
         return [] if tp == 1 else [kernels.collective(ALL_REDUCE, tp, self.step.tokens * self.model.hidden, self.step)]
 
     def embedding(self, op: Operation) -> list[Op]:
-        """Kernel that reads one row of the table per token, and of the table of positions where there is one: a lookup, no matmul.
+        """Kernel of the lookup: it reads a row of the table per token, and of the table of positions if there is one.
 
-        All tokens may be the same one, so that one row of the table is all that must be read.
+        All tokens may be the same, so only one row of the table must be read.
         """
         step, hidden = self.step, self.model.hidden
         elements, positions = step.tokens * hidden, step.n * hidden if self.model.learned_positions else 0
@@ -192,12 +193,12 @@ class Rows(SparseRows):
         return [kernels.norm(op.kernel, self.model, self.step, self.own_tokens if op.own else self.tokens, op.features, kind=kind)]
 
     def linear(self, op: Operation) -> list[Op]:
-        """Kernels of a matmul; if element-wise operations are fused, the activation function runs inside of that of the gate."""
+        """Kernels of a matmul; if element-wise operations are fused, the gate's matmul also runs the activation function."""
         step, tokens = self.step, self.tokens
         if op.name == "KV up projection":
             a = self.attended
             assert isinstance(a, LatentAttention)
-            beside = self._beside(op)
+            beside = self._rows_beside(op)
             if self._absorbed:
                 return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
             whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
@@ -209,7 +210,7 @@ class Rows(SparseRows):
         return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
 
     def qk_norm(self, op: Operation) -> list[Op]:
-        """Kernels of the norms of Q and K, in one; GPUs that share the heads of a norm first add up the squares of a token's, in fp32.
+        """Kernel of the norms of Q and K; GPUs that share the heads of a norm first add up the squares of each token, in fp32.
 
         Source: sgl-project/sglang, python/sglang/srt/models/minimax_m2.py, MiniMaxM2RMSNormTP.
         """
@@ -225,7 +226,7 @@ class Rows(SparseRows):
         return [replace(sums, name="all-reduce of norms"), row]
 
     def rotate(self, op: Operation) -> list[Op]:
-        """Kernels of RoPE, and of what a token adds to the cache."""
+        """Kernels of RoPE, and of a token's entries in the cache."""
         a = self.attended
         if isinstance(a, LatentAttention):
             rope = a.qk_rope_head_dim
@@ -235,8 +236,8 @@ class Rows(SparseRows):
         rotated = 0 if self.model.learned_positions or not a.rotated else queries + keys
         return kernels.rotate_and_keep(self.step, rotated, 2 * keys, queries)
 
-    def _beside(self, op: Operation) -> list[Op]:
-        """Rows of ``op`` for the sequences of the pass beside this one."""
+    def _rows_beside(self, op: Operation) -> list[Op]:
+        """Rows of ``op`` for the sequences of the pass ``beside`` this one."""
         other = self.step.beside
         return [] if other is None else Rows(self.model, other, self.layer).rows(op)
 
@@ -245,11 +246,11 @@ class Rows(SparseRows):
         return Attention(step.n, step.kv_len, d, dv, step.sequences, heads, kv_heads, step.dtype, causal=True, window=window)
 
     def attention(self, op: Operation) -> list[Op]:
-        """Attention of the pass, and of the one beside it: each has its kernel."""
-        return [*self._attention(op), *self._beside(op)]
+        """Attention of the pass and of the pass ``beside`` it, in separate kernels."""
+        return [*self._attention(op), *self._rows_beside(op)]
 
     def _attention(self, op: Operation) -> list[Op]:
-        """Kernels of attention, over the latents themselves in decode."""
+        """Kernels of attention; decode attends to the latents themselves."""
         a, step = self.attended, self.step
         if isinstance(a, GroupedAttention):
             if self._selects:
@@ -289,9 +290,8 @@ class Rows(SparseRows):
         return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
     def experts(self, op: Operation) -> list[Op]:
-        """Kernels of one matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
-
-        Where no kernel of experts is calibrated, it is timed as that many equal matmuls.
+        """Kernels of one matmul per touched expert, together: a row per pair of token and expert, and the weights of the touched experts
+        once. Without a calibrated kernel of experts they are timed as that many equal matmuls.
         """
         step, pairs, touched, matrices = self.step, self._pairs, self._touched, op.matrices
         inputs, outputs, bias = matrices[0].inputs, op.features, summed(m.outputs for m in matrices) if op.vectors else 0
@@ -311,7 +311,7 @@ class Rows(SparseRows):
         return [self._as_part(part, Op(op.kernel, MATMUL, 1, kernel, *kernels.product_timed(w, step, kernels.widest(step, matrices))))]
 
     def combine(self, op: Operation) -> list[Op]:
-        """Exchanges on the way back, and the kernel of the weighted sum of the results of each token's experts."""
+        """Exchanges on the way back, and the kernel that sums the weighted results of each token's experts."""
         step, pairs, hidden = self.step, self._pairs, self.model.hidden
         rows = max(ceil_div(pairs + received(step), 2), 1)  # a copy reads as much as it writes
         moved, like = (pairs * hidden, received(step) * hidden), ("scale", "torch-scale", rows, hidden)
@@ -330,11 +330,11 @@ class Rows(SparseRows):
 
     @cached_property
     def _touched(self) -> Number:
-        """Mean number of the fullest GPU's experts that a token picks."""
+        """Mean number of experts of the fullest GPU that tokens pick."""
         return touched_on(self.step, self._experts)
 
     def _as_part(self, part: str, op: Op) -> Op:
-        """``op``, predicted as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
+        """``op``, predicted first as that part of calibrated experts; if fused, the matmul before it runs the activation function."""
         mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
         if not mlp.gated or step.dtype.size != 2 or op.timed is None:
             return op
@@ -350,7 +350,7 @@ class Rows(SparseRows):
 
 
 def _expanded(op: Op, w: Attention) -> Op:
-    """K and V are activations that the projection has just made, not the cache. Timed with V padded to the width of K.
+    """``op`` with K and V as activations that the projection has just made. It is timed with V padded to the width of K.
 
     Source: vllm-project/vllm, v1/attention/backends/mla/common.py (V padded for FlashAttention-2).
     """

@@ -1,10 +1,10 @@
-"""A model on several GPUs: what passes between them, and what each has to hold.
+"""A model on several GPUs: exchanges between them, and memory of each.
 
-Tensor parallel: each GPU has its heads, its columns of the MLP and its part of the vocabulary; two all-reduces per layer and one
-after the lookup add up partial results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Data-parallel attention: groups
-of such GPUs, each with its own sequences. Expert parallel: the same GPUs hold different experts; groups send their tokens there and back
-by two exchanges per layer, and one group alone needs none: all its GPUs have all its tokens. Pipeline parallel: stages of consecutive
-layers, one after the other, so that a step is no shorter; what it saves is memory.
+Tensor parallel: each GPU has its heads, its columns of the MLP and its part of the vocabulary; two all-reduces per layer and one after the
+lookup add up partial results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Data-parallel attention: groups of such GPUs,
+each with its own sequences. Expert parallel: the same GPUs hold different experts. Groups send their tokens there and back by two exchanges
+per layer; a single group needs none, as all its GPUs have all its tokens. Pipeline parallel: stages of consecutive layers run in turn, so a
+step is no shorter, but each GPU needs less memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import DECODE, ModelPass, Split
 
 NODE = 8
-"""GPUs that links of their own join in SXM and OAM boards of all vendors here (HGX, DGX, MI300X platforms, Gaudi)."""
+"""GPUs that direct links join on SXM and OAM boards of all vendors here (HGX, DGX, MI300X platforms, Gaudi)."""
 RACK, RACKS = 72, ("gb200", "gb300")
 """GPUs of an NVL72 rack, which NVLink switches join, and the devices that come in one. Source: NVIDIA GB200 NVL72 datasheet."""
 FABRIC = "Infinity Fabric"
@@ -35,11 +35,11 @@ FABRIC = "Infinity Fabric"
 BRIDGE, BRIDGED = 2, "bridge"
 """GPUs that an NVLink bridge joins, and the word that says so in a profile."""
 SLICE, SLICED = 256, "ICI"
-"""TPUs that their own links join at least. Source: Google Cloud, TPU v5e and v6e, the smallest pods."""
+"""Least number of TPUs that their own links join. Source: Google Cloud, TPU v5e and v6e, the smallest pods."""
 MOST_STAGES = 16
-"""Pipeline stages that are tried where a model does not fit."""
+"""Most pipeline stages that are tried for a model that does not fit."""
 HELD_BACK = "held back"
-"""What is reserved beyond the activations."""
+"""Name of memory reserved beyond the activations."""
 EVERY_EXPERT = 10**9
 """A batch in which no expert stays idle."""
 
@@ -73,7 +73,7 @@ def to_next_stage(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 
 def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
-    """Layers of each pipeline stage, the first ones one longer where they do not come out even.
+    """Layers of each pipeline stage; if they are uneven, the first stages have one more.
 
     >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
     >>> layer = Layer(GroupedAttention(8, 8, 64), DenseMlp(2048))
@@ -113,9 +113,9 @@ def table_bytes(model: ModelSpec, step: ModelPass) -> Number:
 
 
 def draft_bytes(model: ModelSpec, published: bool) -> Number:
-    """Bytes of the layers that a checkpoint holds to predict further tokens, which no step here runs.
+    """Bytes of a checkpoint's layers that predict further tokens, which no step here runs.
 
-    Each has a table and a head of its own, a matrix from two hidden states to one, and three norms (DeepSeek-V3, README_WEIGHTS.md).
+    Each has its own table and head, a matrix from two hidden states to one, and three norms (DeepSeek-V3, README_WEIGHTS.md).
     """
     step = ModelPass(DECODE, EVERY_EXPERT, 1, 1, weights_from_file=published)
     ends = sum(2 * (2 * model.vocab * model.hidden + 2 * model.hidden**2 + 3 * model.hidden) for _ in model.draft)
@@ -132,7 +132,7 @@ def sequence_bytes(
 ) -> Number:
     """Bytes of the cache of one sequence of ``n`` tokens on the fullest GPU, in the formats and the split of ``step``.
 
-    ``tokens``: that a layer holds; ``most_stored_tokens`` counts those of the longest window while the sequence grows.
+    ``tokens``: function that gives the tokens that a layer holds; ``most_stored_tokens`` gives the most while the sequence grows.
     """
     form = CacheFormat(next(name for name, bits in BITS.items() if bits == step.kv_bits), block_size=block_size)
     held = []
@@ -152,9 +152,9 @@ def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
 class MemoryFit:
     """Memory of the fullest GPU, in bytes, and how many sequences fit.
 
-    ``batch``: sequences of a data-parallel group, of ``groups``, whose cache takes ``sequence`` bytes each. ``reserved``: for what else,
-    by its name. ``growing``: bytes beside weights and cache by the number of sequences; None: activations and reserves are the same for
-    any. ``capacity``: of the device; None where its profile has none.
+    ``batch``: sequences of each of ``groups`` data-parallel groups, with ``sequence`` bytes of cache each. ``reserved``: bytes reserved for
+    other things, by name. ``growing``: bytes beside weights and cache by the number of sequences; None if activations and reserves do not
+    depend on it. ``capacity``: bytes of the device; None if unknown.
     """
 
     capacity: Number | None
@@ -178,12 +178,12 @@ class MemoryFit:
 
     @property
     def fits(self) -> bool | None:
-        """Whether all of it fits; None where the capacity is unknown."""
+        """Whether all of it fits; None if the capacity is unknown."""
         return None if self.capacity is None else bool(self.total <= self.capacity)
 
     @property
     def free(self) -> Number | None:
-        """Bytes that are left for the cache, below 0 where the rest is too large; None where the capacity is unknown."""
+        """Bytes left for the cache, negative if the rest is too large; None if the capacity is unknown."""
         if self.capacity is None:
             return None
         left = self.capacity - self.weights
@@ -193,7 +193,7 @@ class MemoryFit:
 
     @property
     def max_batch(self) -> int | None:
-        """The most sequences of all groups that fit; None where the capacity is unknown."""
+        """The most sequences of all groups that fit; None if the capacity is unknown."""
         if self.capacity is None or self.free is None:
             return None
         room = self.free if self.growing is None else self.capacity - self.weights
@@ -201,13 +201,13 @@ class MemoryFit:
 
 
 def memory_fit(model: ModelSpec, step: ModelPass, device: Device, sequence: Number, **parts: Any) -> MemoryFit:
-    """Memory of the fullest GPU in the formats and the split of ``step``; ``parts``: as of MemoryFit, such as what is reserved."""
+    """Memory of the fullest GPU in the formats and the split of ``step``; ``parts``: fields of MemoryFit, such as ``reserved``."""
     capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
     return MemoryFit(capacity, weight_bytes(model, step), sequence, step.sequences, step.split.dp, **parts)
 
 
 def step_memory(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) -> MemoryFit:
-    """Memory of ``step``, of which ``reserve`` bytes are for activations and what is not counted: driver, framework, fragmentation."""
+    """Memory of ``step``, with ``reserve`` bytes for activations and for what is not counted: driver, framework, fragmentation."""
 
     def growing(each: int) -> Number:
         return maximum(activation_bytes(model, replace(step, batch=each * step.split.dp)), reserve)
@@ -219,12 +219,13 @@ def step_memory(model: ModelSpec, step: ModelPass, device: Device, reserve: int 
 
 
 def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) -> Split | None:
-    """The fewest GPUs that hold ``step``: those that links join share matrices, then pipeline stages; None where none of these does."""
+    """The layout with the fewest GPUs that hold ``step``: linked GPUs share matrices, then pipeline stages; None if none holds it."""
     if device.interconnect is None:
         return None
     sizes, now, joined = [2**power for power in range(MOST_STAGES.bit_length())], step.split, joined_gpus(device)
     wanted = [replace(now, tp=now.tp * a, pp=now.pp * b, dp=_groups(now, a)) for a in sizes for b in sizes]
-    for split in sorted((one for one in wanted if one.stage <= max(joined, now.stage)), key=lambda one: (one.gpus, one.pp)):
+    linked = (split for split in wanted if split.stage <= max(joined, now.stage))
+    for split in sorted(linked, key=lambda split: (split.gpus, split.pp)):
         try:
             split.check(model)
         except UsageError:
@@ -235,6 +236,6 @@ def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: i
 
 
 def _groups(now: Split, times: int) -> int:
-    """Data-parallel groups with ``times`` as many GPUs each: those that were asked for, else those of that split."""
+    """Data-parallel groups if each has ``times`` as many GPUs: the requested number, else the split's own."""
     given = now.dp != Split(now.tp, now.ep).dp
     return now.dp if given else Split(now.tp * times, now.ep).dp

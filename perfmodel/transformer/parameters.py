@@ -17,7 +17,7 @@ from perfmodel.transformer.spec import AttentionLayer, DenseMlp, GroupedAttentio
 
 
 def attention_matrices(hidden: Number, attention: AttentionLayer) -> Number:
-    """Weights of the projections, without biases: what multiplies the hidden state of each token.
+    """Weights of the projections that multiply the hidden state of each token, without biases.
 
     >>> attention_matrices(4096, GroupedAttention(heads=32, kv_heads=8, head_dim=128))
     41943040
@@ -35,21 +35,21 @@ def mlp_matrices(hidden: Number, width: Number, gated: bool) -> Number:
 
 
 def _weights(hidden: Number, layer: Layer, group: str) -> Number:
-    found = operations(ModelSpec("", "", hidden, 0, (layer,)), layer)
-    return weights(matrix for op in found for matrix in op.matrices if matrix.group == group)
+    ops = operations(ModelSpec("", "", hidden, 0, (layer,)), layer)
+    return weights(matrix for op in ops for matrix in op.matrices if matrix.group == group)
 
 
-def _learned(found: Sequence[Operation], part: str) -> Number:
+def _learned(ops: Sequence[Operation], part: str) -> Number:
     """Weights and vectors of the operations that belong to ``part``."""
-    own = [op for op in found if op.part.lower() == part]
-    return weights(matrix for op in own for matrix in op.matrices) + summed(op.vectors for op in own)
+    own_ops = [op for op in ops if op.part.lower() == part]
+    return weights(matrix for op in own_ops for matrix in op.matrices) + summed(op.vectors for op in own_ops)
 
 
 def layer_parts(spec: ModelSpec, layer: Layer) -> dict[str, Number]:
     """Parameters of one layer by part: attention, mlp (dense or shared), experts, router, norms."""
-    found = operations(spec, layer)
+    ops = operations(spec, layer)
     routed = (EXPERTS, ROUTER) if isinstance(layer.mlp, MoeMlp) else ()
-    return {**{part: _learned(found, part) for part in (ATTENTION, MLP, *routed)}, NORMS: layer.norms * found[0].vectors}
+    return {**{part: _learned(ops, part) for part in (ATTENTION, MLP, *routed)}, NORMS: layer.norms * ops[0].vectors}
 
 
 def parts(spec: ModelSpec) -> dict[str, Number]:
@@ -79,9 +79,9 @@ def inactive_experts(spec: ModelSpec) -> Number:
 
 
 def active(spec: ModelSpec) -> Number:
-    """Parameters that one token uses: all but the experts it does not visit and the tables it only looks a row up in.
+    """Parameters that one token uses: all except experts it does not visit and tables that it only looks up.
 
-    The head counts, tied or not; the embedding and learned positions do not. DeepSeek and gpt-oss state theirs so.
+    The head counts, tied or not; the embedding and learned positions do not. DeepSeek and gpt-oss count this way.
     """
     sizes = parts(spec)
     tied = head_matrix(spec) if spec.tied_embeddings else 0
@@ -91,10 +91,10 @@ def active(spec: ModelSpec) -> Number:
 
 def layer_matrices(spec: ModelSpec, layer: Layer) -> Number:
     """Weights of one layer that multiply a token's hidden state: projections, the MLPs it visits, the router."""
-    found = operations(spec, layer)
+    ops = operations(spec, layer)
     visited = layer.mlp.experts_per_token if isinstance(layer.mlp, MoeMlp) else 1
-    matrices = [replace(each, count=visited) if each.group == EXPERTS else each for op in found for each in op.matrices]
-    return weights(matrices) + sum(op.vectors for op in found if op.kind == "shared_gate")
+    matrices = [replace(each, count=visited) if each.group == EXPERTS else each for op in ops for each in op.matrices]
+    return weights(matrices) + sum(op.vectors for op in ops if op.kind == "shared_gate")
 
 
 def head_matrix(spec: ModelSpec) -> Number:

@@ -1,4 +1,4 @@
-"""Questions about whole models as a user puts them, and what they mean: a request, a cache, a training step."""
+"""Questions of users about whole models, and what they become: a request, a cache, a training step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.transformer.training.question import TrainingConfig
 
 MOST_HOST_US = 1e6
-"""Per launch; a second is none."""
+"""Most microseconds per launch."""
 MOST_GPUS = 10**6
 """Limit of a search: trying every layout of more GPUs takes long, and no system has them."""
 TRAINING, RARER = "Training (--phase train)", "Rarer options"
@@ -25,7 +25,7 @@ FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
 
 
 def _size_of(name: str, text: str | None) -> int:
-    """Bytes of the option ``name``, 0 where it is not given."""
+    """Bytes of the option ``name``, 0 if it is not given."""
     from perfmodel.core.checks import size_bytes
 
     return 0 if text is None else size_bytes(name, text, least=0)
@@ -85,7 +85,7 @@ class MemoryQuestion(Question):
     hardware: str | None = as_in(Common, "hardware")
 
     def training(self, model: ModelSpec) -> TrainingConfig:
-        """The step of ``model``; a length that is not given fits it."""
+        """The training step of ``model``; a length that is not given fits the model."""
         from perfmodel.transformer.step import TRAIN, default_length
         from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig, recompute_named
 
@@ -95,14 +95,14 @@ class MemoryQuestion(Question):
             "recompute": recompute_named(self.recompute),
             "lora_targets": ALL if self.lora_targets is None else self.lora_targets,
         }
-        return TrainingConfig(**self._same(TrainingConfig) | derived, parallel=Parallel(**self._same(Parallel)))
+        return TrainingConfig(**self._shared_options(TrainingConfig) | derived, parallel=Parallel(**self._shared_options(Parallel)))
 
-    def _same(self, record: Any) -> dict[str, Any]:
+    def _shared_options(self, record: Any) -> dict[str, Any]:
         """Values of the options that have the names of fields of ``record``."""
-        return {one.name: getattr(self, one.name) for one in fields(record) if hasattr(self, one.name)}
+        return {field.name: getattr(self, field.name) for field in fields(record) if hasattr(self, field.name)}
 
 
-def _of_training(name: str, help: str = "") -> Any:
+def _training_option(name: str, help: str = "") -> Any:
     return as_in(MemoryQuestion, name, help, before="Training: ", reader=_TRAINING, group=TRAINING)
 
 
@@ -170,22 +170,22 @@ class PhaseQuestion(Question):
 
 @dataclass(frozen=True, slots=True)
 class ModelQuestion(PhaseQuestion):
-    """A phase of a model, or a training step, of which options that are None take those of its memory."""
+    """A phase of a model, or a training step; its options that are None default to those of ``MemoryQuestion``."""
 
     engine: str | None = option("Whose kernels: vllm, sglang, tensorrt-llm, a file.", reader=_INFERENCE)
-    micro_batch: int | None = _of_training("micro_batch")
-    precision: str | None = _of_training("precision")
-    optimizer: str | None = _of_training("optimizer", "as perfmodel memory. [default: adam]")
-    recompute: str | None = _of_training("recompute")
-    flash: bool | None = _of_training("flash", "FlashAttention or not. [default: flash]")
-    dropout: bool | None = _of_training("dropout", "with dropout. [default: without]")
-    lora: int | None = _of_training("lora")
-    gradients: str | None = _of_training("gradients", "kept as 16bit, fp32 or both. [default: 16bit]")
-    implementation: str | None = _of_training("implementation", "kernels of fused or huggingface. [default: fused]")
-    zero: int | None = _of_training("zero", "what data-parallel GPUs divide, 0 to 3. [default: 0]")
-    sp: bool | None = _of_training("sp")
-    interleave: int | None = _of_training("interleave")
-    cp: int | None = _of_training("cp")
+    micro_batch: int | None = _training_option("micro_batch")
+    precision: str | None = _training_option("precision")
+    optimizer: str | None = _training_option("optimizer", "as perfmodel memory. [default: adam]")
+    recompute: str | None = _training_option("recompute")
+    flash: bool | None = _training_option("flash", "FlashAttention or not. [default: flash]")
+    dropout: bool | None = _training_option("dropout", "with dropout. [default: without]")
+    lora: int | None = _training_option("lora")
+    gradients: str | None = _training_option("gradients", "kept as 16bit, fp32 or both. [default: 16bit]")
+    implementation: str | None = _training_option("implementation", "kernels of fused or huggingface. [default: fused]")
+    zero: int | None = _training_option("zero", "what data-parallel GPUs divide, 0 to 3. [default: 0]")
+    sp: bool | None = _training_option("sp")
+    interleave: int | None = _training_option("interleave")
+    cp: int | None = _training_option("cp")
     overlap: bool | None = option(
         "Training: exchange beside kernels. [default: yes]", "--overlap/--no-overlap", reader=_TRAINING, group=TRAINING
     )
@@ -199,7 +199,7 @@ class ModelQuestion(PhaseQuestion):
         return MemoryQuestion(**options).updated({"precision": precision}).training(model)
 
     def training_formats(self, device: Device) -> tuple[str, str | None]:
-        """(16-bit format, precision): ``--dtype fp32`` says both. UsageError where they do not go together."""
+        """(16-bit format, precision); ``--dtype fp32`` sets both. UsageError if the options contradict each other."""
         from perfmodel.transformer.training.question import BF16, FP32
 
         dtype, precision = self.dtype, self.precision
@@ -213,7 +213,7 @@ class ModelQuestion(PhaseQuestion):
         return dtype or ("bf16" if precision == BF16 or "bf16" in formats else "fp16"), precision
 
     def check_search(self) -> int:
-        """Number of GPUs of a search; UsageError for an option that the search is to find."""
+        """Number of GPUs of a search; UsageError for an option that the search itself chooses."""
         from perfmodel.core.checks import positive_int
         from perfmodel.transformer.training.implementations import HUGGINGFACE
 

@@ -1,8 +1,8 @@
-"""How tokens reach their experts: what GPUs exchange for it, and how many the experts of a GPU get, by an even router or an uneven one.
+"""How tokens reach their experts: exchanges between GPUs, and tokens per expert, by an even router or an uneven one.
 
 Experts' loads follow a power law, as in ai-dynamo/aiconfigurator, collector/helper.py (``power_law_logits_v3``): drawn with density x^-a
 between 1 and 0.8 of the tokens (0.01 and 2 where there are fewer picks than experts), then brought to the number of picks. Here the loads
-are the quantiles of that law in place of a draw. Experts lie on GPUs in any order.
+are quantiles of that law instead of random draws. The order of experts on GPUs is arbitrary.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TYPICAL_IMBALANCE = 1.2  # known
 production, Qwen3-235B; DeepSeek-V3 1.01): fewer experts are touched than by an even router, and some get many tokens."""
 
 ORDERS = 16
-"""Orders of the experts over which the fullest GPU is averaged."""
+"""Number of orders of the experts over which the fullest GPU is averaged."""
 
 
 def router_imbalance(model: ModelSpec, given: float | None = None) -> float:
@@ -35,21 +35,21 @@ def router_imbalance(model: ModelSpec, given: float | None = None) -> float:
 
 
 def gathers(step: ModelPass) -> bool:
-    """Whether every GPU gets all tokens: kernels that do so, or sets of GPUs that share experts and so need the same tokens."""
+    """Whether every GPU gets all tokens: by choice of kernels, or because GPUs that share experts need the same tokens."""
     return step.split.expert_tp > 1 or GATHERING in step.kernels.all_to_all
 
 
 def received(step: ModelPass) -> Number:
-    """Tokens whose hidden states the experts' kernels of a GPU read, and whose sums they leave: its own, or those of all groups."""
+    """Tokens that the experts' kernels of a GPU read and write: its own, or those of all groups."""
     return step.tokens * (step.split.dp if gathers(step) else 1)
 
 
 def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str, form: MatrixFormat) -> list[Op]:
-    """Exchanges of tokens on their way to their experts or back. One group alone has all tokens on each GPU, and adds up after the MLP.
+    """Exchanges of tokens on their way to their experts or back. A single group has all tokens on each GPU, and adds up after the MLP.
 
-    Several: by all-to-all over the stage, each GPU its part of the group's tokens, once per expert and at most once per GPU; or by
-    ``gathering`` among the GPUs with the same place in their groups, whose sums over a group follow after the MLP (vLLM). ``form``: in
-    which experts are stored.
+    Several groups exchange by all-to-all over the stage: each GPU sends its part of the group's tokens, once per expert and at most once
+    per GPU. Or they exchange by ``gathering`` among GPUs with the same place in their groups, and add up over a group after the MLP (vLLM).
+    ``form``: format of the experts.
     """
     split = step.split
     if split.dp == 1:
@@ -63,7 +63,7 @@ def sent(step: ModelPass, mlp: MoeMlp, hidden: Number, gathering: str, form: Mat
 
 
 def _sent_by_library(op: str, mlp: MoeMlp, hidden: Number, step: ModelPass, form: MatrixFormat) -> Op:
-    """``op`` of the tokens of each GPU of a stage, in 8 bits where experts multiply in 8 bits or fewer floats (DeepEP, README.md)."""
+    """``op`` on the tokens of each GPU of a stage, in 8 bits if experts multiply in floats of at most 8 bits (DeepEP, README.md)."""
     from perfmodel.kernels.expert_exchange import expert_exchange
 
     tokens = share(step.tokens, step.split.tp)
@@ -75,35 +75,35 @@ def _sent_by_library(op: str, mlp: MoeMlp, hidden: Number, step: ModelPass, form
 
 @lru_cache(maxsize=2048)
 def _uneven(experts: int, per_token: int, tokens: int, ep: int, exponent: float) -> tuple[int, float, tuple[float, ...]]:
-    """Pairs of token and expert, experts that a token picks, and tokens of each expert on the fullest GPU, with an uneven router."""
+    """Pairs of token and expert, touched experts, and tokens of each expert, on the fullest GPU with an uneven router."""
     chances = fullest(experts, per_token, tokens, ep, exponent)
     return ceil(tokens * sum(chances) - 1e-6), touched(chances, tokens), tuple(tokens * chance for chance in chances)
 
 
-def _picked(step: ModelPass, mlp: MoeMlp) -> tuple[int, float, tuple[float, ...]]:
+def _loads(step: ModelPass, mlp: MoeMlp) -> tuple[int, float, tuple[float, ...]]:
     sizes = (int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens))
     return _uneven(*sizes, step.split.ep, step.imbalance or 0.0)
 
 
 def pairs_on(step: ModelPass, mlp: MoeMlp) -> Number:
-    """Pairs of token and expert on the fullest GPU: its share of all, if all experts are alike."""
-    return _picked(step, mlp)[0] if step.imbalance else share(step.all_tokens * mlp.experts_per_token, step.split.ep)
+    """Pairs of token and expert on the fullest GPU: an equal share, if all experts are alike."""
+    return _loads(step, mlp)[0] if step.imbalance else share(step.all_tokens * mlp.experts_per_token, step.split.ep)
 
 
 def touched_on(step: ModelPass, mlp: MoeMlp) -> Number:
-    """Experts on the fullest GPU that a token picks, on average."""
+    """Mean number of touched experts on the fullest GPU."""
     if step.imbalance:
-        return _picked(step, mlp)[1]
+        return _loads(step, mlp)[1]
     return expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / step.split.ep
 
 
 def loads_on(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
-    """Tokens of each expert on the fullest GPU; none if all are alike."""
-    return _picked(step, mlp)[2] if step.imbalance else ()
+    """Tokens of each expert on the fullest GPU; empty if all experts are alike."""
+    return _loads(step, mlp)[2] if step.imbalance else ()
 
 
 def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
-    """Experts that at least one of ``tokens`` picks, on average, if each picks ``per_token`` different ones, all alike.
+    """Mean number of experts that at least one of ``tokens`` picks, if each picks ``per_token`` different ones uniformly.
 
     E (1 - (1 - k / E)^T).
 
@@ -133,7 +133,7 @@ def power_law_quantile(u: float, exponent: float, low: float, high: float) -> fl
 
 @lru_cache(maxsize=2048)
 def picks(experts: int, per_token: int, tokens: int, exponent: float) -> tuple[float, ...]:
-    """Chance that a token picks each expert, the likeliest first, at most 1; the sum is ``per_token``. Exponent 0 makes all equal.
+    """Chance that a token picks each expert, the likeliest first, at most 1; the sum is ``per_token``. With exponent 0 all are equal.
 
     >>> [round(one, 3) for one in picks(4, 2, 100, 0.0)], [round(one, 3) for one in picks(4, 2, 100, 1.2)]
     ([0.5, 0.5, 0.5, 0.5], [1.0, 0.664, 0.236, 0.1])

@@ -1,11 +1,11 @@
 """Kernels of sparse attention with a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556, section 2.1).
 
-The indexer scores every token that a query may see, in fp8; the best ``topk`` are attended to. Up to ``topk`` tokens all are selected,
-and prefill runs as dense attention, as SGLang does (sgl-project/sglang, nsa_backend.py, MHA up to index_topk tokens). Beyond, latents
-are attended to as in decode: each query reads its own ``topk``, and is timed as a sequence of its own with a cache of that length.
-Scores of prefill are timed as one fp8 product of all index heads side by side, which has as many FLOP, as large a Q and a result;
-those of decode as a copy of their bytes, nearly all of them cached keys. MiniMax's indexer (arXiv 2606.13392) picks blocks of keys per
-KV head, for grouped attention. The selection is timed as one pass over the scores.
+The indexer scores every token that a query may see, in fp8; the best ``topk`` are attended to. Up to ``topk`` tokens all are selected, and
+prefill runs as dense attention, as in SGLang (sgl-project/sglang, nsa_backend.py, MHA up to index_topk tokens). Beyond, latents are
+attended to as in decode: each query reads its own ``topk`` and is timed as a separate sequence with a cache of that length. Prefill's
+scores are timed as one fp8 product of all index heads side by side, which has as many FLOP and as large a Q and result; decode's scores as
+a copy of their bytes, nearly all of them cached keys. MiniMax's indexer (arXiv 2606.13392) picks blocks of keys per KV head, for grouped
+attention. The selection is timed as one pass over the scores.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SCORE_SIZE = 4
 
 
 def seen(n: Number, kv_len: Number, most: Number | None = None, block: Number = 1) -> Number:
-    """Keys that the last ``n`` of ``kv_len`` tokens see, each those up to its own, at most ``most``.
+    """Keys that the last ``n`` of ``kv_len`` tokens see: each sees the keys up to its own, at most ``most``.
 
-    With more, blocks of ``block`` keys are picked, ``most`` in all; of its own block a token sees the keys up to itself.
+    If there are more, it sees picked blocks of ``block`` keys, ``most`` keys in all, and of its own block the keys up to itself.
 
     >>> seen(4, 4), seen(1, 100), seen(3, 10), seen(3, 10, 9)
     (10, 100, 27, 26)
     >>> seen(6, 6, 4, 2), 1 + 2 + 3 + 4 + (2 + 1) + (2 + 2)
     (17, 17)
     """
-    return _seen(kv_len, most, block) - _seen(kv_len - n, most, block)
+    return _seen_by_first(kv_len, most, block) - _seen_by_first(kv_len - n, most, block)
 
 
-def _seen(tokens: Number, most: Number | None, block: Number) -> Number:
+def _seen_by_first(tokens: Number, most: Number | None, block: Number) -> Number:
     """``seen`` summed over the first ``tokens`` tokens."""
     if most is None:
         return tokens * (tokens + 1) // 2
@@ -57,7 +57,7 @@ def _seen(tokens: Number, most: Number | None, block: Number) -> Number:
 
 
 def blocks_seen(n: Number, kv_len: Number, block: Number, most: Number | None = None) -> Number:
-    """Blocks of ``block`` keys, the last one partly, up to each of the last ``n`` of ``kv_len`` tokens; at most ``most`` each.
+    """Blocks of ``block`` keys that the last ``n`` of ``kv_len`` tokens see, partial ones included; at most ``most`` per token.
 
     >>> blocks_seen(3, 5, 2), blocks_seen(3, 5, 2, 2), blocks_seen(4, 4, 1)
     (7, 6, 10)
@@ -93,7 +93,7 @@ class SparseRows(StateRows):
 
     @property
     def _absorbed(self) -> bool:
-        """Whether latents stay as they are, as in decode: W_UK is multiplied into Q, W_UV into the result.
+        """Whether attention runs on the latents, as in decode: W_UK is multiplied into Q, W_UV into the result.
 
         Source: DeepSeek-V2, section 2.1.2 and appendix B. Prefill, and any step without a cache, expands them to K and V, unless an
         indexer has picked some of them for each query.
@@ -101,14 +101,14 @@ class SparseRows(StateRows):
         return ((self.step.n == 1 or self.step.phase == DECODE) and self.step.cached) or self._selects
 
     def _absorbing(self, name: str, inputs: Number, outputs: Number, features: Number) -> Op:
-        """A product of each head with its ``features`` of the matrix that expands latents."""
+        """The product of each head with its ``features`` columns of the matrix that expands latents."""
         a = self.attended
         assert isinstance(a, LatentAttention)
         matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
         return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def index_keys(self, op: Operation) -> list[Op]:
-        """Kernels of norm and rotation of the new keys, for the indexer's cache, and rotation of its Q, which leaves as scores take it."""
+        """Kernels of norm and rotation of the new keys for the indexer's cache, and of rotation of its Q to the format of the scores."""
         step, index, tokens = self.step, self._index, self.tokens
         queries = index.heads * index.head_dim
         accesses = (
@@ -120,7 +120,7 @@ class SparseRows(StateRows):
         return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, tokens * (6 * index.head_dim + 3 * queries)))]
 
     def _scored(self) -> Number:
-        """Number of scores that are written: of each token, or the best of each block and head."""
+        """Number of scores that are written: one per token, or one per block and head."""
         return self.step.sequences * self._index.sets * blocks_seen(self.step.n, self.step.kv_len, self._index.block)
 
     def index_scores(self, op: Operation) -> list[Op]:
@@ -132,7 +132,7 @@ class SparseRows(StateRows):
         kept = CACHE if self._continued else FRESH
         weights = SCORE_SIZE if isinstance(index, Indexer) else 0  # of its heads
         accesses = (
-            once("activations", READ, self._own * index.heads * (index.head_dim * index.query_size + weights), 1),
+            once("activations", READ, self._new_tokens * index.heads * (index.head_dim * index.query_size + weights), 1),
             once(kept, READ, step.sequences * step.kv_len * index.key_bytes, 1),
             once("activations", WRITE, SCORE_SIZE * self._scored(), 1),
         )
@@ -140,17 +140,23 @@ class SparseRows(StateRows):
         work = Work(tensor.tensor, tensor.vector + 2 * pairs * index.heads, tensor.sfu)
         kernel = Kernel(op.kernel, step.dtype, accesses, flops, flops, work, tensor)
         if self._decodes:
-            return [Op(op.kernel, ATTENTION, 1, kernel, self._copied(op.kernel, ATTENTION, accesses, work).timed, fp8), *self._beside(op)]
-        columns = KEYS * ceil_div(pairs, KEYS * self._own)  # whole blocks of keys, as such kernels take them
+            return [
+                Op(op.kernel, ATTENTION, 1, kernel, self._copied(op.kernel, ATTENTION, accesses, work).timed, fp8),
+                *self._rows_beside(op),
+            ]
+        columns = KEYS * ceil_div(pairs, KEYS * self._new_tokens)  # whole blocks of keys, as such kernels take them
         same = Matmul(step.n, columns, index.heads * index.head_dim, step.sequences, dtype=step.dtype)
         narrow = None if fp8 is None else Timed("matmul", replace(same, dtype=fp8), step.kernels.narrow_products)
-        return [Op(op.kernel, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products, preferred=narrow), fp8), *self._beside(op)]
+        return [
+            Op(op.kernel, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products, preferred=narrow), fp8),
+            *self._rows_beside(op),
+        ]
 
     def select(self, op: Operation) -> list[Op]:
         """Kernel that picks the best tokens of each query."""
         scores, picked = self._scored(), self._picked()
         accesses = (once("activations", READ, SCORE_SIZE * scores, 1), once("activations", WRITE, SCORE_SIZE * picked, 1))
-        return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, scores)), *self._beside(op)]
+        return [self._copied(op.kernel, ELEMENTWISE, accesses, Work(0, scores)), *self._rows_beside(op)]
 
     def _picked(self) -> Number:
         """Number of indices picked for all queries."""
@@ -158,9 +164,9 @@ class SparseRows(StateRows):
         return step.sequences * index.sets * blocks_seen(step.n, step.kv_len, index.block, index.topk // index.block)
 
     def _blocks_attended(self, w: Attention) -> Op:
-        """Attention ``w`` of each query to the blocks that were picked for its KV head; timed as to as many keys in a window.
+        """Attention ``w`` of each query to the blocks picked for its KV head, timed like a window of as many keys.
 
-        The kernel has a tile of the queries of a group, as one with a window has (MiniMax-AI/MSA).
+        The kernel has a tile of the queries of a group, like one with a window (MiniMax-AI/MSA).
         """
         a, step = self.attended, self.step
         assert isinstance(a, GroupedAttention)
@@ -171,19 +177,19 @@ class SparseRows(StateRows):
         read, most = pairs * a.kept, step.sequences * step.kv_len * a.kept
         distinct = stored(kept, READ, minimum(read, most), step.kv_bits).elements
         accesses = (
-            activation(READ, self._own * a.heads * a.head_dim, step, "Q"),
+            activation(READ, self._new_tokens * a.heads * a.head_dim, step, "Q"),
             stored(kept, READ, read, step.kv_bits)._replace(footprint=distinct, compulsory=distinct),
             once("activations", READ, SCORE_SIZE * self._picked(), 1),
-            activation(WRITE, self._own * a.heads * a.head_dim, step, "O"),
+            activation(WRITE, self._new_tokens * a.heads * a.head_dim, step, "O"),
         )
         flops = 4 * a.heads * a.head_dim * pairs
         name, work = f"attention, top {plain(a.topk)}", matmul_work(step.dtype, flops)
         return replace(like, name=name, kernel=Kernel(name, step.dtype, accesses, flops, flops, work, work))
 
     def _selected(self) -> Op:
-        """Attention of each query to the latents that were picked for it."""
+        """Attention of each query to the latents picked for it."""
         a, step = self._latent, self.step
-        pairs, queries = step.sequences * seen(step.n, step.kv_len, a.topk), self._own * a.heads
+        pairs, queries = step.sequences * seen(step.n, step.kv_len, a.topk), self._new_tokens * a.heads
         flops = 2 * a.heads * pairs * (a.kept + a.kv_lora_rank)
         kept = CACHE if self._continued else FRESH
         bits = step.kv_bits if step.cached else 8 * step.dtype.size
@@ -196,7 +202,7 @@ class SparseRows(StateRows):
         )
         work = matmul_work(step.dtype, flops)
         name = f"attention, top {plain(self._index.topk)}"
-        same = LatentDecode(self._own, a.heads, self._index.topk, a.kv_lora_rank, a.qk_rope_head_dim, 1, step.dtype, bits, False)
+        same = LatentDecode(self._new_tokens, a.heads, self._index.topk, a.kv_lora_rank, a.qk_rope_head_dim, 1, step.dtype, bits, False)
         obstacle = "" if bits in (8, 16) and not step.integer_kv else f"no kernel with a {bits}-bit integer cache is calibrated"
         timed = Timed("latent-attention", same, step.kernels.latent_attention, obstacle)
         form = DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 and not step.integer_kv else None

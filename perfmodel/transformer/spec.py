@@ -1,4 +1,4 @@
-"""What a decoder-only transformer consists of: one record per layer, with the sizes that its matrices have.
+"""Parts of a decoder-only transformer: one record per layer, with the sizes of its matrices.
 
 A matrix that maps ``a`` to ``b`` features is written a -> b; it has a x b weights, and b more with a bias.
 """
@@ -24,7 +24,7 @@ INDEX_GROUP, INDEX_SCALE = 128, 4
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """The lightning indexer of DeepSeek's sparse attention: it scores every token, and attention sees the ``topk`` best ones only.
+    """The lightning indexer of DeepSeek's sparse attention: it scores every token, and attention sees only the ``topk`` best ones.
 
     Matrices: Q q_lora_rank -> heads x head_dim, one key hidden -> head_dim with a norm that has a bias, weights of the heads hidden ->
     heads. The score of a token is the weighted sum over heads of relu(q k). Keys are cached in fp8 with a scale per 128.
@@ -40,7 +40,7 @@ class Indexer:
     query_size: ClassVar[int] = 1
 
     def divided(self, tp: int) -> Indexer:
-        """The part of one of ``tp`` GPUs: all of it."""
+        """The part on one of ``tp`` GPUs: all of it."""
         return self
 
     @property
@@ -67,7 +67,7 @@ class BlockIndexer:
     query_size: ClassVar[int] = 2
 
     def divided(self, tp: int) -> BlockIndexer:
-        """The part of one of ``tp`` GPUs: heads are copied beyond one each, as is the key."""
+        """The part on one of ``tp`` GPUs; the key is copied, and heads are if there are more GPUs."""
         return replace(self, heads=maximum(self.heads // tp, 1))
 
     @property
@@ -87,7 +87,7 @@ class BlockIndexer:
 
 
 class _Indexed:
-    """Attention to all tokens that are visible, or to those that its ``indexer`` picks; it keeps no state."""
+    """Attention to all visible tokens, or to those that its ``indexer`` picks; it keeps no state."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class _Indexed:
 
     @property
     def topk(self: Any) -> Number | None:
-        """Tokens that are seen at most, whichever they are; None for all."""
+        """Most tokens that a query sees; None for all."""
         return None if self.indexer is None else self.indexer.topk
 
     @property
@@ -109,13 +109,12 @@ class _Indexed:
 class GroupedAttention(_Indexed):
     """Query heads that share K and V in groups; multi-head with as many KV heads as heads, multi-query with one.
 
-    Matrices: Q hidden -> heads x head_dim, K and V hidden -> kv_heads x head_dim, O heads x head_dim -> hidden.
-    ``window``: a token sees at most this many of the last tokens, itself among them; None for all.
-    ``qk_norm``: Q and K pass a norm with head_dim weights. ``sinks``: a learned score per head joins the softmax.
-    ``shared_kv``: one matrix makes K and V, which are still stored apart (K is rotated and normed, V is not).
-    ``output_gate``: the Q matrix is twice as wide and makes a gate, whose sigmoid scales the output. ``whole_norm``: with ``qk_norm``,
-    one norm over all heads of Q and one over all of K (MiniMax-M2). ``rotated``: Q and K are (not where other layers order the tokens).
-    ``indexer``: picks the blocks that are seen.
+    Matrices: Q hidden -> heads x head_dim, K and V hidden -> kv_heads x head_dim, O heads x head_dim -> hidden. ``window``: a token sees at
+    most this many of the last tokens, itself among them; None for all. ``qk_norm``: Q and K pass a norm with head_dim weights. ``sinks``: a
+    learned score per head joins the softmax. ``shared_kv``: one matrix makes K and V, which are still stored separately (K is rotated and
+    normed, V is not). ``output_gate``: the Q matrix is twice as wide and makes a gate, whose sigmoid scales the output. ``whole_norm``:
+    with ``qk_norm``, one norm over all heads of Q and one over all heads of K (MiniMax-M2). ``rotated``: Q and K are rotated; not so where
+    other layers order the tokens. ``indexer``: picks the blocks that are seen.
     """
 
     heads: Number
@@ -133,7 +132,7 @@ class GroupedAttention(_Indexed):
     indexer: BlockIndexer | None = None
 
     def divided(self, tp: int) -> GroupedAttention:
-        """The part of one of ``tp`` GPUs: K and V heads are copied beyond one each."""
+        """The part on one of ``tp`` GPUs; KV heads are copied if there are more GPUs."""
         indexer = None if self.indexer is None else self.indexer.divided(tp)
         return replace(self, heads=self.heads // tp, kv_heads=maximum(self.kv_heads // tp, 1), indexer=indexer)
 
@@ -199,11 +198,11 @@ class LatentAttention(_Indexed):
 
 
 AttentionLayer = GroupedAttention | LatentAttention | GatedDeltaNet | Mamba2
-"""What mixes the tokens of a layer. ``kept`` elements and ``index_bytes`` grow with each token, ``state_bytes`` a sequence has once."""
+"""Operation that mixes the tokens of a layer. ``kept`` elements and ``index_bytes`` are per token, ``state_bytes`` per sequence."""
 
 
 def visible(attention: AttentionLayer, kv_len: Number) -> Number:
-    """Tokens of the last ``kv_len`` that a token sees, and that a layer has to keep."""
+    """Tokens of the last ``kv_len`` that a token sees and a layer has to keep."""
     return kv_len if attention.window is None else minimum(kv_len, attention.window)
 
 
@@ -215,8 +214,8 @@ def most_seen(attention: AttentionLayer) -> Number | None:
 def score_flops(attention: AttentionLayer, cached: bool) -> Number:
     """FLOP per layer, token and key it sees, over all heads.
 
-    A cached latent is attended to as it is, with K's and V's matrices moved to Q and O (DeepSeek-V2, section 2.1.2): a key is
-    then kv_lora_rank + rope wide and a value kv_lora_rank. Without a cache K and V are built first, which costs less per score.
+    Attention over a cached latent moves K's and V's matrices to Q and O (DeepSeek-V2, section 2.1.2): a key is then kv_lora_rank + rope
+    wide and a value kv_lora_rank. Without a cache K and V are built first, which costs less per score.
 
     >>> score_flops(GroupedAttention(heads=32, kv_heads=8, head_dim=128), cached=True)
     16384
@@ -241,11 +240,11 @@ class DenseMlp:
 
 @dataclass(frozen=True, slots=True)
 class MoeMlp:
-    """``experts`` MLPs of ``width``, of which a router hidden -> experts picks ``experts_per_token`` for each token.
+    """A mixture of ``experts`` MLPs of ``width``; a router hidden -> experts picks ``experts_per_token`` for each token.
 
-    ``shared_width``: an MLP of that width sees every token besides (n shared experts are one n times as wide); 0 for none.
-    ``shared_gate``: a vector of hidden weights scales its output. ``router_extra``: learned biases and scales of the router.
-    ``bias``: of the experts' matrices.
+    ``shared_width``: an MLP of that width sees every token besides (n shared experts are one n times as wide); 0 for none. ``shared_gate``:
+    a vector of hidden weights scales its output. ``router_extra``: learned biases and scales of the router. ``bias``: whether the experts'
+    matrices have biases.
     """
 
     experts: Number
@@ -259,7 +258,7 @@ class MoeMlp:
     activation: str = "silu"
 
     def shared_as_routed(self) -> MoeMlp:
-        """This MLP with the expert that sees every token as one more that is always picked, where it is as wide and has no gate."""
+        """This MLP with the shared expert as one more that is always picked, if it is as wide and has no gate; else unchanged."""
         if self.shared_width != self.width or self.shared_gate:
             return self
         return replace(self, experts=self.experts + 1, experts_per_token=self.experts_per_token + 1, shared_width=0)
@@ -267,9 +266,9 @@ class MoeMlp:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer. ``norms``: norms over the hidden state, 2 in most models. ``formats``: of its matrices in a quantized checkpoint.
+    """One layer. ``norms``: norms over the hidden state, 2 in most models. ``formats``: formats of its matrices in a quantized checkpoint.
 
-    ``mlp`` is None where a layer mixes tokens and nothing more.
+    ``mlp``: None if the layer only mixes tokens.
     """
 
     attention: AttentionLayer
@@ -282,12 +281,11 @@ class Layer:
 class ModelSpec:
     """A decoder-only language model: embedding, ``layers`` in order, a last norm, and a matrix hidden -> vocab.
 
-    ``norm``: ``rms`` has one weight per feature, ``layer`` a weight and a bias. ``tied_embeddings``: the last matrix is the
-    embedding. ``learned_positions``: a table of max_positions x hidden is added to the embedding; otherwise Q and K are rotated.
-    ``native_dtype``: of the published weights; None where the source does not say. ``quantized``: their narrower format, if they have one,
-    ``head_format`` and ``table_format`` those of the last matrix and of the embedding. ``draft``: layers that predict further tokens,
-    stored and not run.
-    ``unread``: fields of the source that no rule knows.
+    ``norm``: ``rms`` has one weight per feature, ``layer`` a weight and a bias. ``tied_embeddings``: the last matrix is the embedding.
+    ``learned_positions``: a table of max_positions x hidden is added to the embedding; otherwise Q and K are rotated. ``native_dtype``:
+    format of the published weights; None if the source does not say. ``quantized``: their narrower format, if any; ``head_format`` and
+    ``table_format``: formats of the last matrix and the embedding. ``draft``: number of layers that predict further tokens, stored and not
+    run. ``unread``: fields of the source that no rule knows.
     """
 
     name: str

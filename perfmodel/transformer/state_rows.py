@@ -1,10 +1,10 @@
 """Kernels of layers that keep a state per sequence: short convolution, gated delta rule, state-space scan, gated norm.
 
-Decode reads and writes each state once, and is timed as a copy of as many bytes: arithmetic hides behind it. Prefill takes a sequence
-in chunks of tokens, whose products are matrix multiplications (arXiv 2412.06464, section 3.3; arXiv 2405.21060, section 6). Its
-several kernels are one row. The row's bytes are inputs, result and state, what one kernel that keeps the rest on chip would move. It
-is timed as that many FLOP in equal products of a chunk with a state, each with operands in DRAM, as the chunks' intermediate results
-are (fla-org/flash-linear-attention, chunk_gated_delta_rule, chunks of 64; state-spaces/mamba, mamba_chunk_scan_combined).
+Decode reads and writes each state once, and is timed as a copy of as many bytes: arithmetic hides behind it. Prefill takes a sequence in
+chunks of tokens, whose products are matrix multiplications (arXiv 2412.06464, section 3.3; arXiv 2405.21060, section 6). Its several
+kernels are one row. The row's bytes are inputs, result and state, as one kernel that keeps the rest on chip would move. It is timed as
+equal products of a chunk with a state with as many FLOP in all, with operands in DRAM, where the chunks' intermediate results are
+(fla-org/flash-linear-attention, chunk_gated_delta_rule, chunks of 64; state-spaces/mamba, mamba_chunk_scan_combined).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELTA_CHUNK = 64
 
 
 def chunk_flops(a: GatedDeltaNet | Mamba2) -> tuple[Number, Number]:
-    """FLOP of one chunk as run, squares of scores in full, and its tokens.
+    """FLOP of one chunk as run, with full squares of scores, and its tokens.
 
     Delta rule: K K^T, the inverse of its triangle, that times V and K, Q K^T times V, and three products with the state. Scan: C B^T of
     each group, that times x, and two products with the state.
@@ -51,18 +51,18 @@ class StateRows:
         assert isinstance(self.attended, GatedDeltaNet | Mamba2)
         return self.attended
 
-    def _beside(self, op: Operation) -> list[Op]:
-        """Rows of ``op`` for the sequences of the pass beside this one, which have kernels of their own."""
+    def _rows_beside(self, op: Operation) -> list[Op]:
+        """Rows of ``op`` for the sequences of the pass ``beside`` this one, which run in separate kernels."""
         raise NotImplementedError
 
     @property
-    def _own(self) -> Number:
-        """New tokens of this pass, without those of one beside it."""
+    def _new_tokens(self) -> Number:
+        """New tokens of this pass, without those of the pass ``beside`` it."""
         return self.step.sequences * self.step.n
 
     @property
     def _decodes(self) -> bool:
-        """Whether each sequence takes one step, of one token or of a few that were drafted."""
+        """Whether each sequence takes one step, of one token or a few drafted ones."""
         return bool(self.step.n == 1 or (self.step.phase == DECODE and self.step.cached))
 
     @property
@@ -70,8 +70,8 @@ class StateRows:
         """Whether earlier tokens have left a state."""
         return bool(self.step.cached and self.step.kv_len > self.step.n)
 
-    def _kept(self, elements: Number, bits: int) -> tuple[Access, ...]:
-        """Accesses to a state of each sequence: read where there is one, written where it is kept."""
+    def _state_accesses(self, elements: Number, bits: int) -> tuple[Access, ...]:
+        """Accesses to the state of each sequence: read if there is one, written if it is kept."""
         size = self.step.sequences * elements * (bits // 8)
         read = (once(CACHE, READ, size, 1),) if self._continued else ()
         return (*read, once(CACHE, WRITE, size, 1)) if self.step.cached else read
@@ -83,7 +83,7 @@ class StateRows:
         return (activation(READ, tokens * sizes[0], step), learned, *kept, activation(WRITE, tokens * sizes[1], step))
 
     def _copied(self, name: str, group: str, accesses: tuple[Access, ...], work: Work, flops: Number = 0) -> Op:
-        """A kernel that is timed as a copy of as many bytes."""
+        """A kernel that is timed as a copy of the same bytes."""
         step = self.step
         rows = maximum(step.tokens, 1)
         cols = ceil_div(sum(access.bytes for access in accesses), 2 * step.dtype.size * rows)
@@ -93,23 +93,23 @@ class StateRows:
 
     def convolution(self, op: Operation) -> list[Op]:
         """Kernels of the convolution, each channel over its last tokens, and SiLU; the tokens that the next pass needs are kept."""
-        a, written = self._state, self._own * self._state.channels
-        kept = self._kept((a.conv_kernel - 1) * a.channels, 8 * CONV_SIZE)
+        a, written = self._state, self._new_tokens * self._state.channels
+        kept = self._state_accesses((a.conv_kernel - 1) * a.channels, 8 * CONV_SIZE)
         work = Work(0, (2 * a.conv_kernel + 4) * written, written)
-        accesses = self._moved(op, self._own, (a.channels, a.channels), kept)
-        return [self._copied(op.kernel, ELEMENTWISE, accesses, work), *self._beside(op)]
+        accesses = self._moved(op, self._new_tokens, (a.channels, a.channels), kept)
+        return [self._copied(op.kernel, ELEMENTWISE, accesses, work), *self._rows_beside(op)]
 
     def recurrence(self, op: Operation) -> list[Op]:
         """Kernels of the gated delta rule over Q, K, V, decay and rate of each token, or of the scan over x, B, C and dt."""
-        return [self._recurrence(op), *self._beside(op)]
+        return [self._recurrence(op), *self._rows_beside(op)]
 
     def _recurrence(self, op: Operation) -> Op:
         a, step = self._state, self.step
         inputs = a.channels + (2 * a.value_heads if isinstance(a, GatedDeltaNet) else a.heads)
-        accesses = self._moved(op, self._own, (inputs, a.inner), self._kept(a.state, a.state_bits))
-        flops = self._own * a.token_flops
+        accesses = self._moved(op, self._new_tokens, (inputs, a.inner), self._state_accesses(a.state, a.state_bits))
+        flops = self._new_tokens * a.token_flops
         if self._decodes:  # element by element; each element of the state decays besides
-            return self._copied(op.kernel, ATTENTION, accesses, Work(0, flops + self._own * a.state), flops)
+            return self._copied(op.kernel, ATTENTION, accesses, Work(0, flops + self._new_tokens * a.state), flops)
         each, chunk = chunk_flops(a)
         executed = step.sequences * ceil_div(step.n, chunk) * each
         inner, outer = (a.key_head_dim, a.value_head_dim) if isinstance(a, GatedDeltaNet) else (a.state_size, a.head_dim)

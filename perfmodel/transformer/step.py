@@ -1,4 +1,4 @@
-"""One pass through a model: which tokens, which formats, which share of the model each GPU holds."""
+"""One pass through a model: its tokens, its formats, and the share of the model on each GPU."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def share(number: Number, parts: int) -> Number:
 
 
 MOST_TP = 64
-"""That a message proposes."""
+"""Largest ``tp`` that an error message proposes."""
 
 
 def cut_by(tp: int, a: AttentionLayer) -> bool:
-    """Whether so many GPUs share the heads evenly; a KV head may be on several."""
+    """Whether ``tp`` GPUs share the heads of ``a`` evenly; a KV head may be on several."""
     return a.heads % tp == 0 and (not isinstance(a, GroupedAttention) or a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
 
 
@@ -42,9 +42,10 @@ def cut_by(tp: int, a: AttentionLayer) -> bool:
 class Split:
     """GPUs of one replica: ``pp`` stages of consecutive layers, each on ``dp`` groups of ``tp`` GPUs.
 
-    A group has its own sequences, and its GPUs share each matrix of attention, dense MLPs and shared experts. All GPUs of a stage hold
-    the routed experts, in ``ep`` sets of different ones, each expert's matrices cut among the GPUs of a set. ``dp`` 0: as many groups
-    as make ``ep`` GPUs, one if ``tp`` alone does. Source: vLLM docs, "Data Parallel Deployment" and "Expert Parallel Deployment".
+    A group has its own sequences, and its GPUs share each matrix of attention, dense MLPs and shared experts. The routed experts are
+    divided over all GPUs of a stage, in ``ep`` sets of GPUs with different experts; the GPUs of a set share the matrices of each. ``dp`` 0:
+    as many groups as make ``ep`` GPUs, one if ``tp`` is enough. Source: vLLM docs, "Data Parallel Deployment" and "Expert Parallel
+    Deployment".
 
     >>> Split(tp=8, ep=8).gpus, Split(ep=8).gpus, Split(tp=2, ep=8).dp, Split(tp=8, dp=2, ep=4).expert_tp
     (8, 8, 4, 4)
@@ -88,12 +89,13 @@ class Split:
             fits = ", ".join(str(ep) for ep in range(1, min(self.stage, MOST_TP) + 1) if self.stage % ep == 0)
             raise UsageError(f"--ep {self.ep} does not divide {sharers}", f"the same GPUs hold the experts: one of {fits} does")
         layers = [layer for layer, _ in model.layer_kinds]
-        fits = f"one of {', '.join(str(tp) for tp in range(1, MOST_TP + 1) if all(cut_by(tp, one.attention) for one in layers))} does"
-        for a in (one.attention for one in layers if not cut_by(self.tp, one.attention)):
+        attentions = [layer.attention for layer in layers]
+        fits = f"one of {', '.join(str(tp) for tp in range(1, MOST_TP + 1) if all(cut_by(tp, a) for a in attentions))} does"
+        for a in (a for a in attentions if not cut_by(self.tp, a)):
             if a.heads % self.tp:
                 raise UsageError(f"--tp {self.tp} does not divide {a.heads} heads", fits)
             raise UsageError(f"--tp {self.tp} and {getattr(a, 'kv_heads', 0)} KV heads: neither divides the other", fits)
-        for mlp in (one.mlp for one in layers if isinstance(one.mlp, MoeMlp) and one.mlp.experts % self.ep):
+        for mlp in (layer.mlp for layer in layers if isinstance(layer.mlp, MoeMlp) and layer.mlp.experts % self.ep):
             whole = [ep for ep in range(1, min(self.stage, mlp.experts) + 1) if self.stage % ep == 0 and mlp.experts % ep == 0]
             raise UsageError(f"--ep {self.ep} does not divide {mlp.experts} experts", f"one of {', '.join(map(str, whole))} does")
         return self
@@ -103,14 +105,13 @@ class Split:
 class ModelPass:
     """``batch`` sequences, each with ``n`` new tokens, the last of ``kv_len``: prefill has many new tokens, decode one.
 
-    ``dtype``: of activations and arithmetic. ``weight_bits``, ``kv_bits``: of a stored weight and a cached element.
-    ``integer_weights``, ``integer_kv``: those are integers, dequantised before they are multiplied; otherwise floats.
-    ``tile``: of large products, with which the roof reckons.
-    ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
-    ``weights_from_file``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of
-    the weights has ``weight_bits``. ``kernels``: whose kernels run.
-    ``beside``: a pass over other sequences in the same kernels, but for attention, as engines mix prompts with decoding sequences.
-    ``imbalance``: exponent of the power law of the router's picks (``routing.py``); 0 or None, not given: all experts alike.
+    ``dtype``: format of activations and arithmetic. ``weight_bits``, ``kv_bits``: bits of a stored weight and a cached element.
+    ``integer_weights``, ``integer_kv``: whether they are integers, which are dequantised before they are multiplied. ``tile``: tile of
+    large products at the roof. ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for
+    later steps. ``weights_from_file``: matrices are stored as the model's file says, with ``formats`` for the current layer; other weights
+    have ``weight_bits``. ``kernels``: choice of the implementations. ``beside``: a pass over other sequences in the same kernels except for
+    attention, as engines mix prompts with decoding sequences. ``imbalance``: exponent of the power law of the router's picks
+    (``routing.py``); 0 or None: all experts are alike.
     """
 
     phase: str
@@ -157,13 +158,13 @@ class ModelPass:
 
     @property
     def heads(self) -> Number:
-        """Positions of a GPU that the head sees: the last of each sequence, or all new ones of a decoding one, drafts to be checked."""
+        """Positions of a GPU that the head sees: the last of each sequence, or all new ones of a decoding sequence, to check drafts."""
         checked = self.n if self.phase == DECODE and self.cached else 1
         return self.sequences * checked + (0 if self.beside is None else self.beside.heads)
 
 
 def check_imbalance(given: float | None, model: ModelSpec) -> None:
-    """UsageError for an exponent without a meaning, and for one of a model without experts."""
+    """UsageError for an exponent without a meaning, and for any with a model without experts."""
     if given and not model.is_moe:
         raise UsageError(f"--imbalance {given:g}: {model.name} has no experts", "leave it out")
     if not 0 <= (given or 0) <= 4:
@@ -183,21 +184,21 @@ def decode(batch: Number, kv_len: Number, **options: object) -> ModelPass:
 GENERATE = "generate"
 PHASES = (PREFILL, DECODE, GENERATE)
 TRAIN = "train"
-"""The phase that is no request: see ``training``."""
+"""The training phase, which is not a ``Request``."""
 
 
 DEFAULT_LENGTH, DEFAULT_GENERATED = 2048, 128
-"""Tokens of the prompt, unless the model takes fewer, and of what is generated after it."""
+"""Default tokens of the prompt, unless the model takes fewer, and default generated tokens."""
 
 
 def default_length(model: ModelSpec, phase: str) -> int:
-    """Tokens of a prompt that fits ``model``, with what is generated after it."""
+    """Tokens of a prompt that fits ``model`` together with the generated tokens."""
     longest = int(model.max_positions or DEFAULT_LENGTH)
     return max(min(DEFAULT_LENGTH, longest - (DEFAULT_GENERATED if phase == GENERATE else 0)), 1)
 
 
 def lengths(model: ModelSpec, phase: str, n: int | None, kv_len: int | None) -> tuple[int, int]:
-    """Tokens of the prompt, and of a sequence at the end; what is not given fits ``model``. UsageError for a prompt that nothing reads."""
+    """Tokens of the prompt, and of a sequence at the end; a length that is not given fits ``model``. UsageError for an unused prompt."""
     if phase == DECODE and kv_len is not None:
         if n not in (None, kv_len):
             raise UsageError(f"--n {n}: a decode step at --kv-len {kv_len} has no prompt to read", "leave out one of them")
@@ -210,8 +211,8 @@ def lengths(model: ModelSpec, phase: str, n: int | None, kv_len: int | None) -> 
 class Request(ModelPass):
     """A phase of ``model`` on ``device``: ``n`` tokens of the prompt, ``kv_len`` of a sequence at the end.
 
-    ``graph``: CUDA graphs; None: in decode only, as serving engines do. ``reserve``: bytes of each GPU held back; see ``step_memory``.
-    ``power``: limit and clock; by default sustained.
+    ``graph``: whether to launch CUDA graphs; None: in decode only, like serving engines. ``reserve``: bytes of each GPU held back
+    (``step_memory``). ``power``: limit and clock; by default sustained.
     """
 
     model: ModelSpec
@@ -248,7 +249,7 @@ class Request(ModelPass):
 
 
 def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype: str | None) -> dict[str, Any]:
-    """Fields of a pass that say how weights and cache are stored: as given, else as the model's file says, else as ``dtype``."""
+    """Fields of a pass on the formats of weights and cache: as given, else from the model's file, else ``dtype``."""
     published = stored_as_published(model, weights_dtype)
     weights = native_dtype(model) if published else weights_dtype
     return {
@@ -261,7 +262,7 @@ def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype:
 
 
 def stored_as_published(model: ModelSpec, given: str | None) -> bool:
-    """Whether weights are stored as the model's file says, which ``given`` overrides; UsageError where nothing here reads that."""
+    """Whether weights are stored as the model's file says, unless ``given`` overrides it; UsageError for an unknown format of the file."""
     if model.quantized is None or given not in (None, model.quantized.words):
         return False
     if not model.quantized.rules:

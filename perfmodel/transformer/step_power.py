@@ -1,4 +1,4 @@
-"""Steps of a model as they run for seconds: what its rows draw together, the clock that the limit leaves, and each row's time at it."""
+"""Steps of a model that run for seconds: power of all rows together, the clock under the power limit, and each row's time at it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfmodel.transformer.training.step.estimate import TrainingEstimate
 
 KIND_OF_GROUP = {MATMUL: power.MATMUL, ATTENTION: power.DECODE, ELEMENTWISE: power.ELEMENTWISE, COLLECTIVE: power.IDLE}
-"""Of rows that nothing predicts."""
+"""Kinds of rows without a prediction, by group."""
 
 
 def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
@@ -35,9 +35,9 @@ def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
 
 
 def under_power(estimate: PassEstimate, asked: PowerOptions) -> PassEstimate:
-    """``estimate`` at the clock of its headline, sustained unless asked otherwise; unchanged where the device has no power model.
+    """``estimate`` at the clock of its headline, by default sustained; unchanged if the device has no power model.
 
-    Where the host is slower than the kernels, the device waits for it at static power, and the clock is that of the average.
+    If the host is slower than the kernels, the device waits for it at static power, and average power sets the clock.
     """
     rows, host = [row for row in estimate.rows if row.seconds > 0], estimate.host_s
     state = power.state_of([of_row(row, estimate.device) for row in rows], estimate.device, asked, SUSTAINED, host[0] if host else 0.0)
@@ -49,7 +49,7 @@ def under_power(estimate: PassEstimate, asked: PowerOptions) -> PassEstimate:
 
 
 def slowdown(estimate: PassEstimate, asked: PowerOptions, idle_s: float) -> float:
-    """Seconds of the kernels of ``estimate`` under ``asked`` over those without, where steps follow one another ``idle_s`` apart."""
+    """Seconds of the kernels of ``estimate`` under ``asked`` over their seconds without it, for steps with ``idle_s`` between them."""
     rows = [row for row in estimate.rows if row.seconds > 0]
     waits = [Activity((), power.IDLE, 0.0, idle_s, idle_s)] if idle_s > 0 else []
     state = power.state_of([*(of_row(row, estimate.device) for row in rows), *waits], estimate.device, asked, SUSTAINED)
@@ -58,30 +58,30 @@ def slowdown(estimate: PassEstimate, asked: PowerOptions, idle_s: float) -> floa
 
 @dataclass(frozen=True, slots=True)
 class StepPower:
-    """Power of a run: ``steps`` with how often each runs, on ``gpus`` GPUs at work, which draw ``static_w`` watts each in ``waits_s``."""
+    """Power of a run on ``gpus`` GPUs: ``steps`` and how often each runs. During ``waits_s`` each GPU draws ``static_w`` watts."""
 
     steps: Sequence[tuple[PowerState, int]]
     gpus: int
     waits_s: float = 0.0
     static_w: float = 0.0
 
-    def _sum(self, value: Callable[[PowerState], float]) -> float:
-        return sum(value(one) * times for one, times in self.steps)
+    def _over_steps(self, value: Callable[[PowerState], float]) -> float:
+        return sum(value(state) * times for state, times in self.steps)
 
     @property
     def burst_s(self) -> float:
         """Seconds with each kernel as fast as after a pause."""
-        return self._sum(lambda one: one.burst_s) + self.waits_s
+        return self._over_steps(lambda state: state.burst_s) + self.waits_s
 
     @property
     def sustained_s(self) -> float:
-        """Seconds at the clock that lasts."""
-        return self._sum(lambda one: one.sustained_s) + self.waits_s
+        """Seconds at the sustained clock."""
+        return self._over_steps(lambda state: state.sustained_s) + self.waits_s
 
     @property
     def joules(self) -> float:
         """Joules of all GPUs."""
-        return self.gpus * (self._sum(lambda one: one.joules) + self.static_w * self.waits_s)
+        return self.gpus * (self._over_steps(lambda state: state.joules) + self.static_w * self.waits_s)
 
     @property
     def watts(self) -> float:
@@ -91,7 +91,7 @@ class StepPower:
     @property
     def sm_hz(self) -> float:
         """Clock of the multiprocessors in Hz, the mean over the time of the kernels."""
-        return self._sum(lambda one: one.sm_hz * one.sustained_s) / self._sum(lambda one: one.sustained_s)
+        return self._over_steps(lambda state: state.sm_hz * state.sustained_s) / self._over_steps(lambda state: state.sustained_s)
 
     @property
     def limit_w(self) -> float:
@@ -105,9 +105,9 @@ class StepPower:
 
 
 def training_power(estimate: TrainingEstimate, asked: PowerOptions) -> StepPower | None:
-    """Power of ``estimate`` as it runs, whose headline stays that of measured steps: between its kernels GPUs wait or exchange.
+    """Power of a training step; the headline stays that of measured steps, as GPUs wait or exchange between kernels.
 
-    None where the device has no power model.
+    None if the device has no power model.
     """
     rows = [row for row in estimate.lines if row.seconds > 0]
     asked.check(estimate.device)

@@ -1,4 +1,4 @@
-"""What a record ran, as the model sees it: its workload, lower bound and peak memory; or why it has none."""
+"""The model's view of a record: its workload, lower bound and peak memory, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TWO_INPUTS = ("torch-add", "torch-silu-mul")
 TRAIN = "train"
 ATTENTION_OF_TRAINING = ("eager", "sdpa")
 BACKENDS = {backend: implementation for implementation, backend in SDPA_BACKENDS.items()}
-"""What a training step ran, by PyTorch's name of it; the fastest calibrated one if a record does not say."""
+"""Attention implementation of a training step by PyTorch's name for it; the fastest calibrated one if a record does not say."""
 ATTENTION_IN = {"torch": "torch-sdpa-flash"}
 """Fused attention of the steps that an implementation runs."""
 
@@ -44,7 +44,7 @@ ATTENTION_IN = {"torch": "torch-sdpa-flash"}
 EXPERTS_IN = {**DTYPES, "fp4": dtype_of_products("fp4")}
 """Formats in which experts are multiplied."""
 Sizes = dict[str, Any]
-"""A record's shape, checked. ``weight_bits``: of a stored weight with its share of scales, where it is narrower than its product."""
+"""A record's shape, checked. ``weight_bits``: bits of a stored weight with its share of scales, if narrower than its product."""
 
 
 def case_of(record: Record) -> Case:
@@ -67,15 +67,15 @@ def case_of(record: Record) -> Case:
 
 _UNSAID = {"weights_dtype", "kv_dtype"}
 _WORDS = {"kind", "model", "phase", "op", "attention", "engine", *_UNSAID}
-"""Names of texts in shapes; of those in ``_UNSAID`` null means that the run chose."""
+"""Keys of texts in shapes; a null under a key of ``_UNSAID`` means that the run chose."""
 _SWITCHES = {"causal", "crossed", "mask", "fused_elementwise", "cuda_graph", "checkpointing", "chunked", "fused_all_reduce"}
 _RANGES = {"density": (0, 1), "dropout": (0, 1), "weight_bits": (1, 64)}
 _ABOVE_ZERO = {"acceptance": 1, "spread": 1, "rate": LARGEST_NUMBER}
-"""The most of numbers that are above zero; those in neither are whole, and from 1 but for ``draft_tokens``."""
+"""Largest values of numbers above zero. Numbers in neither set are whole and at least 1, ``draft_tokens`` at least 0."""
 
 
 def checked_shape(record: Record, required: Collection[str], optional: Collection[str]) -> dict[str, Any]:
-    """A copy of the record's shape; UnavailableError names a key that is missing, unknown or has no meaning."""
+    """A copy of the record's shape; UnavailableError names a key that is missing, unknown or without meaning."""
     missing = [name for name in required if name not in record.shape]
     if missing:
         raise UnavailableError(f"its shape lacks {', '.join(missing)}")
@@ -200,11 +200,11 @@ _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = 
     ),
     "moe": ("tokens hidden width experts experts_per_token touched", "weight_bits", _experts),
 }
-"""Keys of a shape that must be there, those that may be, and the workload that they describe."""
+"""By workload: required keys of a shape, optional keys, and the function that makes the workload of them."""
 
 
 def evaluated(record: Record, device: Device) -> tuple[Case | None, float | None, str]:
-    """The record's case and lower bound; None and the reason in words where there is none."""
+    """The record's case and lower bound; None and the reason if there is none."""
     case = None
     try:
         case = case_of(record)
@@ -217,7 +217,7 @@ PEAK = "peak_bytes"
 
 
 def predicted_peak_bytes(record: Record, device: Device) -> float | None:
-    """Bytes, counted as the record's: all of a training step; beside the inputs, of attention and of a chain. None if not known."""
+    """Predicted peak bytes, as the record counts them: all of a training step, else those beside the inputs; None if unknown."""
     predict = _MEMORY.get(record.workload)
     if predict is None or record.direction != "both" or record.dtype not in DTYPES:
         return None
@@ -241,7 +241,7 @@ def _chain_peak(record: Record, device: Device) -> float:
 
 
 def training_of(record: Record) -> TrainingConfig:
-    """The training step that ``record`` measured; UnavailableError for a model that nobody knows."""
+    """The training step that ``record`` measured; UnavailableError for an unknown model."""
     s = record.shape
     return TrainingConfig(
         _model(str(s["model"])),

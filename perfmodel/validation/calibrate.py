@@ -1,11 +1,10 @@
 """Fit time models to measurement records: parameters per architecture, residuals per device.
 
-Only records that ``records.held_out`` leaves to the fit are used; the others judge it. Where records say that they are for the width,
-the interval is made of their residuals alone: no parameter and no rule was chosen on them (split conformal prediction). Elsewhere it
-is made of residuals of points that a fit did not see, by cross-validation in ``FOLDS`` parts. Its quantiles are a little wider than
-80 %: the structure of a model was chosen on the same records that its residuals come from. Points of one group (one kernel at several
-sizes) err alike, so each group counts once, by its own quantile. Of fewer than ten groups the range says little of the next one: it is
-stretched as Student's prediction interval is against the normal one.
+Only records that ``records.held_out`` leaves to the fit are used; the others judge it. If there are records for the width, only their
+residuals make the interval: no parameter and no rule was chosen on them (split conformal prediction). Otherwise residuals of points that a
+fit did not see make it, by cross-validation in ``FOLDS`` parts. Its quantiles are a little wider than 80 %, as the structure of a model was
+chosen on the same records. Points of one group (one kernel at several sizes) err alike, so each group counts once, by its own quantile.
+Fewer than ten groups say little about the next one: their range is stretched as Student's prediction interval is against the normal one.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ from perfmodel.validation.records import Record, group_key, held_out, profiled, 
 from perfmodel.validation.statistics import Residual, conformal, interval
 
 FEWEST = 10
-"""Different shapes, or families of the project's own kernels, that are enough for any model."""
+"""Number of different shapes, or families of the project's own kernels, that is enough for any model."""
 LEAST_SHARED = 1000
-"""Points times parameters from which other processes are worth their start."""
+"""Points times parameters from which starting other processes pays."""
 FEWEST_FOR_WIDTH = 30
-"""Records of shapes drawn as users have them that are enough for the width of an interval."""
+"""Number of records for the width (of shapes drawn as users have them) that is enough for an interval."""
 FEWEST_OWN = 4
-"""Points of an architecture below which the residuals of the others' own fits count, too."""
+"""Number of points of an architecture below which residuals of other architectures' fits count too."""
 
 
 Family = tuple[str, str, Direction, str]
-"""Workload, implementation, pass and model: what is the same on every architecture."""
+"""Workload, implementation, pass and model, which are the same on every architecture."""
 
 
 def family_of(block: Calibration) -> Family:
-    """The family that ``block`` is a member of."""
+    """The family of ``block``."""
     return block.workload, block.implementation, block.direction, block.model
 
 
 def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[FitPoint]]:
-    """Fit points of the records that some model describes, by the key of what shares parameters; composites come last."""
+    """Fit points of the records that some model describes, by the key of shared parameters; composites come last."""
     grouped: dict[Key, list[FitPoint]] = {}
     for record in records:
         device = devices.get(record.hardware)
@@ -74,7 +73,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
 
 
 def _calibrated_name(case: Case, model: Model) -> str:
-    """Name of what shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
+    """Name under which ``case`` shares parameters: for models from tables the name of its kernel."""
     kernel = kernel_name(case.implementation)
     return kernel if kernel in model.implementations else case.implementation
 
@@ -92,9 +91,9 @@ def calibrate(
 ) -> dict[str, list[Calibration]]:
     """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out.
 
-    ``fallbacks``: devices whose calibrations serve for parts of a sequence that a device has none of. ``jobs``: processes that
-    fit groups at the same time; the result is the same with any number of them. ``progress`` hears of each group as it is fitted,
-    ``done`` before that of the share of all work that is done.
+    ``fallbacks``: devices whose calibrations serve parts of a sequence for which a device has none. ``jobs``: processes that fit groups at
+    the same time, without effect on the result. ``progress`` is called for each fitted group, and ``done`` before it with the share of all
+    work that is done.
     """
     current = {device.id: device for device in devices.values()}
     result: dict[str, list[Calibration]] = {}
@@ -130,7 +129,11 @@ def calibrate(
             others = [error for error in current[name].calibration if family_of(error) != family_of(block)]
             current[name] = replace(current[name], calibration=[*others, block])
     return {
-        name: [_of_few(_of_all(block, kept), kept, alike[block.model]) for block in blocks for kept in [elsewhere[family_of(block)]]]
+        name: [
+            _with_model_width(_with_family_width(block, kept), kept, alike[block.model])
+            for block in blocks
+            for kept in [elsewhere[family_of(block)]]
+        ]
         for name, blocks in result.items()
     }
 
@@ -140,17 +143,14 @@ def _to_fit(members: Sequence[FitPoint], effort: Effort) -> list[FitPoint]:
 
 
 def too_few(records: Iterable[Record], model: Model) -> str:
-    """Words why ``model`` cannot be fitted to ``records``; empty where it can.
-
-    Parameters that stay near their starts need none.
-    """
+    """Reason why ``model`` cannot be fitted to ``records``; empty if it can, or if its parameters stay near their starts."""
     shapes = len({group_key(record) for record in records if not held_out(record)})
     free = sum(prior.spread > NEAR_PRIOR for prior in model.priors().values())
     return "" if shapes >= max(2, min(2 * free, FEWEST)) else f"{shapes} shapes are too few for {free} parameters"
 
 
 class _FitProgress:
-    """Reports each group that is fitted, after the share of the work that is done with it: points times parameters."""
+    """Reports each fitted group, and before it the share of the work done so far, in points times parameters."""
 
     def __init__(self, tasks: Mapping[Key, list[FitPoint]], progress: Callable[[str], None], done: Callable[[float], None]) -> None:
         self.points = {key: len(known) for key, known in tasks.items()}
@@ -165,7 +165,7 @@ class _FitProgress:
 
 
 def _solved_ahead(tasks: Mapping[Key, list[FitPoint]], effort: Effort, jobs: int, finished: _FitProgress) -> dict[Key, Solved]:
-    """The fits that call for no other, in up to ``jobs`` processes: all but those of composites, largest first so that none ends late."""
+    """Fits of all models but composites, which need other fits, in up to ``jobs`` processes, the largest first."""
     plain = sorted((key for key in tasks if not find_model(key[3]).composite), key=lambda key: finished.work[key], reverse=True)
     if jobs < 2 or sum(finished.work[key] for key in plain) < LEAST_SHARED:
         return {}
@@ -189,14 +189,14 @@ def _dies_at_once() -> None:
 
 
 def with_other_parts(members: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:
-    """``members``, on devices with calibrations of the parts of ``model`` from other devices where they have none."""
+    """``members`` on devices with added calibrations from other devices for parts of ``model`` that they lack."""
     asked = {(point.device.id, point.record.dtype): point.device for point in members}
     devices = {(name, dtype): with_parts(device, model, dtype, fallbacks) for (name, dtype), device in asked.items()}
     return [replace(point, device=devices[point.device.id, point.record.dtype]) for point in members]
 
 
 def block_of(key: Key, p: dict[str, float], members: list[FitPoint], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
-    """The block of one device, its interval still to be filled in."""
+    """The block of one device, still without its interval."""
     workload, implementation, direction, name, _ = key
     model = find_model(name)
     judged = [point for point in members if not sets_width(point.record)]
@@ -221,21 +221,21 @@ def block_of(key: Key, p: dict[str, float], members: list[FitPoint], date: str, 
 
 
 def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
-    """``block`` with the interval that ``residuals`` give."""
+    """``block`` with the interval of ``residuals``."""
     errors = [abs(math.expm1(-residual.value)) for residual in residuals]
     low, high = interval(residuals)
     return replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
 
 
-def _of_width(block: Calibration, members: Iterable[FitPoint]) -> list[float]:
-    """Residuals of the ``members`` that are for the width."""
+def _width_residuals(block: Calibration, members: Iterable[FitPoint]) -> list[float]:
+    """Residuals of the ``members`` for the width."""
     model = find_model(block.model)
     return [point.residual(model, block.parameters) for point in members if sets_width(point.record)]
 
 
 def with_unseen(block: Calibration, members: Sequence[FitPoint]) -> Calibration:
-    """``block`` with the interval and the error of the ``members`` that are for the width; unchanged where they are too few."""
-    unseen = _of_width(block, (point for point in members if point.case.cache != WARM))
+    """``block`` with the interval and the error of the ``members`` for the width; unchanged if they are too few."""
+    unseen = _width_residuals(block, (point for point in members if point.case.cache != WARM))
     if len(unseen) < FEWEST_FOR_WIDTH:
         return block
     low, high = conformal(unseen)
@@ -247,27 +247,26 @@ def _warm_on(point: FitPoint, device: str) -> bool:
 
 
 def with_warm(block: Calibration, residuals: Sequence[float], members: Sequence[FitPoint]) -> Calibration:
-    """``block`` with the interval of warm runs: of their ``residuals`` by fits without them, and of the ``members`` for the width.
-
-    Unchanged where these are too few, or where there are no others.
+    """``block`` with the interval of warm runs, from their ``residuals`` by fits without them, and from the ``members`` for the width;
+    unchanged if these are too few or all runs are warm.
     """
-    unseen = _of_width(block, (point for point in members if point.case.cache == WARM))
+    unseen = _width_residuals(block, (point for point in members if point.case.cache == WARM))
     if len(residuals) + len(unseen) < FEWEST_FOR_WIDTH or len(residuals) == block.points:
         return block
     low, high = conformal([*residuals, *unseen])
     return replace(block, warm_low=low, warm_high=high)
 
 
-def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
-    """``block`` with the interval of its family on all architectures where its own points are too few for one."""
+def _with_family_width(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
+    """``block`` with the interval of its family on all architectures, if its own points are too few."""
     return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
 
 
-def _of_few(block: Calibration, residuals: Sequence[Residual], alike: Sequence[Residual]) -> Calibration:
-    """``block`` with no less than the interval of all kernels of its model, if it is of a published table of few shapes.
+def _with_model_width(block: Calibration, residuals: Sequence[Residual], alike: Sequence[Residual]) -> Calibration:
+    """``block`` with at least the interval of all kernels of its model, if it comes from a published table of few shapes.
 
-    Constants of such a model were chosen on most of its rows: what one kernel's few rows of its own leave over says too little. So does
-    what a handful of sizes per device does, all of them of the same few shapes.
+    Constants of such a model were chosen on most of its rows, so the residuals of one kernel's few rows say too little. So do a handful of
+    sizes per device, all of the same few shapes.
     """
     model = find_model(block.model)
     few = model.from_tables and len({residual.group for residual in residuals}) < FEWEST

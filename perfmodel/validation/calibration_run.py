@@ -35,7 +35,7 @@ MEASURED = "measured_here"
 
 @dataclass(frozen=True, slots=True)
 class CalibrationOptions:
-    """Options of a calibration. ``done`` is told the share of a phase that is done, ``on_record`` each record of a GPU as it comes.
+    """Options of a calibration. ``done`` is called with the share of a phase that is done, ``on_record`` with each record of a GPU.
 
     ``quick``: fewer tiles and shapes are measured, each for a shorter time, and fits see fewer points and stop sooner.
     """
@@ -60,12 +60,12 @@ DEFAULT = CalibrationOptions()
 OWN = tuple(name for name in models_of() if name.startswith("numba-"))
 """The project's own kernels."""
 QUICK_TILES, QUICK_STEP = 2, 3
-"""Tiles per kernel, head dim and mask; one in so many of a library's cases."""
+"""With ``quick``: tiles per kernel, head dim and mask; and step through a library's cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A device with its new calibrations, and what was left out, in words."""
+    """A device with its new calibrations, and messages on what was left out."""
 
     device: Device
     microbenchmarks: list[Microbenchmark]
@@ -87,10 +87,10 @@ def today() -> str:
 def versions_of(records: Sequence[Record]) -> str:
     """One line with the software that the records name."""
     names = ("torch", "cudnn", "numba", "numba-cuda", "driver", "kernel", "vllm", "nccl")
-    found = {name: str(r.environment[name]) for r in records for name in names if name in r.environment}
+    software = {name: str(r.environment[name]) for r in records for name in names if name in r.environment}
     if len({r.environment["kernel"] for r in records if "kernel" in r.environment}) > 1:  # the kernels of a library, one for each shape
-        found.pop("kernel", None)
-    return ", ".join(f"{name} {value}" for name, value in sorted(found.items())) or "not recorded"
+        software.pop("kernel", None)
+    return ", ".join(f"{name} {value}" for name, value in sorted(software.items())) or "not recorded"
 
 
 def from_records(
@@ -103,15 +103,18 @@ def from_records(
     fallbacks: FallbackDevices = tuple,
     options: CalibrationOptions = DEFAULT,
 ) -> list[Calibrated]:
-    """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though its architecture's others help.
+    """Calibrations fitted to the records of ``paths``, one result per device.
 
-    Of the project's own files the fits see the half that they are given, of others every record.
-    ``fallbacks``: devices whose calibrations serve parts. ``one_device``: UsageError, before any fit, if the records are of several.
+    ``hardware``: only this device, though others of its architecture help. From the project's own files fits see the half that is meant for
+    them, from other files every record. ``fallbacks``: devices whose calibrations serve parts. ``one_device``: UsageError, before any fit,
+    if the records are from several devices.
     """
     check_names(implementations)
     listed, shipped = list(paths), set(shipped_records())
-    read = {path: [record for _, record in read_records(path)] for path in listed}
-    records = [record for path, found in read.items() for record in (found if path in shipped else all_fitted(found))]
+    records: list[Record] = []
+    for path in listed:
+        of_file = [record for _, record in read_records(path)]
+        records += of_file if path in shipped else all_fitted(of_file)
     if implementations:
         records = [record for record in records if record.implementation in implementations]
     devices = _devices_of(records, find_device, hardware, progress)
@@ -119,20 +122,20 @@ def from_records(
     if one_device and hardware is None and len(ids) > 1:
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
     fits = calibrate(records, devices, today(), versions_of, progress, fallbacks, options.effort, options.jobs, options.done)
-    found = with_borrowed(fits, widths(residuals(points(records, devices), fits, fallbacks)))
+    calibrated = with_borrowed(fits, widths(residuals(points(records, devices), fits, fallbacks)))
     source = (
         RECORDS
         if set(listed) <= shipped and not options.quick
         else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
     )
     wanted = ids if hardware is None else {find_device(hardware).id}
-    return [_with(ids[name], [], blocks, source) for name, blocks in found.items() if name in wanted]
+    return [_with_blocks(ids[name], [], blocks, source) for name, blocks in calibrated.items() if name in wanted]
 
 
 def _devices_of(
     records: Iterable[Record], find_device: Callable[[str], Device], hardware: str | None, progress: Progress
 ) -> dict[str, Device]:
-    """The device that each name in ``records`` means; ``hardware`` stands for its own."""
+    """The device of each name in ``records``; ``hardware`` replaces the one with its id."""
     given = None if hardware is None else find_device(hardware)
     devices: dict[str, Device] = {}
     for name in dict.fromkeys(record.hardware for record in records):
@@ -153,8 +156,8 @@ def check_names(implementations: Sequence[str]) -> None:
             raise UsageError(f"--implementation: no time model describes {name!r}", suggest(name, sorted(models_of())))
 
 
-def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration], source: str, **more: Any) -> Calibrated:
-    """``device`` with ``blocks`` in the place of those of the same kernels; ``source``: what they rest on, in words."""
+def _with_blocks(device: Device, probes: list[Microbenchmark], blocks: list[Calibration], source: str, **more: Any) -> Calibrated:
+    """``device`` with ``blocks`` in place of its calibrations of the same kernels; ``source``: text on their measurements."""
     key = next(name for name in ("records", "own_records", "more_records") if device.sources.get(name, source) == source)
     blocks = [replace(block, source=key) for block in blocks]
     kept = [block for block in device.calibration if family_of(block) not in set(map(family_of, blocks))]
@@ -172,7 +175,7 @@ def this_machine(
     progress: Progress,
     options: CalibrationOptions,
 ) -> Calibrated:
-    """Measure this machine: its GPU where there is one, else its CPU."""
+    """Measure this machine: its GPU if there is one, else its CPU."""
     check_names(implementations)
     from perfmodel.validation.run import NO_GPU, best_backend
 
@@ -199,13 +202,13 @@ def this_machine(
     failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
     fits = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, options.effort, options.jobs, options.done)
     blocks = fits.get(device.id, [])
-    return _with(device, probes, blocks, f"kernels measured by the same run{options.words}", failures=failures, records=raws)
+    return _with_blocks(device, probes, blocks, f"kernels measured by the same run{options.words}", failures=failures, records=raws)
 
 
 def _measured_kernels(
     hardware: str, names: Sequence[str], progress: Progress, options: CalibrationOptions
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Records of the kernels ``names`` on this GPU, and messages of what could not be measured."""
+    """Records of the kernels ``names`` on this GPU, and messages on what could not be measured."""
     from perfmodel.validation.cuda.microbench import QUICK_RULE
     from perfmodel.validation.cuda.run import measure
 
@@ -237,9 +240,7 @@ def _measured_kernels(
 
 
 def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
-    """Default cases of the kernels ``names``. Quick, those of ``QUICK_TILES`` tiles, and none of kernels whose shapes are then too few
-    for a fit.
-    """
+    """Default cases of ``names``; with ``quick`` of ``QUICK_TILES`` tiles, and of kernels with enough shapes for a fit."""
     from perfmodel.validation.cuda.cases import calibrated_cases, of_few_tiles, timed_cases
 
     if not quick:
@@ -267,8 +268,8 @@ def _steps(total: int, progress: Progress, done: Callable[[float], None]) -> Pro
 def _library_cases(names: Sequence[str], quick: bool) -> list[KernelCase]:
     from perfmodel.validation.libraries.measure import FAMILIES, cases
 
-    found = [[case for case in cases(family) if case.implementation in names] for family in FAMILIES] if names else []
-    return [case for listed in found for case in listed[:: QUICK_STEP if quick else 1]]
+    by_family = [[case for case in cases(family) if case.implementation in names] for family in FAMILIES] if names else []
+    return [case for listed in by_family for case in listed[:: QUICK_STEP if quick else 1]]
 
 
 def _text(result: ProbeResult) -> str:
@@ -278,14 +279,14 @@ def _text(result: ProbeResult) -> str:
 
 
 def with_measured(device: Device, results: Iterable[ProbeResult]) -> Device:
-    """``device`` with the results that have a field for measured values; a datasheet value is never replaced."""
+    """``device`` with measured values for the ``results`` that have a field of their own; a datasheet value is never replaced."""
     for result in results:
         if result.field is None or result.value is None:
             continue
         quantity = Quantity(_text(result), "measured", MEASURED, result.value)
         part, level, *_ = result.field.split(".")
         if part == "memory":
-            memory = [replace(one, measured_bandwidth=quantity) if one.level == level else one for one in device.memory]
+            memory = [replace(part, measured_bandwidth=quantity) if part.level == level else part for part in device.memory]
             device = replace(device, memory=memory)
         elif device.launch_overhead is None and level == "stream":
             device = replace(device, launch_overhead=LaunchOverhead(quantity))

@@ -17,20 +17,19 @@ SDPA_BACKENDS = {
     "torch-sdpa-cudnn": "CUDNN_ATTENTION",
     "torch-sdpa-efficient": "EFFICIENT_ATTENTION",
 }
-"""Implementations that PyTorch's scaled_dot_product_attention runs, and its names of them."""
+"""Implementations that PyTorch's scaled_dot_product_attention runs, with its names for them."""
 ATTENTION_KEYS = ("batch", "heads", "kv_heads", "n", "kv_len", "d", "causal")
 UNTIMED = Seconds(1.0)
-"""Placeholder time of records that serve without a measured one."""
+"""Placeholder time of records that need no measured one."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCase:
-    """One kernel to run. ``workload``, ``shape``, ``dtype``, ``direction`` and ``launch`` are those of its record.
+    """One kernel to run. ``workload``, ``shape``, ``dtype``, ``direction`` and ``launch`` are as in its record.
 
-    ``role``: FIT or HELD_OUT; empty if the record does not say. ``cache``: what the L2 holds before
-    each run, a state of ``timing.cache_state``.
-    ``row_major``: a matmul's second operand is stored [k, n], as V is; otherwise [n, k], as K and the weights of a linear layer are.
-    ``launch``: the tile, ``br`` and ``bc``, where the kernel has one.
+    ``role``: FIT or HELD_OUT; empty if the record does not say. ``cache``: what the L2 holds before each run, a state of
+    ``timing.cache_state``. ``row_major``: a matmul's second operand is stored [k, n], like V; otherwise [n, k], like K and the weights of a
+    linear layer. ``launch``: the tile, ``br`` and ``bc``, if the kernel has one.
     """
 
     workload: str

@@ -27,16 +27,16 @@ from perfmodel.validation.serving import PredictedRun, served
 from perfmodel.validation.sustained import for_seconds
 
 QUEUED = "queued"
-"""``launches`` in the environment of a record whose kernels waited in the queue, so that the device never waited for the host."""
+"""Value of ``launches`` in the environment of a record whose kernels waited in a queue, so that the device never waited for the host."""
 TOLERATED_NOISE = 1e-9
-"""Relative: a measurement equal to its bound is no violation."""
+"""Relative tolerance: a measurement equal to its bound is no violation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """One record beside the model. ``lower_s`` and ``prediction`` are None where ``reason`` says why there is none.
+    """One record beside the model. ``reason``: why ``lower_s`` or ``prediction`` is None.
 
-    ``served``: what is predicted of a serving run, in place of ``prediction``; its measured time and error are those per token.
+    ``served``: prediction of a serving run, in place of ``prediction``; its time and error are per token.
     """
 
     raw: dict[str, Any]
@@ -50,7 +50,7 @@ class RecordRow:
 
     @property
     def held_out(self) -> bool:
-        """Whether no fit saw the record: one that the project keeps for that, where its calibration has held any out."""
+        """Whether no fit saw the record: the project holds it out, and its calibration held out such records."""
         return held_out(self.record) and (self.prediction is None or bool(self.prediction.calibration.held_out))
 
     @property
@@ -89,12 +89,12 @@ class RecordRow:
 
     @property
     def measured_bytes(self) -> float | None:
-        """Peak memory in bytes, where it was measured."""
+        """Measured peak memory in bytes, if any."""
         return self.record.memory.get(PEAK)
 
     @property
     def predicted_bytes(self) -> float | None:
-        """Predicted peak memory in bytes, where one was measured; None where no model knows it."""
+        """Predicted peak memory in bytes, if one was measured; None if no model predicts it."""
         return None if self.measured_bytes is None or self.device is None else predicted_peak_bytes(self.record, self.device)
 
     @property
@@ -110,7 +110,7 @@ class RecordRow:
 
     @property
     def share_of_roof(self) -> float | None:
-        """Roof with the tile that ran / measured; None where the profile cannot say."""
+        """Roof (with the tile that ran) / measured; None if the profile lacks a rate."""
         if self.case is None or self.device is None:
             return None
         try:
@@ -121,7 +121,7 @@ class RecordRow:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One quantity of one kernel, as predicted and as counted; ``allowed``: counts that agree with the prediction."""
+    """A count of one kernel, predicted and measured; ``allowed``: range of measured counts that agree with the prediction."""
 
     kernel: str
     quantity: str
@@ -131,7 +131,7 @@ class Count:
 
     @property
     def agrees(self) -> bool:
-        """Whether the count is one that is allowed."""
+        """Whether the measured count is allowed."""
         return self.allowed[0] <= self.counted <= self.allowed[1]
 
 
@@ -145,7 +145,7 @@ def label(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecordGroup:
-    """Rows of one workload, implementation and pass; ``hardware`` is empty where several devices are in it."""
+    """Rows of one workload, implementation and pass; ``hardware``: empty for several devices."""
 
     name: str
     hardware: str
@@ -175,29 +175,28 @@ def compare_files(
     done: Callable[[float], None] = lambda share: None,
     board: bool = False,
 ) -> list[RecordRow]:
-    """Rows of all records of ``paths``, or of those of ``only``, beside the model; one that cannot be evaluated is kept, with the reason.
-
-    ``done`` hears what share of them is read. ``board``: as a scoreboard reads them: without those that set a width, and without bound
-    and prediction for those that fits may see.
+    """Rows of all records of ``paths``, or only those of the device ``only``, beside the model; a record that cannot be evaluated is kept
+    with the reason. ``done`` is called with the share of records that are read. ``board``: for a scoreboard, leave out records for a width,
+    and bound and prediction of records that fits may see.
     """
     device_of = cache(partial(device_or_error, find_device=find_device))
     rows = []
-    every = [one for path in paths for one in read_records(path) if not (board and sets_width(one[1]))]
+    every = [entry for path in paths for entry in read_records(path) if not (board and sets_width(entry[1]))]
     for number, (raw, record) in enumerate(every):
         done(number / len(every))
         device = device_of(record.hardware)
         given = device if only is None else only
         if only is None or (not isinstance(device, PerfmodelError) and device.id == only.id):
             rows.append(
-                _seen(raw, record, given)
+                _case_only(raw, record, given)
                 if board and (record.workload == SERVING or not held_out(record))
                 else compare(raw, record, given, fallbacks)
             )
     return rows
 
 
-def _seen(raw: dict[str, Any], record: Record, device: Device | PerfmodelError) -> RecordRow:
-    """Row of a record that a fit may see, or of a run of an engine, which is no kernel: its case alone."""
+def _case_only(raw: dict[str, Any], record: Record, device: Device | PerfmodelError) -> RecordRow:
+    """Row with only the case: for a record that a fit may see, or for a run of an engine, which is no kernel."""
     if record.workload == SERVING:
         return RecordRow(raw, record, None, None, "a scoreboard has no serving runs: leave out --scoreboard")
     try:
@@ -228,9 +227,9 @@ def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError
 
 
 def predicted(case: Case, record: Record, device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
-    """The prediction of what ``record`` measured: of both passes of attention, one after the other.
+    """The prediction of the run that ``record`` measured; for both passes of attention their sum.
 
-    UnavailableError for a run under a profiler, and where nothing predicts it.
+    UnavailableError for a run under a profiler, and if nothing predicts it.
     """
     if profiled(record):
         raise UnavailableError("one run under a profiler: counters, no time to predict")
@@ -244,17 +243,17 @@ def predicted(case: Case, record: Record, device: Device, lower_s: float, fallba
     return added([predict(request) for request in asked])
 
 
-def with_host(found: Prediction, workload: Any, device: Device) -> Prediction:
-    """``found``, a prediction of kernels; of those of an inference step launched one by one, no shorter than hosts take to launch them."""
+def with_host(prediction: Prediction, workload: Any, device: Device) -> Prediction:
+    """``prediction``, a prediction of kernels; for an inference step launched kernel by kernel, at least the host's time to launch them."""
     if not isinstance(workload, ModelStep) or isinstance(workload, TrainingStep) or workload.graph:
-        return found
+        return prediction
     count = float(launches(all_ops(workload.model, on_device(workload.step, device))))
-    seconds, low, high = Host().around((found.seconds, found.low, found.high), count)
-    return found._replace(seconds=seconds, low=low, high=high)
+    seconds, low, high = Host().around((prediction.seconds, prediction.low, prediction.high), count)
+    return prediction._replace(seconds=seconds, low=low, high=high)
 
 
 def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:
-    """The device that a record names, or why there is none."""
+    """The device that a record names, or the error that says why there is none."""
     if "/" in name or name.endswith((".yaml", ".yml")):  # a record names a device; it does not open files
         return UnavailableError(f"no device is called {name!r}")
     if short_name(name):
@@ -266,9 +265,9 @@ def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device |
 
 
 def groups(rows: Iterable[RecordRow], by_device: bool) -> list[RecordGroup]:
-    """``rows`` by workload, implementation and pass, and by device if asked for, in the order of their first record."""
-    found: dict[tuple[str, str], RecordGroup] = {}
+    """``rows`` by workload, implementation and pass, with ``by_device`` also by device, in the order of their first record."""
+    by_name: dict[tuple[str, str], RecordGroup] = {}
     for row in rows:
         hardware = row.record.hardware if by_device else ""
-        found.setdefault((hardware, row.record.group), RecordGroup(row.record.group, hardware)).rows.append(row)
-    return list(found.values())
+        by_name.setdefault((hardware, row.record.group), RecordGroup(row.record.group, hardware)).rows.append(row)
+    return list(by_name.values())

@@ -1,13 +1,13 @@
-"""Prediction interval of a device without a calibration of its own, which borrows the parameters of another (the reference).
+"""Prediction interval of a device without its own calibration, which borrows the parameters of another (the reference).
 
-Every device with records is predicted as if it had no calibration, by its nearest reference of another architecture, and the residuals
-of its fit records are gathered by kind of kernel: how well a kernel carries over depends on what it does, more than on who wrote it.
-The half width of a kind is a quantile of |log(measured / predicted)| in which every device counts alike. Of k devices it is the one at
-80 % x (1 + 1/k), which holds 80 % of the kernels of one device more. Source: Dunn, Wasserman and Ramdas 2023, Distribution-free
-prediction sets for two-layer hierarchical models, pooled distribution functions. A kind that was measured on a single architecture
-gets the widest interval.
+Every device with records is predicted as if it had no calibration, by its nearest reference of another architecture, and the residuals of
+its fit records are gathered by kind of kernel: how well a kernel carries over depends more on what it does than on who wrote it. The half
+width of a kind is a quantile of |log(measured / predicted)| with equal weight for every device. With k devices it is the quantile at 80 % x
+(1 + 1/k), which holds 80 % of the kernels of one more device. Source: Dunn, Wasserman and Ramdas 2023, Distribution-free prediction sets
+for two-layer hierarchical models, pooled distribution functions. A kind that was measured on a single architecture gets the widest
+interval.
 
-Two widths are kept: from the profile alone, and with the three microbenchmarks of ``timing.transfer`` where a device has one of them.
+Two widths are kept: from the profile alone, and with microbenchmarks, for a device that has one of the three of ``timing.transfer``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import PROMISED
 
 Widths = dict[tuple[str, bool], float]
-"""Half widths of intervals in log(time), by kind of kernel and whether microbenchmarks are known; kind "" serves every other one."""
+"""Half widths of intervals in log(time), by kind of kernel and whether microbenchmarks are known; kind "" is for all other kernels."""
 Residuals = dict[tuple[str, bool], dict[str, list[float]]]
 """|log(measured / predicted)| by kind, whether microbenchmarks are known, and device."""
 
@@ -66,7 +66,8 @@ def residuals(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, li
 
 
 def _references(key: Key, devices: Iterable[Device]) -> list[Device]:
-    return [one for one in devices if one.architecture != key[4] and any(family_of(block) == key[:4] for block in one.calibration)]
+    others = (device for device in devices if device.architecture != key[4])
+    return [device for device in others if any(family_of(block) == key[:4] for block in device.calibration)]
 
 
 def _residual(point: FitPoint, family: Family, references: list[Device], probed: bool, boards: list[Device]) -> float:
@@ -90,12 +91,14 @@ def without_probes(device: Device) -> Device:
 def widths(errors: Residuals) -> Widths:
     """Half widths of intervals from the ``errors`` that ``residuals`` returns; empty if there are none."""
     halves = {key: pooled_quantile(list(by_device.values())) for key, by_device in errors.items()}
-    widest = {("", probed): max(values) for probed in (False, True) if (values := [w for key, w in halves.items() if key[1] == probed])}
+    widest: Widths = {}
+    for (_, probed), width in halves.items():
+        widest["", probed] = max(width, widest.get(("", probed), 0.0))
     return {**halves, **widest}
 
 
 def pooled_quantile(samples: Sequence[Sequence[float]]) -> float:
-    """The quantile of all ``samples``, each of which counts alike, below which 80 % of a further sample lie.
+    """The quantile of all ``samples``, with equal weights, below which 80 % of a further sample lie.
 
     >>> pooled_quantile([[1.0] * 100, [2.0]])
     2.0

@@ -24,17 +24,17 @@ from perfmodel.validation.records import Record, group_key
 
 Floats = NDArray[np.float64]
 NOISE = 0.03
-"""Error in log(time) of a measurement that says as much of a parameter as the start does within one spread of it."""
+"""Error in log(time) at which a measurement weighs as much as a parameter one spread away from its start."""
 SMALLEST_ERROR = 0.003
-"""Below it an error weighs as a square, so that weights stay finite."""
+"""Error below which errors weigh as squares, so that weights stay finite."""
 STEP, FINEST = 0.03, 0.002
-"""Step of a parameter's logarithm by which slopes are taken, at first and at the end: times jump where a launch changes."""
+"""Steps of a parameter's logarithm for slopes, at first and at the end: times jump where a launch changes."""
 LONGEST = 1.0
-"""Most by which the logarithm of a parameter moves in one round."""
+"""Largest change of a parameter's logarithm in one round."""
 ROUNDS = 30
 """Most rounds of a fit."""
 SMALLEST = 1e-6
-"""Least value of a parameter; 1 / this is the largest."""
+"""Least value of a parameter; its inverse is the largest."""
 
 
 def fit(
@@ -98,7 +98,7 @@ FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class FitPoint:
-    """One record that a model describes, on its device, with its lower bound in seconds."""
+    """A record that a model describes, with its device and its lower bound in seconds."""
 
     record: Record
     case: Case
@@ -118,7 +118,7 @@ Direction = Literal["forward", "backward"]
 
 
 Key = tuple[str, str, Direction, str, str]
-"""Workload, implementation, pass, model and architecture: what shares one set of parameters. A whole step goes under forward."""
+"""Workload, implementation, pass, model and architecture, which share one set of parameters. A whole step counts as forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Effort:
     points: int | None = None
 
     def thinned(self, points: Sequence[FitPoint]) -> list[FitPoint]:
-        """``points``, or ``self.points`` of them, from the shortest time to the longest in even steps."""
+        """``points``, or ``self.points`` of them, evenly spaced from the shortest time to the longest."""
         if self.points is None or len(points) <= self.points:
             return list(points)
         ranked = sorted(points, key=lambda point: point.record.time_s.median)
@@ -145,14 +145,14 @@ Solved = tuple[dict[str, float], list[float]]
 
 
 def solved(points: Sequence[FitPoint], effort: Effort, model: Model | None = None) -> Solved:
-    """Parameters and residuals of the fit of ``points``, which share parameters; ``model``: the one that describes them, if not given."""
+    """Parameters and residuals of the fit of ``points``, which share parameters; ``model``: by default the one that describes them."""
     model = model or model_of(points[0].case, points[0].device)
     p = {name: float(f"{value:.4g}") for name, value in fitted(model, points, effort=effort).items()}
     return p, cross_residuals(model, points, p, effort)
 
 
 ENOUGH, NEAR_PRIOR = 5, 0.5
-"""Points per parameter from which they speak for themselves; fewer leave each within so much, in logarithms, of what kernels alike have."""
+"""Points per parameter from which priors stay wide; with fewer, their largest spread in logarithms."""
 
 
 def fitted(model: Model, points: Sequence[FitPoint], begin: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
@@ -168,19 +168,19 @@ def fitted(model: Model, points: Sequence[FitPoint], begin: Mapping[str, float] 
 
 
 def _left_out_with(points: Sequence[FitPoint]) -> list[str]:
-    """Cross-validation key of each of ``points``: the model if there are steps of several models, else the record's group."""
+    """Key of each point for leaving out: its model if there are steps of several models, else the record's group."""
     models = [str(point.record.shape.get("model", "")) for point in points]
     return models if len(set(models)) > 1 else [group_key(point.record) for point in points]
 
 
 def errs_with(points: Sequence[FitPoint]) -> list[str]:
-    """Key of each of ``points``, alike where errors count as one group: as ``_left_out_with``, but by phase, too."""
+    """Key of each point whose errors count as one group: as ``_left_out_with``, but also by phase."""
     phases = [str(point.record.shape.get("phase", "")) for point in points]
     return [f"{name} {phase}" for name, phase in zip(_left_out_with(points), phases, strict=True)]
 
 
 def cross_residuals(model: Model, points: Sequence[FitPoint], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
-    """The residual of each point by parameters refitted, from ``p`` on, without its fold; a group shares one."""
+    """The residual of each point by parameters refitted, starting at ``p``, without its fold; a group shares a fold."""
     groups = _left_out_with(points)
     fold_of = {name: place % effort.folds for place, name in enumerate(dict.fromkeys(groups))}
     residuals: dict[int, float] = {}

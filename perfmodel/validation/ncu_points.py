@@ -1,8 +1,8 @@
-"""Kernels of a user's Nsight Compute file as counts: duration, FLOP by unit and format, bytes by memory level, and what is missing.
+"""Kernels of a user's Nsight Compute file as counts: duration, FLOP by unit and format, bytes by memory level, and missing counters.
 
-FLOP of the vector unit are instructions of threads that were not predicated off: adds and multiplies 1, multiply-adds 2, twice
-that for instructions on two packed values, which those on fp16 are. Those of the tensor unit have counters of their own, which count
-a multiply-add 2. Sources: Nsight Compute's section files SpeedOfLight_Hierarchical*RooflineChart; its documentation, Metrics Structure.
+FLOP of the vector unit come from instructions of threads that were not predicated off: 1 for adds and multiplies, 2 for multiply-adds,
+twice that for instructions on two packed values, such as in fp16. The tensor unit has its own counters, which count 2 for a multiply-add.
+Sources: Nsight Compute's section files SpeedOfLight_Hierarchical*RooflineChart; its documentation, Metrics Structure.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from perfmodel.core.errors import DataError
 from perfmodel.validation.cuda.ncu_csv import TIME, CountedKernel, parse
 
 TIMES = (TIME, "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")
-"""A duration; the last one as the details page names it."""
+"""Metrics of the duration; the last one as on the details page."""
 OPS = {"add": 1, "mul": 1, "fma": 2}
 VECTOR = {
     "fp32": {**{f"f{op}": flop for op, flop in OPS.items()}, **{f"f{op}2": 2 * flop for op, flop in OPS.items()}},
     "fp16": {f"h{op}": 2 * flop for op, flop in OPS.items()},
     "fp64": {f"d{op}": flop for op, flop in OPS.items()},
 }
-"""FLOP of a thread's instruction, by format."""
+"""Metrics of the vector unit's instructions and their FLOP, by format."""
 LEVEL_METRICS: dict[str, tuple[tuple[str, ...], ...]] = {
     "dram": (
         ("dram__bytes_read.sum", "dram__bytes_write.sum"),
@@ -33,18 +33,18 @@ LEVEL_METRICS: dict[str, tuple[tuple[str, ...], ...]] = {
     "l2": (("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum"), ("l1tex__m_xbar2l1tex_read_bytes.sum",)),
     "sram": (("smsp__sass_data_bytes_mem_shared.sum",), ("sm__sass_data_bytes_mem_shared.sum",)),
 }
-"""Bytes of a level: the first list of which all are there. What L2 slices count (lts__t_bytes) is not what the SMs move."""
+"""Metrics of a level's bytes: the first list that is complete is summed. Counts of L2 slices (lts__t_bytes) are not the SMs' bytes."""
 READS_ONLY = "l1tex__m_xbar2l1tex_read_bytes.sum"
 TENSOR = re.compile(
     r"sm__ops_path_tensor_src_(?P<src>(?:bf|tf|fp)\d+)(?:_(?:bf|tf|fp)\d+)*(?P<dst>_dst_\w+?)?(?P<sparse>_sparsity_o(?:n|ff))?\.sum"
 )
 MOST_PER_BYTE = {"fp8": 128, "fp16": 64, "bf16": 64, "tf32": 32}
-"""FLOP of the tensor unit per byte of shared memory, at most: wgmma of 64 x 256, its left operand in registers, reads 256 k elements
-for 2 x 64 x 256 k FLOP. Source: PTX ISA, wgmma.mma_async."""
+"""Most FLOP of the tensor unit per byte of shared memory: wgmma of 64 x 256, its left operand in registers, reads 256 k elements for 2 x 64
+x 256 k FLOP. Source: PTX ISA, wgmma.mma_async."""
 NO_VECTOR, NO_TENSOR = "FLOP of the vector unit", "FLOP of the tensor unit, which ran"
-"""What is missing where only one of the two units is counted."""
+"""Phrases on what is missing if only one of the two units is counted."""
 TENSOR_RUNS = ("sm__inst_executed_pipe_tensor.sum", "smsp__inst_executed_pipe_tensor.sum")
-"""Instructions of the tensor unit: that it ran, not how many FLOP."""
+"""Metrics of the tensor unit's instructions: they tell that it ran, not how many FLOP."""
 COLLECTED = (
     TIME,
     *LEVEL_METRICS["dram"][0],
@@ -53,14 +53,14 @@ COLLECTED = (
     *(f"smsp__sass_thread_inst_executed_op_{letter}{op}_pred_on.sum" for letter in "fhd" for op in OPS),
     *(f"sm__ops_path_tensor_src_{src}.sum" for src in ("fp16", "bf16_dst_fp32", "tf32_dst_fp32", "fp64", "fp8")),
 )
-"""What to ask of ncu; a GPU before Hopper has no fp8 counter."""
+"""Metrics to collect with ncu; GPUs before Hopper have no fp8 counter."""
 SECTIONS = (
     "SpeedOfLight",
     "MemoryWorkloadAnalysis",
     "SpeedOfLight_HierarchicalSingleRooflineChart",
     "SpeedOfLight_HierarchicalTensorRooflineChart",
 )
-"""Sections that hold durations, DRAM bytes and FLOP of a report that was made without --metrics."""
+"""Sections with durations, DRAM bytes and FLOP, for a report made without --metrics."""
 COMMAND = (
     f"ncu --csv --page raw --print-units base --metrics {','.join(COLLECTED)} --clock-control none --log-file profile.csv YOUR_PROGRAM"
 )
@@ -71,7 +71,7 @@ FROM_REPORT = "ncu --import profile.ncu-rep --csv --page raw --print-units base 
 class KernelCount:
     """One launch, or all launches of one name. ``flops`` by (unit, format); ``bytes`` by level; ``time_s`` None if the file has none.
 
-    ``missing``: in words, what the file does not say of it. ``runs``: of the file, by their ID.
+    ``missing``: phrases on what the file lacks. ``runs``: IDs of its launches in the file.
     """
 
     name: str
@@ -83,7 +83,7 @@ class KernelCount:
 
 
 def read_kernels(path: Path, most: int = 50) -> list[KernelCount]:
-    """Kernels of ``path``, at least one; more than ``most`` launches are added up by name, fewer of one name are told apart by ID."""
+    """Kernels of ``path``, at least one. More than ``most`` launches are added up by name; fewer with equal names are numbered by ID."""
     kernels = parse(path)
     if not kernels:
         fix = "profile a program that launches one, as perfmodel roofline --ncu-command says"
@@ -119,7 +119,7 @@ def count_of(kernel: CountedKernel) -> KernelCount:
 
 
 def _sums(metrics: Mapping[str, float], time_s: float | None) -> dict[str, float]:
-    """``metrics``, with the sums that rates per second and per cycle make; a sum that is there itself comes first."""
+    """``metrics`` plus sums computed from rates per second and per cycle, where the file has no sum itself."""
     sums = dict(metrics)
     for name, value in metrics.items():
         if name.endswith(".per_second") and time_s is not None:
@@ -149,7 +149,7 @@ def _bytes(metrics: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
 
 
 def unseen_in_sram(flops: Mapping[tuple[str, str], float], moved: Mapping[str, float]) -> bool:
-    """Whether the tensor unit must have read more shared memory than loads and stores of threads moved.
+    """Whether the tensor unit must have read more shared memory than the threads' loads and stores account for.
 
     >>> [unseen_in_sram({("tensor", "bf16"): 64e9}, {"sram": sram}) for sram in (9e8, 2e9)]
     [True, False]
@@ -159,7 +159,7 @@ def unseen_in_sram(flops: Mapping[tuple[str, str], float], moved: Mapping[str, f
 
 
 def _vector_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """FLOP of the vector unit by format, of formats that the file counts."""
+    """FLOP of the vector unit by format, for formats that the file counts."""
     flops: dict[tuple[str, str], float] = {}
     for dtype, ops in VECTOR.items():
         for op, flop in ops.items():
@@ -171,7 +171,7 @@ def _vector_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
 
 
 def _tensor_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """FLOP of the tensor unit by the format of its inputs. Of counters that hold each other the widest counts."""
+    """FLOP of the tensor unit by the format of its inputs. If one counter includes another, the wider one is used."""
     by_format: dict[str, dict[tuple[bool, bool], float]] = {}
     for name, value in metrics.items():
         match = TENSOR.fullmatch(name)
@@ -183,7 +183,7 @@ def _tensor_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
 
 
 def added(name: str, ones: Sequence[KernelCount]) -> KernelCount:
-    """All launches of ``name`` as one; a count that one of them lacks is missing."""
+    """The sum of all launches of ``name``; a count that one of them lacks is missing."""
     times = [launch.time_s for launch in ones]
     keys = set.intersection(*(set(launch.flops) for launch in ones))
     levels = set.intersection(*(set(launch.bytes) for launch in ones))
@@ -201,7 +201,7 @@ _MANGLED = re.compile(r"\[v\d+[^\]]*\]")
 
 
 def short_name(name: str) -> str:
-    """A kernel's name without its arguments. Those of its template stay, since they tell kernels apart.
+    """A kernel's name without its arguments; template arguments stay, as they distinguish kernels.
 
     >>> short_name("flash::flash[v1,cw51cXTLSUwv1](Array<float, 1, C>, float)"), short_name("void at::native::copy<float>(int, T1)")
     ('flash', 'at::native::copy<float>')

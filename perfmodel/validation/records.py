@@ -1,7 +1,8 @@
-"""Measurement records: JSON Lines, one measured kernel per line, the same for the project's own runs and for a user's. A file whose
-name ends in .gz is packed with gzip.
+"""Measurement records: JSON Lines, one measured kernel per line, the same for the project's own runs and for a user's.
 
-Which of them a fit may see and which it is judged on is decided by the record alone, before any fit:
+A file whose name ends in .gz is packed with gzip.
+
+The record alone decides, before any fit, whether fits may see it or are judged on it:
 
 - A record whose source ends in "; fit" or "; held out" says it itself: its shapes were drawn apart.
 - Of the project's own attention kernels, whole families (d, causal, tile) are held out: never one shape of a fitted kernel.
@@ -37,19 +38,19 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 1 << 20
 HELD_OUT, FITTED, FOR_WIDTH = "; held out", "; fit", "; width"
-"""Ends of the sources of records that say themselves what they are for."""
+"""Ends of the sources of records that state their own use."""
 SERVING = "serving"
-"""Workload of a run of an engine: ``tpot_s``, ``ttft_s`` or ``tokens_per_s`` in place of ``time_s``."""
+"""Workload of runs of engines, which have ``tpot_s``, ``ttft_s`` or ``tokens_per_s`` in place of ``time_s``."""
 SERVING_RUNS, THROUGHPUT_RUNS = "public-serving", "public-throughput"
-"""Shipped files of them, which are read only when named: a prediction of one takes 0.1 s to seconds."""
+"""Shipped files of such runs, which are read only by name, as predicting one takes 0.1 s to seconds."""
 LEAST_S, MOST_S = 1e-12, 1e9
 LARGEST_NUMBER, LONGEST_TEXT = 10**15, 1000
-"""Seconds that a measurement can take."""
+"""Range of the seconds of a measurement, and limits of other numbers and of texts in a record."""
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """Times of repeated runs of one kernel, in seconds."""
+    """Median and quantiles of repeated runs of one kernel, in seconds."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -64,7 +65,7 @@ class Seconds:
 
     @property
     def noise(self) -> float:
-        """Noise of the runs: (p90 - p10) / median; 0 where one run is known."""
+        """Noise of the runs: (p90 - p10) / median; 0 for a single run."""
         return ((self.p90 or self.median) - (self.p10 or self.median)) / self.median if self.median else math.inf
 
 
@@ -72,13 +73,13 @@ class Seconds:
 class Record:
     """One measurement.
 
-    ``shape``: sizes under the keys that the workload names (attention: batch, heads, kv_heads, n, kv_len, d, causal and the
-    optional dv, window, density, mask, dropout; matmul: m, n, k, and the optional batch, aligned, crossed). ``cache``: whether L2 was
-    flushed between runs, by reads (clean, or cold as older files say) or by writes (dirty), or the same buffers were timed again (warm);
-    unknown counts as warm. ``counters`` in bytes. ``clock``: alone after a pause (burst) or run for
-    seconds, where a power limit acts (sustained); ``power_w`` and ``sm_hz`` meanwhile, ``energy_j`` per call.
-    A serving run has mean seconds to the first token, ``ttft_s``, and per token after it, ``tpot_s``, which is its ``time_s`` too;
-    ``version`` is the engine's. ``tokens_per_s``: output tokens of all users; a run that has them alone has their inverse for a time.
+    ``shape``: sizes under the keys that the workload names (attention: batch, heads, kv_heads, n, kv_len, d, causal and the optional dv,
+    window, density, mask, dropout; matmul: m, n, k, and the optional batch, aligned, crossed). ``cache``: whether the L2 was flushed
+    between runs by reads (clean; cold in older files) or by writes (dirty), or the same buffers were timed again (warm); unknown counts as
+    warm. ``counters`` in bytes. ``clock``: alone after a pause (burst) or run for seconds, where a power limit acts (sustained);
+    ``power_w`` and ``sm_hz`` meanwhile, ``energy_j`` per call. A serving run has mean seconds to the first token, ``ttft_s``, and per token
+    after it, ``tpot_s``, which is also its ``time_s``; ``version`` is the engine's. ``tokens_per_s``: output tokens per second of all
+    users; if a run has nothing else, the inverse is its time.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -108,12 +109,12 @@ class Record:
 
     @property
     def cache_state(self) -> str:
-        """State of the L2 before: one of ``timing.cache_state``, or empty where the record does not say."""
+        """State of the L2 before the run: one of ``timing.cache_state``, or empty if the record does not say."""
         return {"cold": CLEAN, None: ""}.get(self.cache, self.cache or "")
 
     @property
     def group(self) -> str:
-        """Name by which errors are gathered: workload/implementation/pass, runs for seconds apart; engine and model of serving."""
+        """Group of the record's error: workload/implementation/pass, sustained runs separately; for serving engine and model."""
         if self.workload == SERVING:
             return f"{self.workload}/{self.implementation}/{self.shape.get('model', '')}"
         apart = "/sustained" if self.clock == "sustained" else ""
@@ -141,18 +142,18 @@ def held_out(record: Record) -> bool:
 
 
 def all_fitted(records: Iterable[Record]) -> list[Record]:
-    """``records`` as ones for fits, but for those that say themselves what they are for."""
+    """``records`` marked for fits, except those that state their own use."""
     marked = (HELD_OUT, FITTED, FOR_WIDTH)
     return [record if record.source.endswith(marked) else replace(record, source=record.source + FITTED) for record in records]
 
 
 def sets_width(record: Record) -> bool:
-    """Whether ``record`` makes the interval of a fit that did not see it."""
+    """Whether ``record`` is for the interval of a fit that did not see it."""
     return record.source.endswith(FOR_WIDTH)
 
 
 def group_key(record: Record) -> str:
-    """Key of what is fitted or held out together, also in folds of a cross-validation: the family of an own kernel, or the shape."""
+    """Key of records that are fitted or held out together, also in cross-validation: the family of an own kernel, or the shape."""
     kept: Any = record.shape
     if record.implementation.startswith("numba-") and record.workload == "attention":
         launch = record.launch
@@ -164,7 +165,7 @@ PACKED, SUFFIX = ".gz", ".jsonl"
 
 
 def name_of(path: Path) -> str:
-    """Name of a file of records, packed or not.
+    """Name of a file of records without its suffixes.
 
     >>> name_of(Path("drawn.jsonl.gz")), name_of(Path("drawn.jsonl"))
     ('drawn', 'drawn')
@@ -173,10 +174,12 @@ def name_of(path: Path) -> str:
 
 
 def shipped_records(*names: str) -> list[Path]:
-    """Files of the project's own measurements, by device; of ``names``, as ``name_of`` says them; without, all but serving runs."""
+    """Files of the project's own measurements, by device: those called ``names`` (``name_of``), by default all but serving runs."""
     folder = Path(__file__).parent / "measured"
-    found = sorted(path for suffix in (SUFFIX, SUFFIX + PACKED) for path in folder.glob(f"*/*{suffix}"))
-    return [path for path in found if (name_of(path) in names if names else name_of(path) not in (SERVING_RUNS, THROUGHPUT_RUNS))]
+    paths = sorted(path for suffix in (SUFFIX, SUFFIX + PACKED) for path in folder.glob(f"*/*{suffix}"))
+    if names:
+        return [path for path in paths if name_of(path) in names]
+    return [path for path in paths if name_of(path) not in (SERVING_RUNS, THROUGHPUT_RUNS)]
 
 
 def as_record(raw: dict[str, Any]) -> Record:
@@ -209,17 +212,17 @@ def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
         if "tpot_s" in raw:
             renamed["time_s"] = {"median": raw["tpot_s"]}
         elif "tokens_per_s" in raw:
-            renamed["time_s"] = {"median": _each(raw["tokens_per_s"])}
+            renamed["time_s"] = {"median": _seconds_per_token(raw["tokens_per_s"])}
     return renamed
 
 
-def _each(rate: object) -> float:
-    """Seconds per token at so many a second; 0 where it has no meaning."""
+def _seconds_per_token(rate: object) -> float:
+    """Seconds per token at ``rate`` tokens per second; 0 if the rate has no meaning."""
     return 1 / rate if isinstance(rate, (int, float)) and rate > 0 else 0.0
 
 
 def _software(path: Path) -> dict[str, Any]:
-    """Software that all records of ``path`` were made with, where a file beside it says so for its ``files``: each record may say more."""
+    """Software of all records of ``path``, from a file beside it that lists it among its ``files``; a record may say more."""
     beside = path.parent / f"{name_of(path).partition('-')[0]}-environment.json"
     if not beside.is_file():
         return {}
@@ -232,7 +235,7 @@ def _software(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[BufferedReader | GzipFile]:
-    """``path`` for reading, as it was before it was packed; DataError if it cannot be."""
+    """``path`` opened for reading, unpacked if it is packed; DataError if it cannot be read."""
     with opened(path) as file:
         if path.suffix != PACKED:
             yield file
@@ -277,7 +280,7 @@ def _line(line: bytes, place: str) -> tuple[dict[str, Any], Record]:
         raise DataError(f"{place}: not JSON: {str(error)[:200]}") from None
     times = {"time_s.median" if record.tpot_s is None else "tpot_s": record.time_s.median, "ttft_s": record.ttft_s}
     if record.tokens_per_s is not None:
-        times = {**times, "1 / tokens_per_s": _each(record.tokens_per_s), "time_s.median": None}
+        times = {**times, "1 / tokens_per_s": _seconds_per_token(record.tokens_per_s), "time_s.median": None}
     for name, seconds in times.items():
         if seconds is not None and not LEAST_S <= seconds <= MOST_S:
             raise DataError(f"{place}: {name} is {seconds}", "give seconds, above zero")

@@ -54,7 +54,7 @@ def run(
 ) -> ValidationRun:
     """Measure on ``backend``. UsageError for an unknown backend, UnavailableError if it cannot run here.
 
-    ``every``: on a GPU every tile of a kernel, each of which is compiled, in place of ``default_cases``.
+    ``every``: on a GPU measure every tile of a kernel, in place of ``default_cases``; each is compiled.
     """
     if backend not in BACKENDS:
         raise UsageError(f"--backend: no backend is called {backend!r}", f"there is auto, {', '.join(BACKENDS)}")
@@ -110,7 +110,7 @@ def read(
 ) -> ValidationRun:
     """Compare the records in ``paths``; with ``hardware`` (a device or a profile that replaces it), only those of that device.
 
-    ``done`` hears what share of them is compared. ``board``: what a scoreboard needs of them, as ``compare_files`` has it.
+    ``done`` is called with the share that is compared. ``board``: as in ``compare_files``.
     """
     given = None if hardware is None else find_device(hardware)
 

@@ -1,8 +1,8 @@
 """Records of the workload ``serving``: a run of an engine, with mean seconds to the first token and per token after it, or tokens/s.
 
-No prediction of a run is of a kernel: it is the engine's preset, the steps of its kernels and the queue around them
-(``ServingRun``). The measured time of a row is that per token, of all users together where only tokens a second are known; the
-time to the first token stands beside it.
+A run is not predicted as a kernel: the prediction combines the engine's preset, the steps of its kernels and the queue around them
+(``ServingRun``). The measured time of a row is per token, over all users together if only tokens per second are known; the time to the
+first token stands beside it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ LAYOUT = ("expert_parallel", "pipeline_parallel", "attention_data_parallel")
 SPLIT = ("tensor_parallel", *LAYOUT)
 """Keys of a layout, in the order of a ``Split``."""
 POOLS = ("workers", *(PREFILL + name for name in ("workers", *SPLIT)))
-"""Of runs with workers that run prompts alone; the layout without a prefix is then that of one that decodes."""
+"""Keys of runs with workers that only run prompts; the layout without a prefix is then that of a worker that decodes."""
 NUMBERS = ("concurrency", "token_budget", "max_sequences", "admit_every", "hold_steps", "draft_tokens", "requests")
 OTHERS = ("model", "engine", "weights_dtype", "kv_dtype", "chunked", "fused_all_reduce", "acceptance", "spread", "rate")
 KEYS = {*SIZES, *LAYOUT, *POOLS, *NUMBERS, *OTHERS}
 """Keys of a shape; model, engine and ``SIZES`` must be there."""
 
 _known: dict[tuple[Any, ...], KernelTimes | Pools] = {}
-"""Steps by what runs share: of the last kinds of runs that were asked."""
+"""Cached step times of the last kinds of runs."""
 _MOST_KNOWN = 8
 
 
@@ -118,7 +118,7 @@ class ServingRun:
 class PredictedRun:
     """Latencies of a run: seconds per token and to the first, with the ends of their intervals, and the least per token.
 
-    ``tpot`` of a run that has tokens a second alone: seconds per token of all users together.
+    For a run with only tokens per second, ``tpot``: seconds per token of all users together.
     """
 
     tpot: Ends
@@ -127,7 +127,7 @@ class PredictedRun:
 
 
 def checked(record: Record) -> dict[str, Any]:
-    """The shape, every key with a meaning; UnavailableError says what is wrong."""
+    """The shape, with a meaning for every key; UnavailableError says what is wrong."""
     sizes = checked_shape(record, ("model", "engine", *SIZES), KEYS)
     gpus = _gpus(sizes, "")
     if PREFILL + "workers" in sizes:
@@ -149,7 +149,7 @@ def _gpus(sizes: dict[str, Any], kind: str) -> int:
 
 
 def served(record: Record, device: Device, fallbacks: FallbackDevices) -> PredictedRun:
-    """Predicted latencies of ``record``; PerfmodelError where nothing is: an unknown name, a layout that does not fit."""
+    """Predicted latencies of ``record``; PerfmodelError if there are none, as for an unknown name or a layout that does not fit."""
     shape = checked(record)
     if "/" in shape["model"] or shape["model"].endswith((".yaml", ".yml", ".json")):
         raise UnavailableError(f"no model is called {shape['model']!r}")
@@ -174,8 +174,8 @@ def served(record: Record, device: Device, fallbacks: FallbackDevices) -> Predic
 def least_tpot_s(answer: ServingAnswer) -> float:
     """Least mean seconds per token: the lower bound of a step with the sequences that decode at a time, at their mean length.
 
-    It assumes that as many decode on average as predicted, rounded down, that their mean length is that of halfway through the
-    answer, and that drafted tokens are accepted as often as predicted; experts touched are those of even routing.
+    It assumes that as many sequences decode on average as predicted, rounded down, that their mean length is the length halfway through the
+    answer, and that drafted tokens are accepted as often as predicted; routing is even.
     """
     load, mean = answer.load, (1 + answer.spread) / 2
     context = int(mean * (load.isl + load.osl / 2))

@@ -1,10 +1,10 @@
-"""Quantiles, how well a median is known, and when a kernel was timed often enough.
+"""Quantiles, the error of a median, and the rule for how often a kernel is timed.
 
-A run is timed by two events on the GPU. Before each, reads of a buffer larger than L2 push out what the run before has left,
-and keep the GPU busy until the run is queued, so that the events hold no time of the CPU. Runs stop once the median is known
-well enough: by its standard error, the larger of two estimates, as each falls short by chance now and then and the rule looks
-after every run. One holds for normal noise, 1.25 sigma / sqrt(n), with sigma from the middle 68 %; one assumes no distribution
-but takes times of ranks around the middle. Source: David & Nagaraja 2003, Order Statistics, sections 7.1 and 8.5.
+A run is timed by two events on the GPU. Before each run, reads of a buffer larger than L2 push out the data of the run before, and keep the
+GPU busy until the run is queued, so that the events include no CPU time. Runs stop once the standard error of the median is small enough.
+It is the larger of two estimates, as each is too small by chance now and then, and the rule checks after every run. One holds for normal
+noise, 1.25 sigma / sqrt(n), with sigma from the middle 68 %; one assumes no distribution but takes times of ranks around the middle.
+Source: David & Nagaraja 2003, Order Statistics, sections 7.1 and 8.5.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STUDENT_90 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.4
 
 
 def relative_error_of_median(values: Sequence[float]) -> float:
-    """Standard error of the median of ``values`` over the median; infinite where there are too few to tell.
+    """Standard error of the median of ``values`` over the median; infinite if there are too few values.
 
     >>> relative_error_of_median([1.0, 1.0, 1.0, 1.0]), relative_error_of_median([1.0])
     (0.0, inf)
@@ -47,7 +47,7 @@ class Timer(Protocol):
     """Runs something once and times it."""
 
     def seconds(self, launch: Callable[[], None]) -> float:
-        """Seconds on the GPU from the start to the end of ``launch``, with caches as this timer leaves them."""
+        """Seconds on the GPU from the start to the end of ``launch``, with the caches in this timer's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def measure_times(
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """log(measured / predicted) of a point, and which points err alike."""
+    """log(measured / predicted) of a point, and the group of points that err alike."""
 
     value: float
     group: str
@@ -119,15 +119,14 @@ def interval(residuals: Sequence[Residual]) -> tuple[float, float]:
 
 
 BETWEEN_RUNS = 0.006  # tuned
-"""By which the times of a group of kernels differ from one run of a machine to the next: root mean square over 22 groups of two runs."""
+"""Relative difference of a group's times between two runs of a machine: root mean square over 22 groups."""
 
 
 def conformal(residuals: Sequence[float]) -> tuple[float, float]:
-    """Measured / predicted at both ends, from ``residuals`` that no fit saw: ``PROMISED`` of further ones alike lie between them.
+    """Measured / predicted at both ends, from ``residuals`` that no fit saw: the share ``PROMISED`` of similar points lies between them.
 
-    One standard error of that share is added, so that few residuals do not promise too much, and what is common to all of one run.
-    Source: Vovk, Gammerman and Shafer 2005,
-    Algorithmic Learning in a Random World, split conformal prediction.
+    One standard error of that share is added, so that few residuals do not promise too much, and ``BETWEEN_RUNS``. Source: Vovk, Gammerman
+    and Shafer 2005, Algorithmic Learning in a Random World, split conformal prediction.
 
     >>> conformal([math.log(value) for value in (0.8, 0.9, 1.0, 1.1, 1.2)])
     (0.7992, 1.2028)

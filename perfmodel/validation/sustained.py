@@ -1,4 +1,4 @@
-"""Records that ran for seconds beside the model: their time, clock, watts and joules, all predicted, or from the time alone as measured."""
+"""Records of sustained runs beside the model: time, clock, watts and joules, all predicted or from the measured time alone."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.records import Record
 
-FOR_SECONDS, USUAL = PowerOptions(clock=SUSTAINED), PowerOptions()
+SUSTAINED_CLOCK, USUAL = PowerOptions(clock=SUSTAINED), PowerOptions()
 
 
 def for_seconds(prediction: Prediction, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> Prediction:
-    """``prediction``, of one run alone, as that of runs back to back for seconds. UnavailableError without a power model of them."""
+    """``prediction``, for one run alone, scaled to sustained runs; UnavailableError without a power model."""
     state = state_at(prediction.seconds, case, record, device, fallbacks)
     if state is None:
-        FOR_SECONDS.check(device)
+        SUSTAINED_CLOCK.check(device)
         raise UnavailableError(f"no power model of {record.group}")
     return scaled(prediction, state.sustained_s / prediction.seconds)._replace(power=state)
 
 
 def state_at(seconds: float, case: Case, record: Record, device: Device, fallbacks: FallbackDevices) -> PowerState | None:
-    """State of a call that takes ``seconds`` alone, as it runs for seconds; None without a power model of it.
+    """Power state of sustained calls that take ``seconds`` alone; None without a power model.
 
-    A kernel's launch hides behind the run before. Rows of a step keep the shares of its time that they are predicted to have.
+    A kernel's launch hides behind the run before. Rows of a step keep their predicted shares of its time.
     """
     if not isinstance(case.workload, ModelStep):
         try:

@@ -18,11 +18,11 @@ from perfmodel.kernels.attention.walk import touched_scores, visible_keys, visib
 class Tiling(NamedTuple):
     """Tiling of an algorithm's loops.
 
-    ``default(w, device, sram_bytes, pass)`` proposes a tile, or None. ``sram_elements(w, tile, pass)`` counts what stays in
-    SRAM while one tile pair is computed: the tensors in ``resident``; scores, statistics and accumulators live in registers.
-    ``in_sram``: False where tiles are chunks in memory, which SRAM does not bound.
-    ``complete(w, device, tile)`` settles what depends on the device once ``br`` and ``bc`` are fixed: the splits.
-    ``settles_work(w)``: the tile says which scores are computed, so that no smaller one may take its place where it does not fit.
+    ``default(w, device, sram_bytes, pass)`` proposes a tile, or None. ``sram_elements(w, tile, pass)`` counts what stays in SRAM while one
+    tile pair is computed: the tensors in ``resident``; scores, statistics and accumulators live in registers. ``in_sram``: False if tiles
+    are chunks in memory, which SRAM does not bound. ``complete(w, device, tile)`` sets what depends on the device once ``br`` and ``bc``
+    are fixed: the splits. ``settles_work(w)``: whether the tile determines which scores are computed, so that no smaller one may replace
+    it.
     """
 
     default: Callable[[Attention, Device, int, str], Tile | None]
@@ -37,12 +37,12 @@ class Tiling(NamedTuple):
 class Algorithm:
     """An IO scheme: kernels of its forward and backward pass, as functions of workload and tile.
 
-    ``tiling`` is None where nothing is tiled by name (standard attention). ``io_class`` is the growth of ``accesses`` for
-    a square problem, declared here and tested by growth ratios. ``vector_work`` says what vector operations count.
-    ``pays_while``: up to which d the leading terms move less than standard attention's 4 N^2, in words and as a function of M
-    in elements and the tile. ``obstacle(w, pass)`` says why the algorithm cannot run a workload, and what would help; None if it can.
-    ``walk(w, tile, pass)`` yields each load and store of the published loops, one after another, without the closed forms that
-    ``forward`` and ``backward`` count with: tests compare the two.
+    ``tiling`` is None where nothing is tiled by name (standard attention). ``io_class`` is the growth of ``accesses`` for a square problem,
+    declared here and tested by growth ratios. ``vector_work`` says what vector operations count. ``pays_while``: the largest d with which
+    the leading terms move less than standard attention's 4 N^2, as a formula in words and as a function of M in elements and the tile.
+    ``obstacle(w, pass)``: reason why the algorithm cannot run a workload, and what would help; None if it can. ``walk(w, tile, pass)``
+    yields each load and store of the published loops, one after another, without the closed forms that ``forward`` and ``backward`` count
+    with: tests compare the two.
     """
 
     name: str
@@ -137,9 +137,9 @@ def mask_read(w: Attention, tile: Tile, counts: BlockCounts | None = None) -> tu
 def unfused_masks(w: Attention, scans: Number) -> dict[str, Access]:
     """Kernels that mask scores in memory, by name, and the n x kv_len matrix that each reads: again for every head.
 
-    ``additive mask`` adds a matrix of the workload's dtype. ``masked_fill`` puts -inf, into gradients 0, where a boolean matrix of
-    1 B per entry says that a causal mask hides a score; fused kernels know that from the indices. In place: PyTorch's
-    ``masked_fill`` without underscore copies the scores first.
+    ``additive mask`` adds a matrix of the workload's dtype. ``masked_fill`` writes -inf, or 0 into gradients, where a boolean matrix of 1 B
+    per entry says that a causal mask hides a score; fused kernels know that from the indices. It works in place; PyTorch's ``masked_fill``
+    without underscore copies the scores first.
     """
     entries, kernels = w.n * w.kv_len, dict[str, Access]()
     if w.mask:
@@ -151,7 +151,7 @@ def unfused_masks(w: Attention, scans: Number) -> dict[str, Access]:
 
 
 def key_gradients(w: Attention, *tensors: tuple[str, Number]) -> tuple[Access, ...]:
-    """dK and dV stored once per walk, and their sum over a group where each query head stored its own."""
+    """dK and dV stored once per walk, and their sum over a group if each query head stored its own."""
     size, stored, per_walk = w.dtype.size, key_rows_stored(w), w.row_heads * w.kv_len
     writes = tuple(Access(name, WRITE, per_walk * width, size, per_walk * width, stored * width) for name, width in tensors)
     apart = minimum(w.group - w.row_group, 1)  # 0 where a walk already covers its whole group

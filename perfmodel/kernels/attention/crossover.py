@@ -32,8 +32,8 @@ MEASURES: dict[str, Callable[[AttentionResult], float]] = {
 class Crossover:
     """Limits within which ``algorithm`` beats standard attention by ``measure``, each with the other sizes held.
 
-    ``first_n``: smallest sequence length; ``last_d``: largest head dim; ``first_sram_bytes``: smallest M. They are None if no border was
-    found; ``wins_here`` then says which side all values are on. ``law``: the condition on d by the leading terms alone.
+    ``first_n``: smallest sequence length; ``last_d``: largest head dim; ``first_sram_bytes``: smallest M. Each is None if there is no
+    border; ``wins_here`` then holds for all values. ``law``: the condition on d by the leading terms alone.
     """
 
     algorithm: Algorithm
@@ -70,9 +70,9 @@ def crossover(algorithm: Algorithm, w: Attention, device: Device, sram_bytes: in
         wins(w.n, w.d, sram_bytes),
         law,
         last_d_by_law,
-        first_n=_first(lambda n: wins(n, w.d, sram_bytes), LARGEST["n"]),
-        last_d=_last(lambda d: wins(w.n, d, sram_bytes), LARGEST["d"]),
-        first_sram_bytes=_first(lambda m: wins(w.n, w.d, m), LARGEST["sram_bytes"]),
+        first_n=_first_true(lambda n: wins(n, w.d, sram_bytes), LARGEST["n"]),
+        last_d=_last_true(lambda d: wins(w.n, d, sram_bytes), LARGEST["d"]),
+        first_sram_bytes=_first_true(lambda m: wins(w.n, w.d, m), LARGEST["sram_bytes"]),
     )
 
 
@@ -87,13 +87,13 @@ def crossovers(comparison: Comparison) -> list[Crossover]:
     return [crossover(algorithm, w, device, m, measure) for algorithm in tiled for measure in MEASURES]
 
 
-def _first(holds: Callable[[int], bool], largest: int) -> int | None:
+def _first_true(holds: Callable[[int], bool], largest: int) -> int | None:
     """An x at which ``holds`` turns true, perhaps not for good (partial tiles); None if it is false at ``largest``."""
     return _border(holds, 0, largest) if holds(largest) else None
 
 
-def _last(holds: Callable[[int], bool], largest: int) -> int | None:
-    """An x after which ``holds`` turns false, perhaps not for good; None if it is false at 1 or true at ``largest``."""
+def _last_true(holds: Callable[[int], bool], largest: int) -> int | None:
+    """An x after which ``holds`` turns false, perhaps not for good (partial tiles); None if it is false at 1 or true at ``largest``."""
     return None if not holds(1) or holds(largest) else _border(lambda x: not holds(x), 1, largest) - 1
 
 
@@ -149,6 +149,6 @@ def _filling_tiles(fits: Callable[[Tile], bool]) -> Iterator[Tile]:
 
 
 def _filling(shape: Callable[[int], Tile], fits: Callable[[Tile], bool]) -> Tile | None:
-    """The largest tile of ``shape``, which takes an edge, that ``fits`` allows; its need grows with the edge. None if none fits."""
-    count = _last(lambda count: fits(shape(count * GRANULE)), 1 << 31)
+    """The largest tile ``shape(edge)`` that ``fits``; its need grows with the edge. None if none fits."""
+    count = _last_true(lambda count: fits(shape(count * GRANULE)), 1 << 31)
     return shape(count * GRANULE) if count else None

@@ -26,9 +26,8 @@ BOTH = "both"
 class AttentionResult(NamedTuple):
     """One algorithm, one pass (``both``: the sum): kernels, their estimates, the total, and memory in bytes.
 
-    ``memory_bytes`` counts every tensor of the pass as allocated at once; ``extra_memory_bytes`` is the part beyond inputs
-    and outputs. For ``both`` they are the larger of the two passes. ``implementation``: whose kernels these are; None for the
-    algorithm's own.
+    ``memory_bytes`` counts every tensor of the pass as allocated at once; ``extra_memory_bytes`` is the part beyond inputs and outputs. For
+    ``both`` they are the larger of the two passes. ``implementation``: library of these kernels; None for the algorithm's own.
     """
 
     algorithm: Algorithm
@@ -113,7 +112,7 @@ def compare(
     br: int | None = None,
     bc: int | None = None,
 ) -> list[AttentionResult]:
-    """Results of every algorithm for every pass, followed by the sum where both passes were asked for."""
+    """Results of every algorithm for every pass, followed by the sum if both passes were asked for."""
     results: list[AttentionResult] = []
     for algorithm in algorithms:
         passes = [evaluate(algorithm, w, device, direction, sram_bytes, br, bc) for direction in directions]
@@ -152,8 +151,8 @@ def compulsory_elements(w: Attention, direction: str) -> Number:
 def theta(w: Attention, m: Number) -> Theta | None:
     """Growth class of the forward pass for SRAM of ``m`` elements; None outside d <= M <= N d, where it is not proved.
 
-    M >= d^2: N^2 d^2 / M, which FlashAttention reaches. M < d^2: N^2 d / sqrt(M), as for rectangular matmul.
-    None too where a window or a block pattern takes scores away: the theorem is about all of them.
+    M >= d^2: N^2 d^2 / M, which FlashAttention reaches. M < d^2: N^2 d / sqrt(M), as for rectangular matmul. Also None with a window or a
+    block pattern, as the theorem is about all scores.
     """
     if w.window is not None or w.sparsity is not None:
         return None

@@ -1,4 +1,4 @@
-"""Parts of the walks of algorithms: their loops, step by step, as they run.
+"""Parts of the walks of algorithms: their loops, step by step.
 
 A walk yields every load and store of the published listing, in its order, for shapes small enough to step through. Tests hold the closed
 forms of the algorithm against it, so it may use none of them.
@@ -32,7 +32,7 @@ Tensors = Mapping[str, tuple[Sequence[Hashable], int]]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Heads that one walk covers: a query head, or all g of a group where packed, row = query g + head."""
+    """Heads of one walk: a query head, or if packed all g heads of a group, with row = query g + head."""
 
     w: Attention
     batch: int
@@ -65,7 +65,7 @@ def cut(length: int, edge: int) -> list[range]:
 
 
 def tensors(w: Attention, walks: Sequence[Head], rows: Sequence[int], keys: Sequence[int]) -> dict[str, tuple[Sequence[Hashable], int]]:
-    """The usual tensors at ``rows`` and ``keys`` of ``walks``; the additive mask has no rows where the workload has none."""
+    """The usual tensors at ``rows`` and ``keys`` of ``walks``; without an additive mask its rows are empty."""
     g, shared = w.row_group, 1 if w.packed else w.group
     queries = [(head.batch, head.index * g + row % g, row // g) for head in walks for row in rows]
     stored = [(head.batch, head.index // shared, key) for head in walks for key in keys]
@@ -102,7 +102,7 @@ def zeros(at: Tensors, *names: str) -> Iterator[Move]:
 def keys_outermost(
     w: Attention, tile: Tile, step: str, stored: str, computes: Callable[[Head, range, range], bool] = Head.sees
 ) -> Iterator[Move]:
-    """Moves of loops over key tiles: each query tile that ``computes`` with one makes ``step``; then ``stored`` is stored."""
+    """Moves of loops over key tiles: ``step`` for each query tile that ``computes`` with the key tile, then the stores ``stored``."""
     for head in heads(w):
         for keys in cut(w.kv_len, tile.bc):
             yield from moves(tensors(w, [head], (), keys), "K & V ->")

@@ -30,8 +30,8 @@ MOST_PACKED = 1024
 class Density(NamedTuple):
     """``numerator / denominator`` of all blocks, spread evenly, without saying which.
 
-    Streamed rows, scores and visible scores are that share of the dense walk's (under a mask: of what the mask leaves),
-    rounded up. Every query row is taken to be in some nonzero block as long as there are enough of them.
+    Streamed rows, scores and visible scores are that share of the dense walk's (under a mask: of the unmasked ones), rounded up. Every
+    query row is assumed to be in some nonzero block, as long as there are enough blocks.
     """
 
     numerator: int
@@ -177,9 +177,9 @@ class Blocks(NamedTuple):
         >>> Blocks("mine", ((0, 0), (3, 1))).counts(Attention(n=400, kv_len=400, d=64, dv=64), 100, 100).scores
         20000
         """
-        return _evaluated(self.name, self._of, w, br, bc)
+        return _evaluated(self.name, self._listed_counts, w, br, bc)
 
-    def _of(self, grid: BlockGrid) -> BlockCounts:
+    def _listed_counts(self, grid: BlockGrid) -> BlockCounts:
         total, leftmost = Tally(), dict[int, Tally]()
         tr, group = int(ceil_div(grid.tr, grid.group)), grid.group
         if group > MOST_PACKED:
@@ -204,7 +204,7 @@ class Blocks(NamedTuple):
 
 
 def block_pattern(sparsity: float | None, pattern: str | None) -> BlockPattern | None:
-    """The pattern that ``--sparsity`` or ``--pattern`` means; None if neither is given.
+    """The pattern of ``--sparsity`` or ``--pattern``; None if neither is given.
 
     >>> block_pattern(0.1, None)
     Density(numerator=1, denominator=10)

@@ -58,7 +58,7 @@ class AttentionQuestion(Question):
         return PASSES.get("forward" if self.direction is None else self.direction, [])
 
     def of(self, algorithm: Algorithm, compared: Iterable[Algorithm]) -> AttentionQuestion:
-        """This question for one of the ``compared`` algorithms, without options that only the others read."""
+        """This question for ``algorithm`` alone, without options that only the other ``compared`` ones read."""
         from perfmodel.kernels.attention.request import READ_BY, is_read
 
         passes, others = self.passes(), list(compared)
@@ -116,7 +116,7 @@ class AttentionQuestion(Question):
         return answer
 
     def _algorithms(self, w: Attention) -> list[Algorithm]:
-        """The algorithms asked for; ``all`` are those that can run the workload, one named must be able to."""
+        """The requested algorithms. ``all`` are those that can run the workload; a named one must be able to run it."""
         from perfmodel.kernels.attention.algorithms import find, names
         from perfmodel.kernels.attention.request import READ_BY, check_read
 

@@ -18,8 +18,8 @@ from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 class Comparison:
     """A resolved question about attention, and its results.
 
-    ``sram_bytes`` is M, None where nothing needed one; ``sram_sizes`` the sizes to compare, empty without a comparison.
-    ``predictions``: by algorithm and pass, where a kernel was named.
+    ``sram_bytes``: M, None if not needed; ``sram_sizes``: the sizes to compare, empty without a comparison. ``predictions``: by algorithm
+    and pass, if a kernel was named.
     """
 
     workload: Attention
@@ -57,7 +57,7 @@ class Comparison:
 
 
 Rule = tuple[str, str, Callable[[Algorithm, str], bool]]
-"""Phrase that says what reads an option, the fix, and a test whether an algorithm reads it in a pass."""
+"""Phrase on what reads an option, the fix, and a function that says whether an algorithm reads it in a pass."""
 
 
 def _only(name: str) -> Rule:

@@ -90,7 +90,7 @@ def tallest(rows: int) -> int:
 def fitting_tile(
     algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int, br: int | None = None, bc: int | None = None
 ) -> Tile:
-    """The tile of ``algorithm`` for one pass, before its ``complete``: ``br`` and ``bc`` where given, its default otherwise.
+    """The tile of ``algorithm`` for one pass, before its ``complete``: ``br`` and ``bc`` if given, else its default.
 
     Lengths matter only through the query rows up to LARGEST_EDGE (``tallest``). If the tile does not fit ``sram_bytes``, the UsageError
     says how much is missing and which tile would fit.

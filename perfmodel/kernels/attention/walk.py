@@ -63,7 +63,7 @@ def key_tiles(w: Attention, bc: Number) -> Number:
 
 
 def _tiles_to_last_key(w: Attention, br: Number, bc: Number, low: Number) -> Number:
-    """Sum over all row tiles but the last of max(low, key tiles up to the last visible one). The last one sees all."""
+    """Sum over all row tiles but the last of max(low, key tiles up to the last visible one). The last row tile sees all keys."""
     g = w.row_group
     last_row = br - 1 + g * (w.kv_len - w.n)
     return clipped_floor_sum(row_tiles(w, br) - 1, br, last_row + g * bc, g * bc, low, key_tiles(w, bc))
@@ -160,8 +160,8 @@ def visited_scores(w: Attention, br: Number, bc: Number) -> Number:
 
 
 def touched_scores(w: Attention, scores: Number) -> Number:
-    """Distinct entries of one head's score matrix among the ``scores`` that a walk meets, the heads of a packed group on average.
+    """Distinct entries of one head's score matrix among the ``scores`` that a walk visits; the mean over the heads of a packed group.
 
-    Heads differ only where a packed tile ends inside a query: there some of its heads meet one key tile fewer.
+    Heads differ only where a packed tile ends inside a query: there some heads visit one key tile fewer.
     """
     return ceil_div(scores, w.row_group) if w.packed else scores

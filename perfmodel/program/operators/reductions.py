@@ -151,8 +151,8 @@ def _block_steps(x: Operand) -> int:
     """Elements of a channel [b, c, ...], with those that threads without work would take: a block's threads lie along the places of a
     picture, and along pictures if they are short. Source: PyTorch, aten/src/ATen/native/cuda/Normalization.cuh.
     """
-    places = prod(x.shape[2:])
-    along = min(MOST_THREADS, max(32, 1 << (places - 1).bit_length()))
+    places = int(prod(x.shape[2:]))
+    along = min(MOST_THREADS, max(32, int(1 << (places - 1).bit_length())))
     across = MOST_THREADS // along
     return ceil_div(places, along) * along * ceil_div(x.shape[0], across) * across
 

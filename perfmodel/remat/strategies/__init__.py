@@ -12,7 +12,7 @@ def _strategies() -> dict[str, Strategy]:
 
 
 def names() -> list[str]:
-    """Canonical names, in the order of files and of the strategies in each: from everything kept to the optimal ones."""
+    """Canonical names in the order of files and of the strategies in each, from keeping everything to the optimal ones."""
     return list(_strategies())
 
 

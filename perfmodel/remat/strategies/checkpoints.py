@@ -1,6 +1,6 @@
-"""Strategies whose checkpoints are given, evenly spaced, halves, or chosen for a budget: what lies between is rebuilt, if anything is.
+"""Strategies with checkpoints that are given, evenly spaced, halves, or chosen for a budget; values between them are rebuilt.
 
-A segment that is rebuilt as a whole runs once more, all but its last layer: that one's output is a checkpoint, or the last output.
+A segment that is rebuilt as a whole runs all but its last layer once more, whose output is a checkpoint or the last output.
 """
 
 from __future__ import annotations

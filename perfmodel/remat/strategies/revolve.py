@@ -18,9 +18,9 @@ from perfmodel.remat.schedule import Action, Plan, Strategy, forward, turn
 
 PAPER = "Griewank & Walther 2000, Algorithm 799: revolve, ACM TOMS 26(1)"
 ONE_MORE_PASS = 2
-"""Most runs of a layer for the default number of slots: one more than without recomputation."""
+"""Most runs of a layer with the default number of slots: one more than without recomputation."""
 LARGEST_PROGRAM = 1_500_000
-"""Splits that the dynamic program may weigh."""
+"""Most splits that the dynamic program may compare."""
 
 
 def slots_of(length: int, plan: Plan) -> int:
@@ -33,7 +33,7 @@ def slots_of(length: int, plan: Plan) -> int:
 
 
 def schedule(chain: Chain, plan: Plan) -> Iterator[Action]:
-    """Store x_j, reverse what comes after with a slot less, then what comes before; stretches wait on a stack."""
+    """Actions that store x_j, reverse the stretch after it with one slot less, then the stretch before it; stretches wait on a stack."""
     place = _placement(chain, slots_of(len(chain), plan))
     todo = [(0, len(chain), slots_of(len(chain), plan))]
     while todo:

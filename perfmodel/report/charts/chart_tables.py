@@ -83,7 +83,7 @@ def brief_table(charts: Iterable[Roofline]) -> DataTable:
 
 
 def point_notes(charts: Sequence[Roofline]) -> list[str]:
-    """Remarks on points with the numbers of these points, and a sentence on points above the roofs shown first."""
+    """Remarks on points, with the points' numbers, and a sentence on points above the roofs shown first."""
     titles: dict[str, list[str]] = {}
     for point in (point for chart in charts for point in chart.points):
         for words in remarks(point):

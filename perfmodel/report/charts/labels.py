@@ -50,7 +50,8 @@ _WIDTHS = {
 Sans and Liberation Sans (as wide as Arial and Helvetica), so that a label stays in its box whichever font draws it.
 """
 _BY_CHARACTER = {character: width for width, characters in _WIDTHS.items() for character in characters}
-_OTHER, _WIDE, _FIRST_WIDE = 760, 1040, 0x1100
+_OTHER_WIDTH, _WIDE_WIDTH, _FIRST_WIDE = 760, 1040, 0x1100
+"""Widths of other characters, and of those from Hangul on, which are as wide as Chinese ones."""
 _BOLD = 1.12
 """Width of words in bold over regular: semibold Inter, bold DejaVu Sans."""
 HEIGHT = 1.18
@@ -64,7 +65,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     >>> text_width("12", 10)
     12.8
     """
-    total = sum(_BY_CHARACTER.get(character, _WIDE if ord(character) >= _FIRST_WIDE else _OTHER) for character in text)
+    total = sum(_BY_CHARACTER.get(character, _WIDE_WIDTH if ord(character) >= _FIRST_WIDE else _OTHER_WIDTH) for character in text)
     return round(total * size / 1000 * (_BOLD if bold else 1), 3)
 
 
@@ -151,7 +152,8 @@ def rings(at: XY, start: float, away: Sequence[float], wide: float, high: float)
     """Points on ellipses around ``at`` from angle ``start`` on, with half axes ``wide`` + a and ``high`` + a for each a in ``away``."""
     for distance in away:
         for turn in range(TURNS):
-            angle = start + (turn + 1) // 2 * (1 if turn % 2 else -1) * 2 * math.pi / TURNS
+            steps = (turn + 1) // 2 * (1 if turn % 2 else -1)  # 0, 1, -1, 2, -2, ...
+            angle = start + steps * 2 * math.pi / TURNS
             yield at[0] + math.cos(angle) * (wide + distance), at[1] - math.sin(angle) * (high + distance)
 
 
@@ -183,7 +185,9 @@ class Placer:
         best: tuple[int, Text, list[Box]] | None = None
         for text in candidates:
             places = text_boxes(text, self.font, bold)
-            if not all(box.inside(self.low, self.high) for box in places) or any(box.meets(o) for box in places for o in self.taken):
+            if not all(box.inside(self.low, self.high) for box in places):
+                continue
+            if any(box.meets(label) for box in places for label in self.taken):
                 continue
             hidden = cost(text)
             for other in self.avoided:

@@ -130,8 +130,10 @@ def sentence(point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
 
 
 def _roof(limit: str, point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
-    fits = [c for c in ceilings if (c.level == limit if c.kind == MEMORY else c.unit == limit and c.dtype in (point.dtype, ""))]
-    best = min(fits, key=lambda c: c.measured, default=None)
+    def limits(c: Ceiling) -> bool:
+        return c.level == limit if c.kind == MEMORY else c.unit == limit and c.dtype in (point.dtype, "")
+
+    best = min(filter(limits, ceilings), key=lambda c: c.measured, default=None)
     if best is None:
         return RESOURCES.get(limit, limit)
     unit = "FLOP/s" if best.kind == COMPUTE else "B/s"

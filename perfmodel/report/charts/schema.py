@@ -122,7 +122,7 @@ class Roofline(SavedPart):
         return list(dict.fromkeys([*(c.key for c in self.compute_roofs()), *(point.key for point in self.points)]))
 
     def shown_keys(self) -> list[str]:
-        """Keys shown first: those of ``dtypes``, else of the points, and of the fp32 vector unit, which runs softmax and reductions."""
+        """Keys shown first: keys of ``dtypes``, else of the points, and the fp32 vector unit's, which runs softmax and reductions."""
         keys = self.all_keys()
         if self.dtypes:
             return [key for key in keys if key.split()[-1] in self.dtypes]
@@ -130,7 +130,7 @@ class Roofline(SavedPart):
         return [key for key in keys if key in wanted] or keys[:1]
 
     def levels(self) -> list[str]:
-        """Levels at which points have bytes, from DRAM inwards; without points, those that have a roof."""
+        """Levels at which points have bytes, from DRAM inwards; without points, levels that have a roof."""
         levels = {level for point in self.points for level, moved in point.bytes.items() if moved}
         roofs = set() if self.points else {c.level for c in self.ceilings}
         return [level for level in reversed(LEVELS) if level in (levels or roofs)] or [self.level]

@@ -8,7 +8,8 @@ from dataclasses import replace
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.document import DOUBT, GUESSED, Meter, Report, Table, on_screen, provenance_lines, review_lists
 from perfmodel.report.formats import tables
-from perfmodel.report.layout import lines, wrap
+from perfmodel.report.layout import lines as table_lines
+from perfmodel.report.layout import wrap
 
 BAR, LEAST_BAR = 20, 8
 """Characters of a full bar, and fewest characters of a bar."""
@@ -37,7 +38,7 @@ def styled(report: Report, width: int, full: bool, room: int | None = None) -> I
         yield from ((line, "") for line in _meters(report, width))
     without: list[str] = []
     for table in tables(report, brief=True) if full else on_screen(report, room):
-        head, rows, missing = lines(table, width, wrapped=full)
+        head, rows, missing = table_lines(table, width, wrapped=full)
         without += filter(None, missing)
         yield "", ""
         yield from ((line, "bold") for line in [*wrap(table.title, width), *head] if line)
@@ -101,16 +102,16 @@ def screen_notes(report: Report, room: int | None = None) -> list[str]:
     return [*doubts, *filter(None, [left_out(report, len(doubts), room)])]
 
 
-def left_out(report: Report, sentences: int = 0, room: int | None = None) -> str:
-    """Line on what ``full`` would add, empty if nothing. ``sentences``: number of notes that the screen already shows."""
+def left_out(report: Report, shown_notes: int = 0, room: int | None = None) -> str:
+    """Line on what ``full`` would add, empty if nothing. ``shown_notes``: number of notes that the screen already shows."""
     on_page, every_table = on_screen(report, room), tables(report, brief=True)
     rows = sum(len(table.rows) for table in every_table) - sum(len(table.rows) for table in on_page)
-    notes = len(printed_notes(report)) + sum(len(listed) for _, listed in review_lists(report)) - sentences
+    notes = len(printed_notes(report)) + sum(len(listed) for _, listed in review_lists(report)) - shown_notes
     parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
     return f"--full: {' and '.join(parts)} more" if parts else ""
 
 
 def aligned(table: Table) -> list[str]:
     """Lines of a table with padded columns; without a line of heads if all are empty."""
-    head, rows, _ = lines(table, WIDE)
+    head, rows, _ = table_lines(table, WIDE)
     return [*filter(None, head), *rows]

@@ -57,7 +57,7 @@ class KvCacheSection(Options):
             raise UsageError("n and caches: name at least one of each", "such as n: [2048, 8192]")
         devices, lengths = scope.some_devices(self.devices), sorted(set(self.n))
         by_device = [[(c.title, [self._result(c, n, device) for n in lengths]) for c in self.caches] for device in devices]
-        whole = merged([self._on(device, caches, len(devices) > 1) for device, caches in zip(devices, by_device, strict=True)])
+        whole = merged([self._device_report(device, caches, len(devices) > 1) for device, caches in zip(devices, by_device, strict=True)])
         steps = [scope.explain("KV cache", f"KV cache of {name}", partial(explain_cache, results[-1])) for name, results in by_device[0]]
         return replace(
             whole,
@@ -72,18 +72,18 @@ class KvCacheSection(Options):
         form = CacheFormat(cache.dtype, None, cache.block_size, cache.scale_group)
         return evaluate(workload(model_with(cache.model, cache.kv_heads), n, self.batch, form, None), device)
 
-    def _on(self, device: Device, caches: _Caches, several: bool) -> Report:
+    def _device_report(self, device: Device, caches: _Caches, several: bool) -> Report:
         """The report on ``device``: bars beside its capacity, and a sentence per cache, compared with the first one."""
         bars = [Bar(name, [("weights", results[-1].weights), ("KV cache", results[-1].total)]) for name, results in caches]
         limits = [Limit("memory", device.dram.capacity.number)] if device.dram.capacity else []
         title = f"{self.title or 'KV cache'}: memory with {self.batch} x {max(self.n):,} tokens" + f" on {device.name}" * several
         (first, of_first), *_ = caches
         sentences = [_sentence(name, results[-1], of_first[-1], first, device) for name, results in caches]
-        answers, figures = self._first(device, caches)
+        answers, figures = self._short_report(device, caches)
         reasons, drawn = [on(device, several) + words for words in sentences], BarChart(title, "B", bars, limits)
         return Report("", answers, [], charts=[drawn], figures=figures, reasons=reasons)
 
-    def _first(self, device: Device, caches: _Caches) -> tuple[list[str], list[Figure]]:
+    def _short_report(self, device: Device, caches: _Caches) -> tuple[list[str], list[Figure]]:
         """The short report: the largest cache against the smallest, with figures."""
         ends = [end(caches, key=lambda pair: pair[1][-1].per_token) for end in (max, min)]
         (name, (*_, large)), (other, (*_, small)) = ends
@@ -125,7 +125,7 @@ class KvCacheSection(Options):
 def _sentence(name: str, result: CacheResult, first: CacheResult, of_first: str, device: Device) -> str:
     """Sentence on the bytes of ``result``, beside the first cache, and how many the device holds."""
     ratio = first.per_token / result.per_token
-    less = f", {ratio:.3g}x less than {of_first}" if ratio > 1 else f", {1 / ratio:.3g}x more than {of_first}" if ratio < 1 else ", as much"
+    less = f", {max(ratio, 1 / ratio):.3g}x {'less' if ratio > 1 else 'more'} than {of_first}" if ratio != 1 else ", as much"
     return f"{name} keeps {text(result.per_token, 'B')} per token{'' if result is first else less}{_room(result, device)}."
 
 

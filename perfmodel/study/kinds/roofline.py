@@ -79,7 +79,7 @@ class RooflineSection(Options):
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
         answered = {name: [answer for w in self.workloads for answer in answers_to(w, device, scope)] for name, device in devices.items()}
-        whole = merged([self._of(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
+        whole = merged([self._device_report(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
         leveled = [replace(chart, level=self.level) for chart in whole.rooflines] if self.level else at_one_level(whole.rooflines)
         answers = whole.verdict or [*roofline_answer.answers(leveled), *(reason for reason in whole.reasons if UNKNOWN_FLOP in reason)]
         verdict = answers if any(chart.points for chart in leveled) else whole.reasons
@@ -89,7 +89,9 @@ class RooflineSection(Options):
         verdict = [*verdict[:SEEN], *different, *verdict[SEEN:]]
         return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], verdict=verdict)
 
-    def _of(self, device: Device, answered: Sequence[WorkloadAnswer], rows: Sequence[RecordRow], scope: Scope, several: bool) -> Report:
+    def _device_report(
+        self, device: Device, answered: Sequence[WorkloadAnswer], rows: Sequence[RecordRow], scope: Scope, several: bool
+    ) -> Report:
         named = with_dtypes(answered)
         points = [point for answer in named for point in _workload_points(answer, len(named) > 1)]
         measured, absent = _measured(rows, device)

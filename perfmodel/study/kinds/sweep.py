@@ -29,8 +29,8 @@ KERNELS = 3
 """Most kernels of one series that a sentence names."""
 
 
-Shown = Callable[[WorkloadAnswer, str], float | None]
-SHOWN: dict[str, tuple[str, str, Shown]] = {
+Quantity = Callable[[WorkloadAnswer, str], float | None]
+QUANTITIES: dict[str, tuple[str, str, Quantity]] = {
     "time": ("time", "s", lambda answer, basis: seconds(answer, basis) or None),
     "rate": ("FLOP per second", "FLOP/s", lambda answer, basis: answer.point.flops / (seconds(answer, basis) or inf) or None),
     "dram": ("bytes over DRAM", "B", lambda answer, _: answer.point.bytes.get("dram")),
@@ -86,7 +86,7 @@ class SweepSection(Options):
         marks = list[Mark]()
         for on_device in sorted(by_device, key=lambda on_device: not all(swept.predicted for swept in on_device)):  # predicted ones first
             pairs = self._pairs(on_device, scope)
-            parts.append(self._on(on_device, pairs, names, leads=not any(part.verdict for part in parts)))
+            parts.append(self._device_report(on_device, pairs, names, leads=not any(part.verdict for part in parts)))
             marks += _marks(on_device, pairs, f" ({names[on_device[0].device.name]})" if several_devices else "")
         different = different_kernels(
             (swept.name, swept.device, answer.kernels) for swept in all_swept for answer in swept.answers.values()
@@ -128,12 +128,12 @@ class SweepSection(Options):
         pairs = [Pairwise(first, other, self.over, lambda value: self.at(value, first.device, scope)) for other in later]
         return [pair for pair in pairs if pair.values]
 
-    def _on(self, on_device: Sequence[SweptSeries], pairs: Sequence[Pairwise], names: Mapping[str, str], leads: bool) -> Report:
-        """The report on one device; ``leads``: it comes before all others, and its first pair is what the sensitivity tells more of."""
+    def _device_report(self, on_device: Sequence[SweptSeries], pairs: Sequence[Pairwise], names: Mapping[str, str], leads: bool) -> Report:
+        """The report on one device. ``leads``: it is the first of all devices, and the sensitivity details its first pair."""
         first = on_device[0]
         several_devices = len(names) > 1
         name = names[first.device.name]
-        lead = f"On {one_of(name)} "
+        device_words = one_of(name)
         where = f" ({name})" if several_devices else ""
         if len(on_device) == 1:
             answers = [single_sentence(first, self.over)]
@@ -147,18 +147,20 @@ class SweepSection(Options):
             main_pair = pairs[:1] if leads else []
             sensitivity = [sentence for pair in main_pair for sentence in pair.sensitivity()]
             other = "Another pair" if main_pair else "Another device"
-            sensitivity += [f"{other}: o{lead[1:]}{answer}" for answer in answers[len(main_pair) :]]
+            sensitivity += [f"{other}: on {device_words} {answer}" for answer in answers[len(main_pair) :]]
         sentences += filter(None, (too_large(swept, self.over) for swept in on_device))
         reasons = [on(first.device, several_devices, self.title) + sentence for sentence in sentences]
-        return Report("", [lead + answer for answer in answers], [], figures=figures, reasons=reasons, sensitivity=sensitivity)
+        return Report(
+            "", [f"On {device_words} {answer}" for answer in answers], [], figures=figures, reasons=reasons, sensitivity=sensitivity
+        )
 
     def called(self, series: str) -> str:
         """Name of a series in sentences; an algorithm goes by the first words of its title."""
         return find(series.partition(" ")[0]).title.partition(",")[0] if self.workload.attention else series
 
     def _chart(self, show: str, all_swept: Sequence[SweptSeries], marks: list[Mark], several_devices: bool) -> LineChart:
-        label, unit, value = SHOWN[show]
-        if several_devices and _alike(all_swept, value):
+        label, unit, value = QUANTITIES[show]
+        if several_devices and _same_on_all_devices(all_swept, value):
             all_swept = [swept for swept in all_swept if swept.device is all_swept[0].device]
             several_devices = False
         unknown = [swept for swept in all_swept if show in TIMED and not swept.predicted]
@@ -167,8 +169,9 @@ class SweepSection(Options):
         lines = [line for swept in all_swept for line in _lines(show, swept, several_devices, with_roof)]
         title = f"{self.title}: {label}" if self.title else label
         names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
-        only = f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others"
-        caption = " ".join(filter(None, [self.caption, f"{only}, not with their predictions (solid)." if mixed else ""]))
+        warning = f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others"
+        warning += ", not with their predictions (solid)."
+        caption = " ".join(filter(None, [self.caption, warning if mixed else ""]))
         return LineChart(title, self.over, label, lines, "count", unit, marks=marks, caption=caption)
 
     def _table(self, all_swept: Sequence[SweptSeries], several_devices: bool) -> DataTable:
@@ -232,10 +235,9 @@ def _end_figures(swept: SweptSeries, over: str, where: str) -> list[Figure]:
 
 
 def _lines(show: str, swept: SweptSeries, several_devices: bool, with_roof: bool) -> list[Series]:
-    """The chart's lines of a swept series: its values, and for a time or a rate its roof, alone if it is not predicted.
+    """The chart's lines of a swept series: its values, and its roof for a time or a rate. An unpredicted series has only its roof.
 
-    ``with_roof``: draw the roof beside a prediction, on one device or where another series has only its roof, to be compared with it. A
-    predicted time has a band; a rate on one device has no roof.
+    ``with_roof``: draw the roof beside a prediction too. A predicted time has a band; a rate on one device has no roof.
     """
     name = f"{swept.name}, {swept.device.name}" if several_devices else swept.name
     device = swept.device.id
@@ -253,11 +255,12 @@ def _lines(show: str, swept: SweptSeries, several_devices: bool, with_roof: bool
 
 
 def _points(show: str, swept: SweptSeries, basis: str) -> XY:
-    return [(at, float(value)) for at, answer in swept.answers.items() if (value := SHOWN[show][2](answer, basis)) is not None]
+    quantity = QUANTITIES[show][2]
+    return [(at, float(value)) for at, answer in swept.answers.items() if (value := quantity(answer, basis)) is not None]
 
 
-def _alike(all_swept: Sequence[SweptSeries], value: Shown) -> bool:
-    """Whether all devices have the same values, as with bytes that do not depend on the device."""
+def _same_on_all_devices(all_swept: Sequence[SweptSeries], value: Quantity) -> bool:
+    """Whether all devices have the same values, such as bytes that do not depend on the device."""
     by_name: dict[str, list[float | None]] = {}
     rows = [(swept.name, [value(answer, PREDICTED) for answer in swept.answers.values()]) for swept in all_swept]
     return all(by_name.setdefault(name, values) == values for name, values in rows)

@@ -1,4 +1,4 @@
-"""Blocks, tiles and bytes of a fused attention kernel, as its launch has them: counted, the same for every library."""
+"""Blocks, tiles and bytes of a fused attention kernel, counted from its launch, the same way for every library."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from perfmodel.timing.engine import HARDEST, ROUNDS, TileBlocks, TileRates, besi
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
 WIDEST = max(_HEAD_DIMS)  # known
 MMA_ROWS, WGMMA, TCGEN05 = 16, 64, 128  # known
-"""Rows of the other operand that one read from shared memory serves, of a warp's, of Hopper's and of Blackwell's instruction."""
+"""Rows of the other operand that one read from shared memory serves: by mma.sync of a warp, by wgmma, and by tcgen05."""
 IN_TURN, ASYNCHRONOUS, PING_PONG = 1.0, 2.0, 3.0  # tuned
 """Norm in which a tile's matmuls and its other work add up: warps wait for mma.sync; wgmma runs beside a warpgroup's other work, which
 needs its results; a block for tcgen05 has two tiles, of which one multiplies while the other is worked on."""
 FED = 3.0  # tuned
 """Norm in which warps' reads of operands from shared memory and mma.sync add up; newer instructions read operands themselves."""
 MMA_SYNC_FLOP = 0.629 * 4096  # known
-"""Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
+"""FLOP per cycle and multiprocessor that mma.sync reaches in two-byte formats, where newer instructions reach more.
 
-On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
+It is 62.9 % of Hopper's peak (arXiv:2402.13499), and assumed not to grow later. Ampere's peak is lower, and mma.sync reaches it."""
 FP32 = 4  # known
 """Bytes of an element of partial results and of dQ while it is added up."""
 FOUR_WARPS = 128  # known
-"""Threads of the blocks that the parameter ``alone`` is of: others hide more of their own latencies, or less."""
+"""Threads per block for which the parameter ``alone`` holds; more threads hide more of their own latencies."""
 COPY_THREADS = 512  # known
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
 
@@ -46,13 +46,14 @@ COPY_THREADS = 512  # known
 class AttentionLaunch(NamedTuple):
     """Launch of a library's main kernel: ``br`` x ``bc`` tiles, ``threads`` of a block, ``resident`` blocks per multiprocessor.
 
-    ``rows``: rows that one read of the other operand from shared memory serves; ``overlap``: of matmuls with other work. ``width``: head
-    dim for which the kernel is compiled, 0 for the next of ``_HEAD_DIMS``. ``splits``: parts of a block's key tiles that run as blocks of
-    their own, cut from all keys, seen or not, if ``fixed_splits``. ``packed``: the query heads of a KV head share a walk, which is one
-    head's row of blocks. Walks come in groups of ``group``, cut into sections of ``section`` that advance together. ``longest_first``: a
-    walk begins with its last row tile. ``paired``: key tiles of a head are launched in multiples of it. ``by_head``: one block does all
-    tiles of a head. ``side_kernels``: kernels beside the main one. ``writes_cache``: the call first copies K and V into a paged cache.
-    ``rounded``: dQ is added up in whole row tiles of the kernel's head dim, and dK and dV over query heads by PyTorch's sums.
+    ``rows``: rows of the other operand that one read from shared memory serves; ``overlap``: norm that joins matmuls and other work.
+    ``width``: head dim that the kernel is compiled for, 0 for the next of ``_HEAD_DIMS``. ``splits``: parts of a block's key tiles that run
+    as separate blocks; with ``fixed_splits`` they are cut from all keys, visible or not. A walk is the row of blocks of one head;
+    ``packed``: the query heads of a KV head share one. Walks come in groups of ``group``, cut into sections of ``section`` that advance
+    together. ``longest_first``: a walk begins with its last row tile. ``paired``: the number of key tiles per head is rounded up to a
+    multiple of this. ``by_head``: one block does all tiles of a head. ``side_kernels``: number of kernels beside the main one.
+    ``writes_cache``: the call first copies K and V into a paged cache. ``rounded``: dQ is added up in whole row tiles of the kernel's head
+    dim, and PyTorch sums dK and dV over query heads.
     """
 
     br: int
@@ -83,7 +84,7 @@ LaunchRule = Callable[[Case, Device], AttentionLaunch]
 
 
 def slowdown(launch: AttentionLaunch, peak: float, element_size: int) -> float:
-    """Peak FLOP per cycle over what the kernel's matrix instruction reaches, of a tensor unit with that ``peak``."""
+    """``peak`` FLOP per cycle over what the kernel's matrix instruction reaches."""
     return max(1.0, peak * element_size / 2 / MMA_SYNC_FLOP) if launch.rows < WGMMA else 1.0
 
 
@@ -93,12 +94,12 @@ def padded(d: int) -> int:
 
 
 def matrix_rows(device: Device) -> float:
-    """Rows of the other operand that one read from shared memory serves: of a block that multiplies as fast as ``device`` can."""
+    """Rows of the other operand that one read from shared memory serves, with the fastest matrix instruction of ``device``."""
     return {architectures.WGMMA: WGMMA, architectures.TCGEN05: TCGEN05}.get(traits_of(device).matrix, MMA_ROWS)
 
 
 def blackwell_launch(case: Case) -> AttentionLaunch:
-    """TensorRT-LLM's context kernels, as cuDNN's are supposed to be: two tiles of 128 queries up to head dim 128 (kernelMetaInfo.h)."""
+    """Launch of TensorRT-LLM's context kernels, and presumably cuDNN's: two tiles of 128 queries up to head dim 128 (kernelMetaInfo.h)."""
     return AttentionLaunch(256 if padded(case.workload.d) <= 128 else 128, 128, TCGEN05, PING_PONG)
 
 
@@ -108,7 +109,7 @@ def multiprocessors_of(device: Device) -> int:
 
 
 def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention, shared_bytes: int | None = None) -> int:
-    """Blocks per multiprocessor: registers, 255 a thread, and SRAM for Q, K and V tiles, or the ``shared_bytes`` of the launch."""
+    """Blocks that fit a multiprocessor, by registers (255 a thread) and by SRAM for Q, K and V tiles or the given ``shared_bytes``."""
     sram, registers = device.level("sram"), device.limits.registers_per_multiprocessor
     needed = w.dtype.size * (br * padded(w.d) + bc * (padded(w.d) + padded(w.dv))) if shared_bytes is None else shared_bytes
     by_sram = int(sram.capacity.number) // (needed + 1024) if sram and sram.capacity else 1
@@ -121,7 +122,7 @@ def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Blocks of one head: ``tiles(i)`` of each block at place i, of ``count``; ``total``: tiles of all of them."""
+    """Blocks of one head. ``count``: places of blocks; ``tiles(i)``: tiles of each block at place i; ``total``: tiles of all blocks."""
 
     count: int
     total: int
@@ -144,15 +145,16 @@ def key_tiles_visits(walk: Attention, launch: AttentionLaunch, first: int, step:
     count, tiles, g = max(0, ceil_div(key_tiles(walk, launch.bc) - first, step)), row_tiles(walk, launch.br), walk.row_group
     if not walk.causal:
         return int(count * tiles)
-    apart, row = g * step * launch.bc, g * (first * launch.bc - walk.kv_len + walk.n)
-    ended = count * tiles
+    pitch, row = g * step * launch.bc, g * (first * launch.bc - walk.kv_len + walk.n)
+    ends = count * tiles
     if walk.window is not None:
-        ended = clipped_floor_sum(count, apart, row + g * (launch.bc + walk.window - 1) + launch.br - 1, launch.br, 0, tiles)
-    return int(ended - clipped_floor_sum(count, apart, row, launch.br, 0, tiles))
+        ends = clipped_floor_sum(count, pitch, row + g * (launch.bc + walk.window - 1) + launch.br - 1, launch.br, 0, tiles)
+    starts = clipped_floor_sum(count, pitch, row, launch.br, 0, tiles)
+    return int(ends - starts)
 
 
 def rows_walk(walk: Attention, launch: AttentionLaunch) -> Walk:
-    """Row tiles one after another, the splits of each apart, the last first."""
+    """Walk over row tiles; each split of a row tile is a block."""
     count, keys, splits = int(row_tiles(walk, launch.br)), key_tiles(walk, launch.bc), launch.splits
 
     def tiles(i: int) -> tuple[int, ...]:
@@ -164,9 +166,9 @@ def rows_walk(walk: Attention, launch: AttentionLaunch) -> Walk:
 
 
 def keys_walk(walk: Attention, launch: AttentionLaunch, parts: int = 0) -> Walk:
-    """Key tiles one after another; as many blocks as ``parts``, if given, take them in turn.
+    """Walk over key tiles, one per block, or dealt out in turn to ``parts`` blocks if given.
 
-    Those that ``paired`` adds past the end visit row tiles as well.
+    Key tiles past the end, which ``paired`` adds, visit row tiles too.
     """
     keys, total = int(key_tiles(walk, launch.bc)), int(visited_tiles(walk, launch.br, launch.bc))
     count = parts or int(ceil_div(keys, launch.paired)) * launch.paired
@@ -174,12 +176,13 @@ def keys_walk(walk: Attention, launch: AttentionLaunch, parts: int = 0) -> Walk:
     def tiles(first: int) -> tuple[int, ...]:
         if first < keys:
             return (key_tiles_visits(walk, launch, first, count),)
-        return (_past_the_end(walk, launch, first),)
+        return (_visits_past_the_end(walk, launch, first),)
 
-    return Walk(count, total + sum(_past_the_end(walk, launch, j) for j in range(keys, count)), tiles)
+    return Walk(count, total + sum(_visits_past_the_end(walk, launch, j) for j in range(keys, count)), tiles)
 
 
-def _past_the_end(walk: Attention, launch: AttentionLaunch, j: int) -> int:
+def _visits_past_the_end(walk: Attention, launch: AttentionLaunch, j: int) -> int:
+    """Row tiles that the key tile ``j`` past the end visits."""
     start = max(0, walk.row_group * (j * launch.bc - walk.kv_len + walk.n)) // launch.br if walk.causal else 0
     return int(max(0, row_tiles(walk, launch.br) - start))
 
@@ -196,7 +199,7 @@ def grid_of(w: Attention, launch: AttentionLaunch, direction: str, sms: int) -> 
 
 
 def grid_of_walk(walk: Walk, walks: int, launch: AttentionLaunch, sms: int) -> TileBlocks:
-    """The blocks of ``walks`` walks."""
+    """The blocks of ``walks`` equal walks."""
     count, total = walks * walk.count * launch.splits, walks * walk.total
     last = tuple(islice(_backwards(walk, walks, launch), min(count, ROUNDS * sms * launch.resident)))[::-1]
     return TileBlocks(last, count - len(last), total - sum(last), sms, launch.resident)
@@ -223,7 +226,7 @@ def tensor_bytes(w: Attention) -> tuple[int, int]:
 
 
 def main_bytes(w: Attention, direction: str) -> int:
-    """DRAM bytes of the main kernel, each tensor once: backward Q, dO, K and V, dQ added to in fp32, dK and dV of each query head."""
+    """DRAM bytes of the main kernel, each tensor once. Backward: Q, dO, K, V; dQ read and written in fp32; dK and dV per query head."""
     rows, keys = tensor_bytes(w)
     if direction == FORWARD:
         return rows + keys
@@ -249,8 +252,10 @@ def side_bytes(w: Attention, launch: AttentionLaunch, direction: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Terms of a kernel beyond the counts: by name of a parameter, how many times its share is added to a tile's matmuls, to its other
-    work, or to the cycles of a block besides its tiles. ``done``: share of the matmuls that are done.
+    """Terms of a kernel beyond the counts.
+
+    By name of a parameter: how often it is added to a tile's matmuls, to its ``other`` work, or to the cycles of a ``block`` beyond its
+    tiles, each relative to these. ``done``: share of the matmuls that is computed.
     """
 
     matmul: Mapping[str, float] = field(default_factory=dict)
@@ -259,16 +264,16 @@ class Stage:
     done: float = 1.0
 
 
-def _more(p: Mapping[str, float], shares: Mapping[str, float]) -> float:
-    return 1 + sum(p[name] * share for name, share in shares.items())
+def _term_factor(p: Mapping[str, float], terms: Mapping[str, float]) -> float:
+    return 1 + sum(p[name] * share for name, share in terms.items())
 
 
 class AttentionWork(NamedTuple):
-    """A case on a device before any parameter. Of a tile: cycles of its matmuls, ``exps`` and all ``other`` work in exponentials.
+    """A case on a device before any parameter. Per tile: cycles of ``matmul``, number of ``exps``, ``other`` work in exponentials.
 
-    Matmuls take the longer of their instructions and their reads of operands from shared memory. ``other`` is the scores, backward twice
-    (P, then dS). ``moved``: bytes of the main kernel, ``side_bytes`` of those beside it, ``side_waves`` blocks one after another of these.
-    ``lost``: share of bytes that the L2 does not hold. ``cold``: whether the main kernel starts on cold caches.
+    Matmuls take the longer of their instructions and their reads of operands from shared memory. ``other`` counts each score once, backward
+    twice (P, then dS). ``moved``: bytes of the main kernel. ``side_bytes``: bytes of the kernels beside it; ``side_waves``: their blocks in
+    turn. ``lost``: share of bytes that the L2 does not hold. ``cold``: whether the main kernel starts on cold caches.
     """
 
     rates: TileRates
@@ -284,14 +289,14 @@ class AttentionWork(NamedTuple):
     cold: bool
 
     def cycles(self, p: Mapping[str, float], stage: Stage) -> float:
-        """Cycles of the main kernel beside its bytes, with what ``stage`` has beyond the counts."""
-        matmul = p["matmul"] * (stage.done * _more(p, stage.matmul)) * self.matmul
-        exps = self.rates.exp_cycles(p["softmax"] * _more(p, stage.other) * self.other, self.exps)
+        """Cycles of the main kernel without its bytes, with the terms of ``stage``."""
+        matmul = p["matmul"] * (stage.done * _term_factor(p, stage.matmul)) * self.matmul
+        exps = self.rates.exp_cycles(p["softmax"] * _term_factor(p, stage.other) * self.other, self.exps)
         alone = p["alone"] * FOUR_WARPS / self.launch.threads if "alone" in p else ALONE_CYCLES
-        return self.grid.cycles(joined(self.launch.overlap, matmul, exps), p["block_cycles"] * _more(p, stage.block), alone)
+        return self.grid.cycles(joined(self.launch.overlap, matmul, exps), p["block_cycles"] * _term_factor(p, stage.block), alone)
 
     def seconds(self, p: Mapping[str, float], stage: Stage) -> float:
-        """Seconds of the call: its launch, the kernels beside the main one, and the cycles of that one beside its bytes."""
+        """Seconds of the call: launch, kernels beside the main one, and the main one, whose cycles overlap with its bytes."""
         byte_s, clock = self.rates.byte_s(p["dram"], self.lost), self.rates.clock_hz
         side = self.side_waves * p["side_block_cycles"] / clock if self.side_waves else 0.0
         main = beside_dram(self.cycles(p, stage) / clock, self.moved * byte_s, self.cold)
@@ -300,7 +305,7 @@ class AttentionWork(NamedTuple):
 
 @cached_by_identity
 def work_of(case: Case, device: Device, launch_of: LaunchRule) -> AttentionWork:
-    """``case`` on ``device`` as ``launch_of`` has it; UnavailableError if there is no such kernel or the profile lacks a number."""
+    """``case`` on ``device`` with the launch of ``launch_of``; UnavailableError if a kernel or a number of the profile is missing."""
     w: Attention = case.workload
     rates, launch = rates_of(device, w.dtype.name), with_tile(case, device, launch_of)
     (d, dv), scores = launch.widths(w), launch.br * launch.bc
@@ -328,9 +333,9 @@ def work_of(case: Case, device: Device, launch_of: LaunchRule) -> AttentionWork:
 
 
 def with_tile(case: Case, device: Device, launch_of: LaunchRule) -> AttentionLaunch:
-    """The launch of ``case``; ``br`` and ``bc`` of the case's launch come before those of its implementation.
+    """The launch of ``case``, with the tile that the case names if it names one.
 
-    UnavailableError where it has no kernel: all of these are CUDA kernels.
+    UnavailableError for devices of other makers: all of these are CUDA kernels.
     """
     if device.vendor != "NVIDIA":
         raise UnavailableError(f"{case.implementation} is a CUDA kernel: what stands for it on {device.id} is not known")
@@ -370,7 +375,7 @@ def plain(case: Case, work: AttentionWork) -> Stage:
 
 
 def fitted(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
-    """The parameters of a kernel that is fitted in all of them."""
+    """The parameters of a kernel whose parameters are all fitted."""
     return p
 
 
@@ -385,11 +390,11 @@ def page(
     again: bool = False,
     **fields: Any,
 ) -> Model:
-    """The time model of a library's kernel: what it launches, and what its ``stage`` takes beyond the counts. ``fields``: others of it.
+    """The time model of a library's kernel: its launch, and the terms of its ``stage``. ``fields``: further fields of the model.
 
-    ``known(case, parameters)``: all parameters, of a kernel that is fitted in a few of them. ``again``: whether it was timed on the same
-    buffers, call after call. With a parameter ``host_us`` calls were timed from the host, one behind the other, and wait for it, but where
-    the case says what the L2 holds.
+    ``known(case, parameters)``: all parameters of a kernel of which only a few are fitted. ``again``: it was timed on the same buffers,
+    call after call. A parameter ``host_us`` means that calls were timed from the host and wait for it, unless the case names a state of the
+    L2.
     """
     staged = cached_by_identity(stage)
 

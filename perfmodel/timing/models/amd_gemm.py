@@ -1,14 +1,14 @@
 """Time of matrix products by tuned kernels of AMD's CDNA (AITER, hipBLASLt, Composable Kernel): the fastest of their tiles.
 
-**Launch.** A workgroup holds a tile of C in the registers of one compute unit (CU); as many share one as its LDS holds slices, and its
-registers the sums. Tiles are those that AITER compiles for the format. Workgroups are dealt to the XCDs in turn, so that CUs fill evenly.
-A table of tuned kernels holds the fastest for each shape, and so does the model.
+**Launch.** A workgroup holds a tile of C in the registers of one compute unit (CU); as many share one as fit: slices in its LDS, sums in
+its registers. Tiles are those that AITER compiles for the format. Workgroups are dealt to the XCDs in turn, so that CUs fill evenly. AITER
+takes the fastest kernel for each shape from a table of tuned ones, and the model chooses likewise.
 
-**Stage.** A slice of k of 128 bytes passes through the LDS. Its multiplication by MFMA and its loads from the L2 of the CU's XCD overlap in
-part, and each slice has a step, which workgroups that share a CU hide from each other. C is stored after the last slice.
+**Stage.** A slice of k of 128 bytes passes through the LDS. Its multiplication by MFMA and its loads from the XCD's L2 overlap in part.
+Each slice also takes a fixed step, which workgroups that share a CU hide from each other. C is stored after the last slice.
 
-Operands come from DRAM in a warm run too: the tuner of AITER rotates over as many copies of them as fill 32 GiB, up to its 101 runs.
-Formats have kernels of their own, and parameters: bf16, fp8 with a scale per row, int8, fp8 with scales of blocks, MXFP4.
+Operands come from DRAM in a warm run too: AITER's tuner rotates over copies of them that fill 32 GiB, up to its 101 runs. Formats have
+kernels of their own, and parameters: bf16, fp8 with a scale per row, int8, fp8 with scales of blocks, MXFP4.
 
 Sources: ROCm/aiter @e404860, aiter/test_common.py (rotation), csrc/ck_gemm_*/ and hsa/gfx950/ (tiles); AMD CDNA 3 architecture whitepaper.
 """
@@ -31,18 +31,18 @@ from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, numbers_of
 from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, plan_of, worth_timing
 
 ROWS, COLUMNS = (16, 32, 64, 96, 128, 192, 256), (32, 64, 128, 192, 256)  # known
-"""Sides of tiles of C that AITER compiles for bf16, fp8 and int8; it has some in between."""
+"""Sides of the tiles of C that AITER compiles for bf16, fp8 and int8; it has more in between."""
 MXFP4_ROWS, MXFP4_COLUMNS = (32, 64, 96, 128, 160, 192, 224, 256), (128, 256, 384, 512)  # known
 LARGE_BLOCK_TILES, SMALL_BLOCK_SIDES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 256)), (64, 128, 256)  # known
-"""Tiles in fp8 with scales of blocks, Composable Kernel on both devices; and columns of those of 16 and 32 rows."""
+"""Tiles of Composable Kernel in fp8 with block scales, on both devices; and columns of the tiles with 16 and 32 rows."""
 LARGEST_TILE = 256 * 256  # known
-"""Elements of C: fp32 sums of half the registers of a CU."""
+"""Most elements of a tile of C: its fp32 sums fill half the registers of a CU."""
 SPLITS, SPLIT_COLUMNS = (1, 2, 4, 8, 16), 64  # known
-"""Parts of k that are tried, and the columns that kernels which split k need whole; kernels in MXFP4 take k whole."""
+"""Numbers of parts of k that are tried, and the multiple of columns that kernels with split k need. Kernels in MXFP4 do not split k."""
 SLICE_BYTES = 128  # known
 """Depth of a slice of k: what a row of a tile brings in one step."""
 L2_CYCLE_BYTES = 64  # known
-"""That a CU takes from its L2 in a cycle, where a profile has no bandwidth. Source: CDNA 3 whitepaper, what its L1 passes on."""
+"""Bytes per cycle that a CU takes from its L2 if the profile has no bandwidth. Source: CDNA 3 whitepaper, L1 bandwidth."""
 HYPOT = 2  # known
 """Norm that joins multiplications and loads of a slice: they overlap in part."""
 
@@ -67,7 +67,7 @@ def tiles(implementation: str, dtype: str) -> tuple[Tile, ...]:
 
 
 def resident(br: int, bc: int, sram: float, registers: float) -> int:
-    """Workgroups that share a CU: as its LDS holds slices, and its registers the sums and as many other values.
+    """Workgroups that share a CU: slices must fit its LDS; sums and as many other values must fit its registers.
 
     >>> resident(256, 256, 64 * 1024, 131072), resident(64, 64, 160 * 1024, 131072)
     (1, 10)
@@ -100,7 +100,7 @@ def moved_bytes(w: Matmul, implementation: str) -> float:
 
 
 def _plans(case: Case, device: Device, count: int) -> Iterator[TilePlan]:
-    """Plans on ``count`` compute units; only the tile of ``case.launch`` (br, bc) if it has one, and the split of the workload."""
+    """Plans on ``count`` compute units; with only the tile of ``case.launch`` (br, bc) and only the workload's split, if given."""
     w: Matmul = case.workload
     given = ((case.launch["br"], case.launch["bc"]),) if "br" in case.launch and "bc" in case.launch else None
     splits = (w.split_k,) if w.split_k > 1 else (1,) if w.dtype.packed or w.n % SPLIT_COLUMNS else SPLITS
@@ -117,7 +117,7 @@ def _plans(case: Case, device: Device, count: int) -> Iterator[TilePlan]:
 def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, TilePlan]:
     """Seconds of the fastest candidate, and its plan.
 
-    UnavailableError without compute units, a clock, a peak for the format or an LDS, and where k has fewer slices than parts.
+    UnavailableError without compute units, a clock, a peak for the format or an LDS, and if k has fewer slices than parts.
     """
     work = _work(case, device)
     if not work.plans:
@@ -136,7 +136,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 
 def of_formats(*formats: str) -> Callable[[Case], bool]:
-    """Forward products in some formats."""
+    """Function that says whether a case is a forward product in one of some formats."""
 
     def covers(case: Case) -> bool:
         """A forward product in that format."""

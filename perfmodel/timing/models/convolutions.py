@@ -1,9 +1,9 @@
 """Convolutions of cuDNN, by kernels that gather the windows of the input as they multiply.
 
-A block holds a tile of the result, places by filters, and walks the channels of all places of the window; the first ones it only waits
-for. Smaller tiles reach less of the peak. Where tiles leave multiprocessors idle the depth is divided among more blocks. The bytes of the
-tensors come meanwhile. The gradients of input and weights are a convolution of as many FLOP each.
-Source: NVIDIA cuDNN Developer Guide, convolutions as implicit matrix products; kernels (implicit_gemm, fprop, dgrad, wgrad) in profiles.
+A block holds a tile of the result, places by filters, and walks the channels of all places of the window. It waits for the first ones.
+Smaller tiles reach less of the peak. If tiles leave multiprocessors idle, the depth is divided among more blocks. The bytes of the tensors
+move meanwhile. The gradients of input and weights are a convolution of as many FLOP each. Source: NVIDIA cuDNN Developer Guide,
+convolutions as implicit matrix products; kernels (implicit_gemm, fprop, dgrad, wgrad) in profiles.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from perfmodel.timing.base import Case, Model, always, dram_bandwidth, numbers_o
 from perfmodel.timing.engine import joined
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64))  # known
-"""Places and filters of a tile: the library's heuristic is taken to pick the fastest."""
+"""Places and filters of the tiles; the library's heuristic is assumed to pick the fastest."""
 VECTOR, LEAST_DEPTH = 8, 256  # known
-"""Channels are padded to whole vectors; a block keeps so much of the depth at least where it is divided."""
+"""Elements of a vector, which channels are padded to; and least depth of a block if the depth is divided."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -26,9 +26,9 @@ IMPLEMENTATIONS = ("cpu-flash", "cpu-standard", "cpu-matmul", "cpu-copy")
 TILE_ROWS, TILE_KEYS = 128, 64  # known
 MATMUL_ROWS, MATMUL_COLUMNS = 64, 128  # known
 CACHED, STREAMED = 0.75, 1.5  # tuned
-"""Working set / last-level cache up to which scans stay in the cache, and from which they find nothing there."""
+"""Working set over last-level cache: up to the first, scans stay in the cache; from the second on, they find nothing there."""
 MOVED_PER_COUNTED = 1.5  # known
-"""Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
+"""Bytes that a copy moves over the bytes it counts: it reads source and target, and writes the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,7 @@ class CpuRates:
     dispatch_s: float
 
     def stream_s(self, reads: float, writes: float, working_set: float) -> tuple[float, float]:
-        """Seconds at copy speed, in DRAM and in the cache, of bytes of tensors that are passed over again and again.
-
-        ``working_set``: bytes of the tensors.
-        """
+        """Seconds at copy speed, in DRAM and in the cache, of repeatedly scanned tensors of ``working_set`` bytes in all."""
         lost = lost_share(working_set / self.cache_bytes, CACHED, STREAMED)
         counted = (reads + 2 * writes) / MOVED_PER_COUNTED
         return counted * lost / self.dram, counted * (1 - lost) / self.cache
@@ -114,9 +111,9 @@ def flash_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> f
 
 
 def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> float:
-    """Seconds of three regions, each a third of the softmax's cost: scores are computed, written to P, and multiplied, visible ones read.
+    """Seconds of three regions, each a third of the softmax's cost: scores are computed; written to P; visible ones read and multiplied.
 
-    What stays in the cache costs nothing beyond that; S and P that do not fit stream through DRAM on top.
+    S and P cost nothing more if they fit the cache, else they stream through DRAM on top.
     """
     size, tiles = w.dtype.size, row_tiles(w)
     scores, visible = w.n * w.kv_len, sum(tile[1] for tile in tiles)
@@ -134,13 +131,13 @@ def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -
 
 def matmul_s(w: Matmul, rates: CpuRates, parameters: Mapping[str, float]) -> float:
     """Seconds of a product: tiles of C over the threads."""
-    classes = Counter(product(_parts(w.m, MATMUL_ROWS), _parts(w.n, MATMUL_COLUMNS)))
+    classes = Counter(product(_tile_sizes(w.m, MATMUL_ROWS), _tile_sizes(w.n, MATMUL_COLUMNS)))
     costs = [(_compute_s(rates, 2 * rows * columns * w.k, 0, parameters), count) for (rows, columns), count in classes.items()]
     return rates.dispatch_s + makespan(costs, rates.threads)
 
 
-def _parts(size: int, tile: int) -> list[int]:
-    """Sizes of the tiles that ``size`` is cut into."""
+def _tile_sizes(size: int, tile: int) -> list[int]:
+    """Sizes of the tiles of ``size``."""
     return [min(tile, size - first) for first in range(0, size, tile)]
 
 

@@ -2,14 +2,14 @@
 
 Closed source. On Hopper, forward, a block keeps 128 queries and visits tiles of 128 keys, one block a multiprocessor, by wgmma beside the
 exponentials; tiles and grids are as profiled. Kernels are compiled for head dims 64, 128, 192 and 256. Causal blocks start with a mask and
-wait longer; without a causal mask keys past the end are masked in every tile. On Blackwell they are supposed to be TensorRT-LLM's.
+wait longer; without a causal mask, keys past the end are masked in every tile. On Blackwell the kernels are presumably TensorRT-LLM's.
 
 Backward, a block keeps 128 keys, or 64 over head dim 128, and visits tiles of 64 queries; key tiles start in multiples of 128 keys. Over
 head dim 128 one stage of small tiles leaves its loads unhidden, tile by tile. Kernels before and after it sum O dO and convert dQ; with
 grouped heads two more sum dK and dV. On Blackwell tiles of 128 x 128 are supposed.
 
-Published benchmarks call its own API with the same buffers again and again, nearly all of one size: they do not tell what a launch costs
-nor what kernels beside the main one do, which stay as in PyTorch's calls.
+Published benchmarks call its own API on the same buffers, nearly all of one size. They do not tell the cost of a launch or of kernels
+beside the main one, which are taken from PyTorch's calls.
 
 Source: grids, registers and times of cuDNN 9's kernels on an H200 by PyTorch's profiler; flashinfer-ai/flashinfer @fb28d7242.
 """
@@ -61,7 +61,7 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
 
 
 def stage(case: Case, work: AttentionWork) -> Stage:
-    """Masks of Hopper's forward kernel, under the diagonal and past the end, and wide heads of its backward one."""
+    """Terms of Hopper's kernels: forward for masks on the diagonal and past the end, backward for wide heads."""
     w, launch = case.workload, work.launch
     if case.direction == BACKWARD:
         return Stage(other={"wide": launch.bc == 64})
@@ -71,7 +71,7 @@ def stage(case: Case, work: AttentionWork) -> Stage:
 
 
 def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
-    """What published benchmarks do not tell is as in PyTorch's calls; no tile's matmuls take less than their instruction needs."""
+    """Parameters that published benchmarks do not tell are those of PyTorch's calls. Matmuls take no less than their instruction needs."""
     return {**find_model(f"cudnn-{case.direction}").starts(), **p, "matmul": max(1.0, p["matmul"])}
 
 
@@ -83,7 +83,8 @@ def covers_forward(case: Case) -> bool:
 def covers_published(case: Case) -> bool:
     """One pass of dense attention over several queries, of head dims up to 256.
 
-    Not the windowed backward pass in fp8: its times (cuDNN 9.22 on a GB200) are those of all causal tiles, in or out of the window.
+    Not the windowed backward pass in fp8: its times (cuDNN 9.22 on a GB200) show that it computes all causal tiles, in or out of the
+    window.
     """
     w = case.workload
     if not plain_attention(case, "sparsity", "dropout", "mask") or w.n == 1 or max(w.d, w.dv) > COMPILED[-1]:

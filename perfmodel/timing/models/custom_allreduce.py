@@ -1,11 +1,11 @@
-"""All-reduces that serving engines bring along: kernels that read the peers' memory over NVLink, or of two cards over PCIe, in no ring.
+"""All-reduces of serving engines: kernels that read the peers' memory over NVLink, or between two cards over PCIe, without a ring.
 
-One-shot: after a barrier each GPU reads the whole buffer of every peer and adds up. Two-shot: each reads and adds its part of all
-buffers, and after another barrier the sums of the others. Summed in the switch: a multicast load returns the sum of all buffers,
-which are copied into memory that the switch knows, and back. Which of them runs is a rule of the engine by architecture, number of
-GPUs and bytes; above its largest size an engine calls NCCL, and nothing is predicted here.
-Source: vLLM, csrc/custom_all_reduce.cuh, distributed/device_communicators/{all_reduce_utils,custom_all_reduce,symm_mem}.py; SGLang,
-custom_all_reduce.py and custom_all_reduce_v2.py in the folder of the same name; TensorRT-LLM, common/customAllReduceUtils.h.
+One-shot: after a barrier each GPU reads the whole buffer of every peer and adds up. Two-shot: each GPU adds up its part of all buffers, and
+after another barrier reads the other sums. In the switch: buffers are copied into memory that the switch knows, a multicast load returns
+their sum, and the result is copied back. The engine chooses by architecture, number of GPUs and bytes; above its largest size an engine
+calls NCCL, and nothing is predicted here. Source: vLLM, csrc/custom_all_reduce.cuh,
+distributed/device_communicators/{all_reduce_utils,custom_all_reduce,symm_mem}.py; SGLang, custom_all_reduce.py and custom_all_reduce_v2.py
+in the folder of the same name; TensorRT-LLM, common/customAllReduceUtils.h.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from perfmodel.timing.base import Case, Model, dram_bandwidth
 KIB, MIB = 1 << 10, 1 << 20  # known
 ONE_SHOT, TWO_SHOT, IN_SWITCH = "one-shot", "two-shot", "in the switch"
 PASS_BYTES = 36 * 512 * 16  # known
-"""Bytes of its output that a grid works on at once: 36 blocks of 512 threads, 16 B each (vLLM's default, which SGLang took over)."""
+"""Bytes of the output that a grid works on at once: 36 blocks of 512 threads, 16 B each (vLLM's default, which SGLang took over)."""
 COPIED = 4  # known
-"""Times that a byte is read or written as a buffer is copied into memory that the switch knows, and back."""
+"""Reads and writes of a byte while a buffer is copied into memory that the switch knows, and back."""
 
 Sizes = Mapping[int, int]
 LARGEST = 8 * MIB  # known
@@ -33,13 +33,13 @@ VLLM_LARGEST: Mapping[str, Sizes] = {  # known
     "10.0": {2: 2 * MIB, 4: 2 * MIB, 6: MIB, 8: MIB},
     "10.3": {2: 4 * MIB, 4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB},
 }
-"""Bytes below which vLLM's own kernel runs, where memory that the switch knows is at hand; by compute capability and GPUs."""
+"""Bytes below which vLLM's own kernel runs if memory that the switch knows is available; by compute capability and GPUs."""
 VLLM_SYMMETRIC: Mapping[str, Sizes] = {  # known
     "9.0": {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB},
     "10.0": {2: 8 * MIB, 4: 32 * MIB, 6: 128 * MIB, 8: 128 * MIB},
     "10.3": {2: 4 * MIB, 4: 32 * MIB, 6: 32 * MIB, 8: 64 * MIB},
 }
-"""Bytes below which PyTorch's kernels over such memory run after that."""
+"""Bytes below which PyTorch's kernels over such memory run, from there on."""
 VLLM_IN_SWITCH: Mapping[str, tuple[int, ...]] = {"9.0": (4, 6, 8), "10.0": (6, 8), "10.3": (6, 8)}  # known
 """Numbers of GPUs for which that kernel adds up in the switch; else it is a two-shot."""
 JIT_ONE_SHOT: tuple[Sizes, Sizes] = (  # known
@@ -49,21 +49,21 @@ JIT_ONE_SHOT: tuple[Sizes, Sizes] = (  # known
 """Largest one-shot of SGLang's second kernel: up to Hopper, from Blackwell on."""
 JIT_LARGEST = 16 * MIB  # known
 TRTLLM_ONE_SHOT: tuple[Sizes, Sizes] = ({2: 4 * MIB, 4: 2 * MIB, 8: 256 * KIB}, {2: 4 * MIB, 4: 2 * MIB, 8: MIB})  # known
-"""Largest one-shot in TensorRT-LLM's table for rows of 4,096: up to Hopper, from Blackwell on; up to 8 MB it is a two-shot."""
+"""Largest one-shot in TensorRT-LLM's table for rows of 4,096: up to Hopper, from Blackwell on. Beyond, up to 8 MB, it is a two-shot."""
 TRTLLM_LARGEST = 4 * MIB  # known
-"""Largest in its table for eight GPUs; above, NCCL."""
+"""Largest size in its table for eight GPUs; above it, NCCL runs."""
 
 BLACKWELL = 10.0  # known
 """Compute capability."""
 
 
 def blackwell(device: Device) -> bool:
-    """Whether a kernel takes its choices for compute capability 10.0 or more."""
+    """Whether the device has compute capability 10.0 or more."""
     return float(device.compute_capability or 0) >= BLACKWELL
 
 
 def shots_of_vllm(world: int, size: float) -> str:
-    """``ONE_SHOT`` or ``TWO_SHOT``, as vLLM's own kernel and SGLang's first choose between GPUs that are all linked."""
+    """``ONE_SHOT`` or ``TWO_SHOT``, as vLLM's own kernel and SGLang's first one choose among fully connected GPUs."""
     return ONE_SHOT if world == 2 or size < (512 * KIB if world <= 4 else 256 * KIB) else TWO_SHOT
 
 
@@ -103,11 +103,11 @@ WAYS: Mapping[str, Callable[[Device, int, float], str | None]] = {
     "sglang-allreduce-v2": jit_way,
     "trtllm-allreduce": trtllm_way,
 }
-"""By implementation: SGLang's second kernel is the default from 0.5.12 on."""
+"""Choice of the algorithm by implementation; SGLang's second kernel is the default from 0.5.12 on."""
 WORLDS = (2, 4, 6, 8)  # known
 """Numbers of GPUs that these kernels are built for, all of one host."""
 PCIE_WORLD = 2  # known
-"""GPUs among which engines run them over PCIe; among more, NCCL. Source: vLLM, custom_all_reduce.py, which SGLang took over."""
+"""Most GPUs over PCIe; with more, engines call NCCL. Source: vLLM, custom_all_reduce.py, which SGLang took over."""
 
 
 def received_bytes(way: str, world: int, size: float) -> float:

@@ -64,7 +64,7 @@ def split_keys(w: Attention) -> int:
 
 
 def fa2_launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
-    """PyTorch's launch: 64 rows and keys that are split, or the prefill kernel where heads fill the device without."""
+    """PyTorch's launch: 64 rows and split keys, or the prefill kernel if heads fill the device without splits."""
     packed = w.n == 1 and w.group > 1
     heads, rows = (w.stored_kv_heads, w.group) if packed else (w.query_heads, w.n)
     tile, unsplit = (choose(w, device, device.sram_per_block, FORWARD) for choose in (default_tile, fa2_tile))
@@ -113,7 +113,7 @@ def fa2_paged(w: Attention, device: Device, multiprocessors: int) -> StreamLaunc
 
 
 def covers_fa2(case: Case) -> bool:
-    """A cache of 16 bits; of PyTorch not several queries over few keys, which its main kernel takes as there is nothing to split."""
+    """A cache of 16 bits. With PyTorch not several queries over few keys: its main kernel runs these, as there is nothing to split."""
     w = case.workload
     return not isinstance(w, NarrowCacheAttention) and (w.n == 1 or case.implementation == VLLM or w.kv_len > split_keys(w))
 
@@ -129,7 +129,7 @@ FA2 = page(
 # FlashAttention-3
 
 WGMMA_ROWS, WIDE = 64, 128  # known
-"""Rows of a wgmma; head dim above which a tile waits longer."""
+"""Rows of a wgmma; and head dim above which a tile waits longer."""
 FA3_KEYS = {2: ((64, 192), (128, 128), (256, 80)), 1: ((64, 160), (192, 160), (256, 128))}  # known
 """Largest head dim and keys of a tile, by bytes of an element."""
 GRAPH_SPLITS = 32  # known: vLLM's bound on splits under CUDA graphs, VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH
@@ -166,7 +166,7 @@ FA3 = page(
 
 STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16  # known
 XQA_KEYS, XQA_KEYS_PER_SPLIT, XQA_WAVES = 64, 128, 8  # known
-"""Keys of a tile, fewest of a part, and most blocks per multiprocessor of XQA (kMinHistoryTokensPerBlock, kTargetWaveFactor)."""
+"""XQA's keys per tile, fewest keys per part, and most blocks per multiprocessor (kMinHistoryTokensPerBlock, kTargetWaveFactor)."""
 
 
 def trtllm_launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
@@ -198,18 +198,18 @@ TRTLLM = page(
 # cuDNN
 
 ROWS, KEYS, MOST_COLUMNS, LEAST_WIDTH = 16, 128, 128, 64  # known
-"""Its tile; columns of V that a block takes, so that two share wider heads; columns of its narrowest kernel."""
+"""Rows and keys of a tile; most columns of V of a block, so that two blocks share wider heads; columns of the narrowest kernel."""
 SHORT_TILE, SHORT_KEYS, UNSHARED_KEYS = (64, 64), 128, 256  # known
-"""Another tile up to that many keys, and up to twice as many where query heads are no more than multiprocessors."""
+"""Tile for short caches; most keys for it; and most keys if there are no more query heads than multiprocessors."""
 UNSPLIT_KEYS, LEAST_SPLITS, MOST_SPLITS = 512, 4, 64  # known
 COLUMNS_PER_SM = 256  # known
-"""Columns of the blocks that registers allow: 4 blocks of 64 (120 registers a thread), 2 of 128 (160 to 186); short tiles 3 and 2."""
+"""Columns of all blocks that registers allow: 4 blocks of 64 (120 registers a thread), 2 of 128 (160 to 186); 3 and 2 with short tiles."""
 SECTOR_COLUMNS = 16  # known
-"""Columns of a sector of DRAM, 32 B, on which rows of K and V start or not."""
+"""Columns in a 32-byte sector of DRAM, which rows of K and V may or may not start on."""
 
 
 def cudnn_launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
-    """A power of two of splits; heads wider than ``MOST_COLUMNS`` take two blocks."""
+    """Launch with a power of two of splits; heads wider than ``MOST_COLUMNS`` take two blocks."""
     width = int(max(LEAST_WIDTH, 1 << (max(w.d, w.dv) - 1).bit_length()))
     short = w.kv_len <= SHORT_KEYS or (w.kv_len <= UNSHARED_KEYS and w.query_heads <= multiprocessors)
     (rows, keys), columns = SHORT_TILE if short else (ROWS, KEYS), min(width, MOST_COLUMNS)
@@ -235,7 +235,7 @@ def cudnn_launch(w: Attention, device: Device, multiprocessors: int) -> StreamLa
 
 
 def covers_cudnn(case: Case) -> bool:
-    """One query per sequence, from two on cuDNN takes its prefill kernel; a cache of 16 bits."""
+    """One query per sequence over a cache of 16 bits; with more queries cuDNN takes its prefill kernel."""
     return bool(case.workload.n == 1) and not isinstance(case.workload, NarrowCacheAttention)
 
 

@@ -1,8 +1,8 @@
 """DeepEP's dispatch and combine: low-latency kernels of small batches, normal kernels of large ones.
 
-Low-latency kernels send a copy of a token for each of its experts, over NVLink within its domain and over the network beyond, both at once.
-Normal kernels send one to each GPU, and over the network one to each domain, from where it goes on over NVLink.
-Source: deepseek-ai/DeepEP, docs/legacy.md and README.md (published tables), csrc/kernels.
+Low-latency kernels send a token once for each of its experts: over NVLink within the domain and at the same time over the network beyond.
+Normal kernels send it once to each GPU; over the network once to each domain, and on over NVLink there. Source: deepseek-ai/DeepEP,
+docs/legacy.md and README.md (published tables), csrc/kernels.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from perfmodel.kernels.expert_exchange import ExpertExchange
 from perfmodel.timing.base import Case, Model
 
 LOW_LATENCY_TOKENS = 256  # known
-"""Tokens of a GPU up to which low-latency kernels are meant to run. Source: docs/legacy.md."""
+"""Most tokens per GPU for which low-latency kernels are meant. Source: docs/legacy.md."""
 NORMAL_LINK_SHARE, NORMAL_NETWORK_SHARE = 0.78, 1.0  # known
-"""Of the bandwidth, normal kernels: 153 and 158 of 200 GB/s on eight H800, 726 and 740 of 900 on eight B200; 43 to 58 of 50 GB/s
-between hosts, where what stays on a host counts too."""
+"""Shares of the bandwidth that normal kernels reach: 153 and 158 of 200 GB/s on eight H800, 726 and 740 of 900 on eight B200; 43 to 58 of
+50 GB/s between hosts, as these count the bytes that stay on a host too."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -1,18 +1,18 @@
 """Attention kernel by kernel, scores in memory, as PyTorch runs it without a fused kernel.
 
-Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward,
-scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; ``masked_fill``
-copies the scores and fills them by a kernel that broadcasts likewise. As the published comparisons with FlashAttention ran it, other
-kernels follow each other. FlashAttention's benchmark: copies of Q, K and V by head, baddbmm, which scales by itself, a causal mask made
-and added, softmax, dropout, product; backward, softmax is a product by the gradient and a pass of its own. Megatron's has one kernel for
-scale, mask and softmax. PyTorch's kernel for softmax over long rows changed in 2.7, the first version that runs on Blackwell.
+Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward, scale, dS^T
+Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; ``masked_fill`` copies the
+scores and fills them by a kernel that broadcasts likewise. The published comparisons with FlashAttention ran other sequences.
+FlashAttention's benchmark: copies of Q, K and V by head, baddbmm, which scales by itself, a causal mask made and added, softmax, dropout,
+product; backward, softmax is a product by the gradient and a pass of its own. Megatron's has one kernel for scale, mask and softmax.
+PyTorch's kernel for softmax over long rows changed in 2.7, the first version that runs on Blackwell.
 
-Each kernel takes what it takes alone, by the calibration of its own implementation, less the launch that hides behind the one before;
-scores that the L2 does not hold leave lines that each kernel after the first has to write back first, as ``cache_state`` says. Softmax
-divides by another way where a causal mask has left zeros. Kernels that are never timed alone (softmax's backward, softmax of older
-PyTorch, Megatron's) take their bytes at a share of the bandwidth. Where kernels are short and called again and again, the host is late.
-Sources: the sequence that the profiler shows for torch.matmul, *, +, torch.softmax under autograd; what nvcc makes of a division in fp32, a
-fast path and a subroutine for zeros; Dao-AILab/flash-attention, benchmarks/benchmark_flash_attention.py; Megatron-LM, fused_kernels.
+Each kernel takes its time alone, by the calibration of its own implementation, less the launch that hides behind the kernel before. Scores
+that exceed the L2 leave dirty lines, which each later kernel has to write back (``cache_state``). Softmax takes another path for division
+where a causal mask has left zeros. Kernels that are never timed alone (softmax's backward, softmax of older PyTorch, Megatron's) take the
+time of their bytes at a share of the bandwidth. If kernels are short and called repeatedly, the host limits. Sources: the sequence that the
+profiler shows for torch.matmul, *, +, torch.softmax under autograd; what nvcc makes of a division in fp32, a fast path and a subroutine for
+zeros; Dao-AILab/flash-attention, benchmarks/benchmark_flash_attention.py; Megatron-LM, fused_kernels.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def parts(case: Case, device: Device) -> list[Part]:
 
 
 def published_parts(case: Case, device: Device) -> list[Part]:
-    """The kernels of the published comparisons, but for softmax or its gradient where they are passes of their own."""
+    """The kernels of the published comparisons, without softmax and its gradient if these are separate passes."""
     w: Attention = case.workload
     copied = ("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))
     # filled, cut to a triangle, converted: 8 B read and 10 B written an element
@@ -102,7 +102,7 @@ def published_parts(case: Case, device: Device) -> list[Part]:
 
 
 def own_passes(case: Case, device: Device) -> int:
-    """Times that kernels which are never timed alone pass over the scores: a softmax, or its gradient, which reads two and writes one."""
+    """Passes over the scores by kernels that are never timed alone: softmax, or its gradient, which reads two and writes one."""
     w: Attention = case.workload
     if case.direction != FORWARD:
         return 6 if case.implementation == STANDARD else 3
@@ -111,7 +111,7 @@ def own_passes(case: Case, device: Device) -> int:
 
 
 def timed_part(workload: str, case: Case, device: Device) -> PartTime:
-    """Seconds of one kernel alone, by its own calibration; calls of cuBLAS stand for PyTorch's where those are not calibrated.
+    """Seconds of one kernel alone, by its own calibration; cuBLAS replaces PyTorch's products if these are not calibrated.
 
     UnavailableError if its implementation is not calibrated.
     """
@@ -130,18 +130,18 @@ def timed_parts(case: Case, device: Device) -> list[PartTime]:
 
 
 @cached_by_identity
-def _of_parts(case: Case, device: Device) -> tuple[int, float, float, float]:
-    """Number of the kernels that are also timed alone; seconds of all, of softmax, and of write-backs where scores exceed the L2.
+def _part_totals(case: Case, device: Device) -> tuple[int, float, float, float]:
+    """Number of the kernels that are also timed alone; seconds of all, of softmax, and of write-backs if scores exceed the L2.
 
-    No parameter of the sequence is in them.
+    They depend on no parameter of the sequence.
     """
     timed = timed_parts(case, device)
-    softmax_s = sum(one.seconds for one in timed if one.block.workload == "softmax")
+    softmax_s = sum(part_time.seconds for part_time in timed if part_time.block.workload == "softmax")
     later = zip(timed[1:], parts(case, device)[1:], strict=True)
-    write_backs_s = sum(write_back_s(one.seconds, *moved_bytes(part.workload), device) for one, (_, part) in later)
+    write_backs_s = sum(write_back_s(part_time.seconds, *moved_bytes(part.workload), device) for part_time, (_, part) in later)
     size = device.cache_bytes
     lost = lost_share(scores_bytes(case.workload) / size, *scan_limits(device)) if size else 0.0
-    return len(timed), sum(one.seconds for one in timed), softmax_s, lost * write_backs_s
+    return len(timed), sum(part_time.seconds for part_time in timed), softmax_s, lost * write_backs_s
 
 
 def moved_bytes(w: Stream | Matmul) -> tuple[float, float]:
@@ -159,7 +159,7 @@ def scores_bytes(w: Attention) -> float:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     w: Attention = case.workload
-    kernels, alone_s, softmax_s, write_backs_s = _of_parts(case, device)
+    kernels, alone_s, softmax_s, write_backs_s = _part_totals(case, device)
     masked_s = p["masked_share"] * softmax_s if w.causal else 0.0
     together_s = alone_s + masked_s + write_backs_s - (kernels - 1) * p["overlap_us"] * 1e-6
     own_s = own_passes(case, device) * scores_bytes(w) / (dram_bandwidth(device) * p["scores_share"])
@@ -169,7 +169,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_plain(case: Case) -> bool:
-    """Whole-sequence attention with as many KV heads as query heads, no window, blocks or masked_fill."""
+    """Whole-sequence attention with as many KV heads as query heads, without window, blocks or masked_fill."""
     return plain_attention(case, "window", "sparsity", "masked_fill") and case.workload.heads == case.workload.kv_heads
 
 

@@ -1,15 +1,14 @@
 """Memory-efficient attention: PyTorch's CUTLASS kernels, which came from xFormers.
 
 Forward, a block keeps 64 queries, 32 over head dim 128, and visits tiles of 64 or 128 keys, by mma.sync and exponentials in turn. Two or
-four blocks share a multiprocessor, by the registers profiled, and hide each other's loads. P is multiplied by the values of keys that exist
-alone. Over head dim 128, O passes through memory, which the first tile of a block need not read back.
+four blocks share a multiprocessor, by the registers profiled, and hide each other's loads. P is multiplied only by the values of existing
+keys. Over head dim 128, O passes through memory between tiles.
 
-Backward, a block sums O dO over all rows of its head, row tile after row tile, then keeps a key tile and visits the row tiles: five matmuls
-with barriers between them. It adds to dQ in memory, while it holds a lock of that row tile: where a head's blocks are so many that their
-turns take longer than their tiles, they wait. A head of one row tile always does so; blocks of others begin at different rows. Over head
-dim 128 few warps walk dO load by load, dK and dV pass through memory too, which the first row tile of a key tile need not read back, and a
-head gets few blocks, each with several key tiles; all start by zeroing gradients in memory and crowd there. Kernels before and after zero
-dQ and sum dK and dV over grouped heads.
+Backward, a block first sums O dO over all rows of its head. Then it keeps a key tile and visits the row tiles, each with five matmuls and
+barriers between them. It adds to dQ in memory while it holds the lock of that row tile. Blocks wait for the lock if a head has so many of
+them that their turns take longer than their tiles, and always if it has one row tile; otherwise they begin at different rows. Over head dim
+128 few warps read dO load by load, dK and dV pass through memory between row tiles, and a head gets few blocks with several key tiles each,
+which all start by zeroing gradients in memory. Other kernels zero dQ before, and sum dK and dV over grouped heads after.
 
 Source: PyTorch 2.11 aten/src/ATen/native/transformers/cuda, attention_backward.cu (splits of the keys) and mem_eff_attention/
 (kernel_forward.h, kernel_backward.h: tiles, row sums, locks, order; kernels/cutlassF.h, cutlassB.h).
@@ -42,7 +41,7 @@ from perfmodel.timing.models._attention_grid import (
 )
 
 _STEP = 32  # known
-"""Keys, or rows, of one step of a product (ThreadblockShape::kK): steps past the last key or row are left out."""
+"""Keys or rows in one step of a product (ThreadblockShape::kK); steps past the last one are left out."""
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
@@ -56,7 +55,7 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
 
 
 def stage(case: Case, work: AttentionWork) -> Stage:
-    """Matmuls on the values of keys that exist, of a mean tile; over head dim 128, O in memory between the tiles of a block."""
+    """Terms of a mean tile: matmuls only on the values of existing keys; over head dim 128, O passes through memory between tiles."""
     launch = work.launch
     walk, tiles = replace(case.workload, packed=False, window=None), max(1.0, work.grid.mean_tiles)
     values = _STEP * visited_tiles(walk, launch.br, _STEP) / row_tiles(walk, launch.br)
@@ -67,15 +66,15 @@ def stage(case: Case, work: AttentionWork) -> Stage:
 # Backward
 
 MANY, MOST_BLOCKS = 256, 200  # known
-"""Heads from which two key tiles share a block; blocks of all heads over head dim 128 (attention_backward.cu)."""
+"""Number of heads from which two key tiles share a block; most blocks of all heads over head dim 128 (attention_backward.cu)."""
 STEEP = 4.0  # tuned
 """How soon blocks wait for their turns once these take longer than their tiles."""
 _ACCESS = 8  # known
-"""Elements of a load of 16 bytes; heads that those do not divide are read one by one."""
+"""Elements of a 16-byte load; a head dim that is no multiple of it is read element by element."""
 
 
 def backward_launch(w: Attention) -> AttentionLaunch:
-    """The first kernel that fits the head dim; blocks that fit registers and SRAM. ``threads``: of a row of O dO (kernels/cutlassB.h)."""
+    """Launch of the first kernel that fits the head dim. ``threads``: threads that share a row of O dO (kernels/cutlassB.h)."""
     widest = max(w.d, w.dv)
     if widest <= 64:
         return AttentionLaunch(64, 64, resident=3, threads=2, width=64)
@@ -83,7 +82,7 @@ def backward_launch(w: Attention) -> AttentionLaunch:
 
 
 def splits(w: Attention) -> int:
-    """Blocks of a head: one per key tile but for many heads and, over head dim 128, for the gradients they keep in memory."""
+    """Blocks of a head: one per key tile; fewer with many heads, and over head dim 128, where gradients of each stay in memory."""
     keys, heads = int(ceil_div(w.kv_len, backward_launch(w).bc)), int(w.query_heads)
     if heads >= MANY and keys <= 2:
         return 1
@@ -92,9 +91,12 @@ def splits(w: Attention) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """A case before any parameter. ``parts``: blocks of a head; ``rows``: its row tiles; ``tiles``: of its mean block; ``loads``: of a
-    thread for a row; ``done``: part of the matmuls on rows and keys that exist; ``moved``: bytes of the main kernel, ``beside`` of
-    ``others``, the kernels beside it."""
+    """A case before any parameter.
+
+    ``parts``: blocks per head; ``rows``: row tiles per head; ``tiles``: tiles of the mean block; ``loads``: loads of a thread per row;
+    ``done``: share of the matmuls on existing rows and keys; ``odd``: tiles do not divide the lengths; ``moved``: bytes of the main kernel;
+    ``others``: number of kernels beside it, ``beside``: their bytes.
+    """
 
     work: AttentionWork
     parts: int
@@ -109,7 +111,7 @@ class _Backward:
 
 
 def zeroed_bytes(w: Attention, parts: int) -> int:
-    """Bytes of dQ in fp32, of dK and dV of a block each over head dim 128, which start from zero where several blocks add to them."""
+    """Bytes that are zeroed if several blocks add to a gradient: dQ in fp32, and over head dim 128 dK and dV of each block."""
     if parts == 1:
         return 0
     launch, wide = backward_launch(w), max(w.d, w.dv) > 128
@@ -127,7 +129,7 @@ def _backward(case: Case, device: Device) -> _Backward:
     rows, keys = int(ceil_div(w.n, plan.br)), int(ceil_div(w.kv_len, plan.bc))
     past_rows = 1 - ceil_div(w.n, _STEP) * _STEP / (rows * plan.br)
     past_keys = 1 - ceil_div(w.kv_len, _STEP) * _STEP / (keys * plan.bc)
-    walked = int(ceil_div(min(w.d, 2 * _STEP), _STEP)) / 2  # the kernel for head dim 32 takes one step
+    steps_done = int(ceil_div(min(w.d, 2 * _STEP), _STEP)) / 2  # the kernel for head dim 32 takes one of two steps
     zeroed, summed = zeroed_bytes(w, parts), tensor_bytes(w)[1] * (w.group + 1) if w.group > 1 else 0
     return _Backward(
         work=work._replace(grid=grid_of_walk(walk, int(w.query_heads), plan, work.rates.sms)),
@@ -135,7 +137,7 @@ def _backward(case: Case, device: Device) -> _Backward:
         rows=rows,
         tiles=walk.total / parts,
         loads=int(ceil_div(w.dv, (_ACCESS if w.dv % _ACCESS == 0 else 1) * plan.threads)),
-        done=(3 + 2 * walked - 2 * past_rows - past_keys) / 5,  # of five matmuls S and dP walk the head dim, dV and dK rows, dQ keys
+        done=(3 + 2 * steps_done - 2 * past_rows - past_keys) / 5,  # S and dP step over the head dim, dV and dK over rows, dQ over keys
         odd=plan.width <= 128 and bool(w.n % plan.br or w.kv_len % plan.bc),
         moved=int(w.query_heads * (w.n + w.kv_len) * 2 * (w.d + w.dv) * w.dtype.size),
         beside=zeroed + summed,
@@ -144,7 +146,7 @@ def _backward(case: Case, device: Device) -> _Backward:
 
 
 def waiting_cycles(parts: int, rows: int, tiles: float, heads_in_turn: float, tile: float, block: float, turn: float) -> float:
-    """Cycles in which the ``parts`` blocks of a head wait for their turns at its row tiles, for ``heads_in_turn``."""
+    """Cycles in which the ``parts`` blocks of a head wait for their turns at its row tiles, over ``heads_in_turn`` heads."""
     turns = parts * turn * max(1.0, tiles / rows)
     longer = turns / (block + tile * tiles) - 1
     share = 1.0 if rows == 1 else min(1.0, STEEP * max(0.0, longer))
@@ -152,7 +154,7 @@ def waiting_cycles(parts: int, rows: int, tiles: float, heads_in_turn: float, ti
 
 
 def main_cycles(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Cycles of the main kernel of the backward pass beside its bytes."""
+    """Cycles of the main kernel of the backward pass, without its bytes."""
     w, counts = case.workload, _backward(case, device)
     work, launch, heads = counts.work, counts.work.launch, int(w.query_heads)
     wide, grid = launch.width > 128, counts.work.grid
@@ -168,10 +170,11 @@ def main_cycles(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def backward_s(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of the backward pass with all its kernels."""
-    known = _backward(case, device)
-    rates = known.work.rates
+    counts = _backward(case, device)
+    rates = counts.work.rates
     byte_s, computing = rates.byte_s(p["dram"]), main_cycles(case, device, p) / rates.clock_hz
-    return (1 + known.others) * p["launch_us"] * 1e-6 + known.beside * byte_s + beside_dram(computing, known.moved * byte_s, case.flushed)
+    launches_s = (1 + counts.others) * p["launch_us"] * 1e-6
+    return launches_s + counts.beside * byte_s + beside_dram(computing, counts.moved * byte_s, case.flushed)
 
 
 def covers_forward(case: Case) -> bool:

@@ -1,9 +1,9 @@
 """Routed experts: tokens sorted by expert, gate and up for every touched expert in one grouped matmul, down in another, the sum.
 
-A grouped matmul walks the tiles of all experts; an expert's rows are padded to its tiles, whose height follows the rows. Its weights
-come from DRAM once, the faster the more multiprocessors have a tile; multiplication overlaps with them. Each tile costs its start and
-end, which is what many narrow experts, as tensor parallelism leaves them, mostly are. Activations pass through memory between the kernels.
-Source: vllm-project/vllm, fused_moe.py (block sizes by tokens and experts, kernels of a layer); flashinfer-ai/flashinfer, trtllm_fused_moe.
+A grouped matmul walks the tiles of all experts; an expert's rows are padded to its tiles, whose height depends on the number of rows.
+Weights come from DRAM once, the faster the more multiprocessors have a tile, while others multiply. Each tile has a start and an end, which
+dominate with many narrow experts, as under tensor parallelism. Activations pass through memory between the kernels. Source:
+vllm-project/vllm, fused_moe.py (block sizes by tokens and experts, kernels of a layer); flashinfer-ai/flashinfer, trtllm_fused_moe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perfmodel.timing.base import ALONE, Case, Model, numbers_of
 LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128  # known
 """Height and width of a tile."""
 OVERLAP = 2.0  # tuned
-"""How multiplication and weights join: 1 would add them, infinity take the longer one. Cross-validated."""
+"""Norm that joins multiplication and weights: 1 would add them, infinity take the longer one. Cross-validated."""
 
 
 def tile_rows(rows: float) -> int:
@@ -39,8 +39,8 @@ def tile_rows(rows: float) -> int:
 class _ExpertPart:
     """A part of a case on a device before any parameter. ``moved``: bytes of activations.
 
-    Of its grouped matmul, if it has one: FLOP ``executed``; by how much longer they take for ``idle`` multiprocessors; bytes of
-    ``weights``; share of the multiprocessors that are ``busy``.
+    For its grouped matmul, if any: FLOP ``executed``; factor ``idle`` by which idle multiprocessors lengthen it; bytes of ``weights``;
+    share of ``busy`` multiprocessors.
     """
 
     moved: float
@@ -107,7 +107,7 @@ IMPLEMENTATIONS = (
     *("triton-moe", "trtllm-moe", "cutlass-moe", "sglang-triton-moe", "vllm-fused-moe"),
     *("marlin-moe", "triton-mxfp4-moe", "trtllm-mxfp4-moe", "trtllm-fp4-moe"),
 )
-"""Kernels of libraries, by format of the weights where they are made for one."""
+"""Implementations, with the format of the weights if they are made for one."""
 MODELS = {
     name: Model(
         name,

@@ -4,8 +4,8 @@ A block keeps 256 keys of head dim 64 or less, else 128, and visits 16 queries a
 than multiprocessors, later versions split a head into as many parts as fill the device (num_splits_heuristic_fwd). Dropout draws a random
 number for each score, which takes about as long as its exponential.
 
-Its few published rows were timed from the host, call after call: a kernel that takes less than the host needs for a call waits for it,
-``host_us``. They tell that and ``matmul``; all else is as in FlashAttention-2's forward kernel, which came from it.
+Its few published rows were timed from the host, call after call: a kernel that is shorter than the host's time per call (``host_us``) waits
+for the host. They determine ``host_us`` and ``matmul``; all else is as in FlashAttention-2's forward kernel, which came from it.
 
 Source: Dao-AILab/flash-attention at v1.0.9, csrc/flash_attn (fmha_fprop_fp16_kernel.sm80.cu); Dao et al. 2022.
 """
@@ -20,23 +20,23 @@ from perfmodel.timing.base import ALONE, Case, find_model, plain_attention
 from perfmodel.timing.models._attention_grid import AttentionLaunch, AttentionWork, Stage, multiprocessors_of, page
 
 RANDOM = 0.75  # tuned
-"""A random number of dropout, in the time of an exponential."""
+"""Time of dropout's random number, in exponentials."""
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
-    """Launch with a block for each head, or for parts of heads where these are fewer than multiprocessors."""
+    """Launch with a block per head, or per part of a head if there are fewer heads than multiprocessors."""
     w: Attention = case.workload
     edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
     return AttentionLaunch(edge, edge, resident=2, by_head=bool(w.query_heads >= multiprocessors_of(device)))
 
 
 def stage(case: Case, work: AttentionWork) -> Stage:
-    """Dropout's random numbers."""
+    """Term of dropout's random numbers."""
     return Stage(other={"dropout": RANDOM * bool(case.workload.dropout)})
 
 
 def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
-    """What few rows do not tell is as in FlashAttention-2's forward kernel."""
+    """Parameters that few rows do not tell are those of FlashAttention-2's forward kernel."""
     like = find_model("fa2-forward").starts()
     return {**like, "matmul": p["matmul"], "softmax": p["matmul"] * like["softmax"] / like["matmul"], "dropout": 1.0}
 

@@ -3,27 +3,27 @@
 Forward, a thread block keeps br queries of one head and loops over tiles of bc keys (128 x 128 in four warps at head dim 64:
 ``kernels/attention/tiles.py``). A tile costs its matmuls and then its exponentials: mma.sync is synchronous, so a warp does not overlap
 them. Matmuls take the longer of mma.sync at 63 % of Hopper's peak (arXiv 2402.13499) and of reading K and V from shared memory once per
-warp, which has 32 query rows in a block of 128 rows and four warps, else 16; the fitted ``matmul`` multiplies either. Two blocks of four
-warps fit a multiprocessor: while one waits for its first loads, the other has the tensor cores. Blocks start row tile by row tile of one
-head, then of the next head.
+warp, which has 32 query rows in a block of 128 rows and four warps, else 16. The fitted ``matmul`` scales the longer one. Two blocks of
+four warps fit a multiprocessor: while one waits for its first loads, the other has the tensor cores. Blocks start row tile by row tile of
+one head, then of the next head.
 
-Where blocks of 64 queries would fill under 80 % of the slots, two on each multiprocessor, keys are split, in prefill too; a second kernel
+If blocks of 64 queries would fill under 80 % of the slots (two per multiprocessor), keys are split, in prefill too, and a second kernel
 combines the parts.
 
-Masked tiles are unrolled in the code: br / bc of them, one more where tiles do not divide the lengths. At head dim 32, 64 and 128, causal,
-with lengths or a head dim that tiles do not divide, and at 128 whatever the lengths, that code seems not to fit the instruction cache, as
-measured times tell: after a flush, blocks past their first tile run slower (``crowded``). Below the compiled head dim, each load asks
-whether its head ends before (``narrow``), in both passes.
+Masked tiles are unrolled in the code: br / bc of them, one more where tiles do not divide the lengths. With a causal mask that code seems
+to exceed the instruction cache at head dim 128, and at 32 and 64 if tiles do not divide the lengths or the head dim: measured after a
+flush, blocks run slower past their first tile (``crowded``). Below the compiled head dim each load checks for the end of the head
+(``narrow``), in both passes.
 
-Fitted: launch_us, block_cycles, matmul, softmax, dram, side_block_cycles, narrow, crowded. Counted: tiles, grid, order and bytes. How
-blocks share a multiprocessor and DRAM runs beside them is ``timing/engine.py``, its few tuned numbers those of all kernels.
+Fitted: launch_us, block_cycles, matmul, softmax, dram, side_block_cycles, narrow, crowded. Counted: tiles, grid, order and bytes.
+``timing/engine.py`` says how blocks share a multiprocessor and how DRAM runs beside them, with the same few tuned numbers for all kernels.
 
 vLLM first copies K and V into its paged cache, which leaves them in the L2, then runs the kernel that splits keys, unsplit: 64 queries by
 more keys, several blocks on a multiprocessor.
 
-Backward, a block keeps a tile of keys and visits tiles of queries: five matmuls (S, dP, dV, dK, dQ), exponentials and dS. dQ is added
-up in fp32 by atomics. Kernels before and after: row sums of O dO, which also zero dQ; the conversion of dQ; with grouped heads two sums of
-dK and dV over the query heads.
+Backward, a block keeps a tile of keys and visits tiles of queries: five matmuls (S, dP, dV, dK, dQ), exponentials and dS. dQ is added up in
+fp32 by atomics. A kernel before computes row sums of O dO and zeroes dQ; kernels after convert dQ and, with grouped heads, sum dK and dV
+over the query heads.
 
 Source: Dao-AILab/flash-attention @0251105a csrc/flash_attn (flash_fwd_kernel.h, flash_fwd_launch_template.h, flash_bwd_launch_template.h,
 flash_api.cpp: set_params_splitkv, mha_bwd); grids and registers of PyTorch 2.11's kernels on an H200 by its profiler.
@@ -56,20 +56,20 @@ from perfmodel.timing.models.decode import FA2 as DECODE
 from perfmodel.timing.models.decode import SPLIT_ROWS, split_keys
 
 _WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
-"""Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
+"""Backward with eight warps, by tile: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
 CROWDED = (32, 64, 128)  # tuned
-"""Head dims whose causal kernels for odd lengths were measured to be slower past a block's first tile than the others'."""
+"""Head dims whose causal kernels for odd lengths were measured to slow down past the first tile of a block."""
 VLLM = "vllm-flash-attn"
 
 
 def check_copies(case: Case, device: Device) -> None:
-    """UnavailableError for devices before Ampere, which FlashAttention-2 has no kernels for."""
+    """UnavailableError for devices before Ampere, for which FlashAttention-2 has no kernels."""
     if traits_of(device).copies == BY_THREAD:
         raise UnavailableError(f"{case.implementation} has no kernels for {device.id}, which has no asynchronous copies into shared memory")
 
 
 def launch(case: Case, device: Device) -> AttentionLaunch:
-    """Tile by head dim; blocks that fit the registers, 255 a thread, and shared memory. UnavailableError if there is no kernel."""
+    """Launch of PyTorch's kernel: tile by head dim, blocks by registers (255 a thread) and SRAM. UnavailableError without a kernel."""
     w: Attention = case.workload
     check_copies(case, device)
     tile, widest = fa2_tile(w, device, device.sram_per_block, case.direction), max(w.d, w.dv)
@@ -100,12 +100,12 @@ def paged_launch(case: Case, device: Device) -> AttentionLaunch:
 
 
 def takes_paged(implementation: str, traits: Traits) -> bool:
-    """Whether vLLM runs FlashAttention-2: its newer kernels, FlashAttention-3 among them, are for wgmma and tcgen05."""
+    """Whether vLLM runs FlashAttention-2: it has newer kernels, such as FlashAttention-3, for wgmma and tcgen05."""
     return implementation == VLLM and traits.matrix not in (WGMMA, TCGEN05)
 
 
 def crowded(case: Case, work: AttentionWork) -> float:
-    """Mean share of the masked tiles after the first that a block runs, over the last rounds; 0 where the code is short enough."""
+    """Share of masked tiles after the first of a block, mean over the blocks of the last rounds; 0 if the code is short enough."""
     w, launch, last = case.workload, work.launch, work.grid.last
     odd = w.n % launch.br or w.kv_len % launch.bc or padded(w.d) != w.d
     if not (w.causal and odd) or launch.splits > 1 or padded(w.d) not in CROWDED:
@@ -115,7 +115,7 @@ def crowded(case: Case, work: AttentionWork) -> float:
 
 
 def stage(case: Case, work: AttentionWork) -> Stage:
-    """Checks of each load of a narrow head; forward, code that is too long."""
+    """Terms for the checks of each load of a narrow head, and forward for code that is too long."""
     narrow = padded(case.workload.d) != case.workload.d
     return Stage(matmul={"narrow": narrow}, block={"crowded": crowded(case, work)} if case.direction == FORWARD else {})
 

@@ -2,14 +2,14 @@
 
 A block keeps br queries and visits tiles of bc keys; warps that only load bring them by TMA, and two or three warpgroups multiply by wgmma,
 whose matmuls run beside exponentials. One block fills a multiprocessor and is persistent: it takes the next tile of queries. Causal tiles
-start longest first, over as many heads as fit 32 MB of L2. Query heads of a KV head are packed into one tile where queries are few.
-Too few tiles are split over the keys.
+start longest first, over as many heads as fit 32 MB of L2. Query heads of a KV head are packed into one tile if queries are few. If there
+are too few tiles, keys are split.
 
 vLLM first copies K and V into its paged cache, which leaves them in the L2. On Blackwell it calls TensorRT-LLM's kernel, before Hopper
 FlashAttention-2's (``fa2``).
 
-Backward and in fp8, FlashAttention-3 is known by a few rows alone, which were timed from the host, call after call: a kernel that takes
-less than the host needs for a call waits for it, ``host_us``, unless caches are flushed in between.
+Backward and in fp8, FlashAttention-3 is known only by a few rows, timed from the host, call after call: a kernel that is shorter than the
+host's time per call (``host_us``) waits for the host, unless caches are flushed in between.
 
 Source: Dao-AILab/flash-attention @0251105a hopper/ (tile_size.h, tile_scheduler.hpp, heuristics.h, flash_bwd_launch_template.h);
 vllm-project/flash-attention @617264c1 (flash_prepare_scheduler.cu); vllm csrc/cache_kernels.cu; flashinfer-ai/flashinfer @3c40456ef.
@@ -78,7 +78,7 @@ def _vllm(case: Case, device: Device) -> AttentionLaunch:
 
 
 def _fa3(w: Attention) -> AttentionLaunch:
-    """FlashAttention-3's launch: packed where that fills more rows of the tiles; heads in sections whose K and V fit the L2."""
+    """FlashAttention-3's launch: heads are packed if that fills more rows of the tiles, and run in sections whose K and V fit the L2."""
     br, bc = tile_of(w, paged=False)
     rows, tall = w.n / (ceil_div(w.n, br) * br), w.n * w.group
     packed = bool(rows < 0.9 * tall / (ceil_div(tall, br) * br))
@@ -106,7 +106,7 @@ def _paged(w: Attention, device: Device) -> AttentionLaunch:
 
 
 def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
-    """Number of splits: the most by hopper/heuristics.h, as if the batch were one, and those worth it by flash_prepare_scheduler.cu."""
+    """Number of splits: at most as hopper/heuristics.h says for a batch of one, and as flash_prepare_scheduler.cu finds worthwhile."""
     sms, row_tiles, key_tiles = multiprocessors_of(device), ceil_div(w.n * w.group, br), ceil_div(w.kv_len, bc)
     blocks = w.kv_heads * row_tiles
     if blocks >= 0.8 * sms or key_tiles <= 4:
@@ -118,17 +118,17 @@ def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
 
 
 def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
-    """What few rows do not tell is as in the other forward passes."""
+    """Parameters that few rows do not tell are those of the other forward passes."""
     return {**find_model("fa3").starts(), "matmul": p["matmul"]}
 
 
-def _rare(case: Case) -> bool:
+def _has_few_rows(case: Case) -> bool:
     return case.implementation.startswith("fa3") and (case.direction == BACKWARD or case.workload.dtype.size < 2)
 
 
 def covers(case: Case) -> bool:
     """Forward over several queries, more than decoding takes, dense, with d = d_v of at most 256; FlashAttention-3 in two-byte elements."""
-    return dense(case, FORWARD) and case.workload.n > 1 and not _rare(case) and not DECODE.covers(case)
+    return dense(case, FORWARD) and case.workload.n > 1 and not _has_few_rows(case) and not DECODE.covers(case)
 
 
 def runs_on(implementation: str, traits: Traits) -> bool:
@@ -138,7 +138,7 @@ def runs_on(implementation: str, traits: Traits) -> bool:
 
 def covers_few(case: Case) -> bool:
     """FlashAttention-3 backward and in fp8, dense, no window, with d = d_v."""
-    return (dense(case, FORWARD) or dense(case, BACKWARD)) and case.workload.n > 1 and _rare(case) and not case.workload.window
+    return (dense(case, FORWARD) or dense(case, BACKWARD)) and case.workload.n > 1 and _has_few_rows(case) and not case.workload.window
 
 
 _SOURCE = "FlashAttention-3 (Shah et al. 2024) and its kernels' source; list scheduling, Graham 1966"

@@ -1,18 +1,18 @@
 """Time of matrix multiplication by NVIDIA's tuned library, cuBLAS: the fastest of its compiled tiles and splits of k.
 
-**Launch.** In 16 and 8 bits from Hopper on, ``nvjet`` kernels, any multiple of 16 for one side of a tile, a block alone on its
-multiprocessor; before, tiles of a table, as many blocks together as registers and SRAM hold. In tf32 ``sm90_xmma_gemm`` of a table, or
-small tiles by ``mma.sync``. Rows of A, B or C that do not start on 16 bytes cannot be copied by TMA: older kernels run, by ``mma.sync``,
-a thread copying the 2 or 4 bytes that alignment allows. In fp32 kernels of the vector unit, copying element by element. One row of C is a
-matrix times a vector, streamed once; fewer of its rows than multiprocessors are split over several.
+**Launch.** In 16 and 8 bits ``nvjet`` kernels run from Hopper on: one side of a tile is any multiple of 16, and a block has its
+multiprocessor alone. Before Hopper, tiles come from a table, and registers and SRAM limit the blocks per multiprocessor. In tf32 it is
+``sm90_xmma_gemm`` with tiles of a table, or small tiles by ``mma.sync``. TMA cannot copy rows of A, B or C that do not start on 16 bytes:
+older ``mma.sync`` kernels run, whose threads copy the 2 or 4 bytes that alignment allows. In fp32, kernels of the vector unit copy element
+by element. One row of C is a matrix times a vector, streamed once; a matrix with fewer rows than multiprocessors is split over k.
 
-**Stage.** A slice of a tile takes its multiplication at a share of the peak (``mma.sync`` where newer instructions reach more: 62.9 %)
-or its loads from the L2, whichever is longer; on the vector unit both issue from the same schedulers and hide each other less. A thread
-copies so many bytes at once: the narrower, the longer loads and stores take. Each slice costs a step; copies that pass through threads
-leave a latency open, over one less than the slices that SRAM holds. The vector unit keeps within the power limit.
+**Stage.** A slice of a tile takes its multiplication at a share of the peak (``mma.sync`` where newer instructions reach more: 62.9 %) or
+its loads from the L2, whichever is longer; on the vector unit both issue from the same schedulers and hide each other less. The fewer bytes
+a thread copies at once, the longer loads and stores take. Each slice costs a step; copies that pass through threads add a latency, divided
+by one less than the slices that SRAM holds. The vector unit keeps within the power limit.
 
-**Formats** have kernels, and parameters, of their own. A linear layer in fp8 on 16-bit activations: kernels find the scale of x and round
-it, then the matmul runs in fp8. DRAM moves A, B and C once, or what a warm L2 has lost of them.
+Each **format** has its own kernels and parameters. In a linear layer in fp8 on 16-bit activations, kernels find the scale of x and round
+it, then the matmul runs in fp8. DRAM moves A, B and C once, in a warm run only what the L2 has lost of them.
 
 Sources: names, registers, SRAM and grids of cuBLAS of CUDA 11 to 13 in profiles; CUTLASS documentation, efficient GEMM; CUDA Programming
 Guide, TMA; PTX ISA, cp.async, wgmma, tcgen05.mma; arXiv 2402.13499 (mma.sync on Hopper); NVIDIA TensorRT-LLM,
@@ -43,35 +43,35 @@ from perfmodel.timing.products import CallTimes, Costs, Tile, TilePlan, parts_of
 # Launch
 
 WIDE_COPY, WORD = 16, 4  # known
-"""Bytes that a thread copies at once: where every row starts on 16 bytes; and at most elsewhere."""
+"""Bytes that a thread copies at once if every row starts on 16 bytes; and most bytes otherwise."""
 SLICE_BYTES = 128  # known
 """Depth of a slice of k: one row of the swizzle pattern of TMA and of CUTLASS tiles."""
 SIMT_DEPTH, COPY_DEPTH = 8, 32  # known
-"""Elements of k in a slice of kernels on the vector unit, and of those by ``mma.sync`` beside newer instructions."""
+"""Elements of k in a slice: of kernels on the vector unit, and of ``mma.sync`` kernels on devices with newer instructions."""
 MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))  # known
 SM86_TILES = ((192, 128), (128, 192), (128, 96), (96, 128))  # known
-"""Compiled tiles of ``mma.sync``; and more of 8.6 and 8.9, as steps of measured times at multiples of 96 rows and columns tell."""
+"""Compiled tiles of ``mma.sync``; and further tiles of 8.6 and 8.9, whose measured times have steps at multiples of 96 rows and columns."""
 SM86 = 8.6  # known
 XMMA_TILES = ((128, 256), (128, 128), (64, 256), (256, 64), (128, 64), (64, 128), (64, 64))  # known
 ROWS, WIDTHS, WIDTH_STEP, CUTS = (256, 128, 64), (256, 192, 128, 64), 16, (1, 2, 3, 4)  # known
-"""Sides of a tile that ``wgmma`` fixes; usual free ones; and free ones that cut a short side of C into so many even parts."""
+"""Sides of a tile that ``wgmma`` fixes; usual free sides; their step; and numbers of even parts that a free side may cut a short C into."""
 LARGEST_TILE = 256 * 128  # known
-"""Elements of C: fp32 sums of a whole register file, or of the tensor memory half by half."""
+"""Most elements of a tile: its fp32 sums fill the register file, or half the tensor memory."""
 RESULT_REGISTERS = 2  # known
-"""Registers for each element of a tile: its sum, and as many for the rest."""
+"""Registers per element of a tile: one for its sum, one for everything else."""
 MMA_SYNC = 0.629  # known
-"""Of the peak, that ``mma.sync`` reaches where newer instructions reach more: arXiv 2402.13499, of Hopper."""
+"""Share of the peak that ``mma.sync`` reaches on devices with newer instructions: arXiv 2402.13499, on Hopper."""
 MOST_PARTS = 16  # known
 
 Tiles = Mapping[Tile, int]
-"""Blocks resident on a multiprocessor, by the rows and columns of their tile of C."""
+"""Blocks resident on a multiprocessor, by rows and columns of their tile of C."""
 SIMT: Tiles = {  # known
     **dict.fromkeys(((128, 128), (64, 256), (256, 64), (128, 64), (64, 128)), 2),
     **{(64, 64): 4, (32, 128): 4, (128, 32): 4, (64, 32): 8, (32, 64): 9, (32, 32): 12},
 }
 """``ffma`` and ``simt_sgemm`` kernels."""
 BATCHED: Mapping[float, Tiles] = {9.0: SIMT, 8.0: {(128, 128): 2}, 0.0: {(64, 128): 4, (32, 128): 4, (64, 64): 4}}  # known
-"""Those that run batches, from each compute capability on."""
+"""Kernels of the vector unit that run batches, from each compute capability on."""
 SINGLES: Tiles = {(128, 256): 1, (128, 128): 2, (64, 64): 5, (32, 32): 5, (16, 16): 14}  # known
 """``s1688gemm`` and ``wmma`` kernels of 7.5 with ``align1``: a 16-bit element at a time."""
 PAIRS: Tiles = {(256, 128): 1, (128, 256): 1, (64, 256): 1, (128, 128): 2, (64, 128): 2, (64, 64): 2, (32, 32): 8, (16, 16): 14}  # known
@@ -79,9 +79,9 @@ PAIRS: Tiles = {(256, 128): 1, (128, 256): 1, (64, 256): 1, (128, 128): 2, (64, 
 WORDS: Tiles = {(256, 128): 1, (128, 256): 1, (64, 256): 1, (128, 128): 2, (64, 128): 3, (64, 64): 4, (32, 32): 4}  # known
 """``s1688gemm`` kernels of 8.0 with ``align1`` in tf32."""
 WHOLE: Tiles = {(128, 64): 3, (64, 128): 3, (64, 64): 4}  # known
-"""``s1688gemm`` kernels of 8.0 with ``align4`` in tf32, which run small products on later architectures too."""
+"""``s1688gemm`` kernels of 8.0 with ``align4`` in tf32, which also run small products on later architectures."""
 TWO_STAGES, STAGES = 2, 3  # known
-"""Slices that SRAM holds in kernels of 7.5 and of the vector unit; in those of 8.0."""
+"""Slices that SRAM holds: in kernels of 7.5 and of the vector unit, and in kernels of 8.0."""
 GEMV_ROWS = 8  # known
 """Rows of the matrix in a block of ``gemv`` kernels."""
 
@@ -99,8 +99,8 @@ class Kernels(NamedTuple):
 def copy_bytes(n: int, k: int, element_size: int) -> int:
     """Bytes per copy that the rows of A [m, k], B [n, k] or [k, n], and C [m, n] allow; a kernel has one width for all three.
 
-    TMA takes strides in multiples of 16 bytes, cp.async copies 4, 8 or 16; cuBLAS runs its align2 kernels where rows are multiples of 4
-    or 8 bytes, and align1 kernels, which load by element, below. One column is left to kernels for a vector, without rows of C to store.
+    TMA takes strides in multiples of 16 bytes; cp.async copies 4, 8 or 16. cuBLAS runs its align2 kernels if rows are multiples of 4 or 8
+    bytes, else align1 kernels, which load by element. A single column goes to kernels for a vector, which store no rows of C.
 
     >>> copy_bytes(4096, 4096, 2), copy_bytes(900, 128, 2), copy_bytes(50257, 768, 2), copy_bytes(1, 768, 2)
     (16, 4, 2, 16)
@@ -110,13 +110,13 @@ def copy_bytes(n: int, k: int, element_size: int) -> int:
 
 
 def copy_width(w: Matmul, device: Device) -> int:
-    """Bytes per copy of the kernels that run ``w``; kernels of other makers copy whole."""
+    """Bytes per copy of the kernels that run ``w``; kernels of other makers always copy 16 bytes."""
     n, k = (w.aligned, w.aligned) if w.aligned else (w.n, w.k)
     return copy_bytes(n, k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
 
 
 def is_vector(w: Matmul, width: int) -> bool:
-    """Whether kernels for a matrix and a vector run it: one row of C, in fp32 or tf32, or off 16 bytes."""
+    """Whether matrix-vector kernels run ``w``: C has one row, in fp32 or tf32 or with rows that do not start on 16 bytes."""
     return bool(min(w.m, w.n) == 1 and w.batch == w.split_k == 1 and (w.dtype.size >= WORD or width < WIDE_COPY))
 
 
@@ -145,7 +145,7 @@ def fed_by_tma(w: Matmul, device: Device, plan: TilePlan) -> bool:
 
 
 def resident(tile: Tile, device: Device) -> int:
-    """Blocks together on a multiprocessor: as its registers hold sums, and its SRAM two slices of each."""
+    """Blocks per multiprocessor: their sums must fit its registers, and two slices of each its SRAM."""
     registers = device.limits.registers_per_multiprocessor
     held = registers.number if registers else LARGEST_TILE * RESULT_REGISTERS
     room = device.sram_per_block // (TWO_STAGES * sum(tile) * SLICE_BYTES)
@@ -160,15 +160,16 @@ def free_tiles(m: int, n: int) -> list[Tile]:
     """
 
     def widths(length: int) -> set[int]:
+        usual = {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)}
         even = (ceil_div(ceil_div(length, cut), WIDTH_STEP) * WIDTH_STEP for cut in CUTS)
-        return {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} | {width for width in even if width <= max(WIDTHS)}
+        return usual | {width for width in even if width <= max(WIDTHS)}
 
     listed = {*product(widths(m), ROWS), *product(ROWS, widths(n))}
     return sorted(tile for tile in listed if tile[0] * tile[1] <= LARGEST_TILE)
 
 
 def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int]) -> tuple[list[Kernels], tuple[TilePlan, ...]]:
-    """Kernels for ``w``, and what may run on ``slots`` multiprocessors; only the tile of ``launch`` (br, bc) if it has one."""
+    """Kernels for ``w``, and their plans on ``slots`` multiprocessors; only with the tile of ``launch`` (br, bc) if it has one."""
     given = (launch["br"], launch["bc"]) if "br" in launch and "bc" in launch else None
     listed, width = kernels_of(w, device), copy_width(w, device)
     if given is not None:
@@ -191,7 +192,7 @@ def _plans(w: Matmul, kernels: Kernels, slots: int, whole: bool, kind: int) -> I
 
 
 def vector_plan(w: Matmul, slots: int) -> TilePlan:
-    """A matrix times a vector: its bytes, dealt out to all multiprocessors; k in two where the matrix has fewer rows than those are."""
+    """Plan of a matrix times a vector: bytes spread over all multiprocessors; k in two parts if rows are fewer than multiprocessors."""
     rows = max(w.m, w.n)
     loaded, waits, parts = rows * w.k * w.dtype.size / slots, ceil_div(rows, GEMV_ROWS * slots), 2 if rows <= slots else 1
     return TilePlan(0, loaded, 0, waits, 0, parts, min(w.m, GEMV_ROWS), min(w.n, GEMV_ROWS))
@@ -203,17 +204,17 @@ WAIT, LATENCY, HALF, PART, TMA = "wait_cycles", "latency_cycles", "half_bandwidt
 BLOCK, CROSSED = "block_cycles", "crossed_load"
 THROTTLE = "throttle"
 THROTTLED_FROM_S, MOST_THROTTLED = 300e-6, 3.0  # tuned
-"""Products from this length on lower the clock, by so many e-folds at most: steps of a second are 9 % fast without."""
+"""Length from which products lower the clock, and most by which they do, in e-folds: without this, steps of a second are 9 % too fast."""
 
 
 def lasting_rate(device: Device) -> float:
-    """FLOP/s of the vector unit in fp32 that the power limit leaves, by the energy that boards of the process take."""
+    """FLOP/s of the vector unit in fp32 under the power limit, by the energy per FLOP of boards of the same process."""
     picojoules = next(each for since, each in chosen("board_picojoules").items() if device.capability >= float(since))
     return math.inf if device.tdp is None else device.tdp.number / (picojoules * 1e-12)
 
 
 WEIGHT_COPIES = "weight_copies"
-"""Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
+"""Key of ``Case.launch``: number of copies of B that a warm run rotates over, so that weights come from DRAM while A stays in the L2."""
 
 
 def rotates(case: Case) -> bool:
@@ -222,8 +223,10 @@ def rotates(case: Case) -> bool:
 
 
 class _OnDevice(NamedTuple):
-    """A case on a device before any parameter; ``rate`` and ``half`` in FLOP/s, of its format and of fp16; ``highest`` that the power
-    limit leaves the vector unit; bytes and B/s of DRAM.
+    """A case on a device before any parameter.
+
+    ``rate`` and ``half``: FLOP/s in its format and in fp16; ``highest``: FLOP/s of the vector unit under the power limit; bytes and B/s of
+    DRAM.
     """
 
     plans: tuple[TilePlan, ...]
@@ -266,7 +269,7 @@ def _work(case: Case, device: Device) -> _OnDevice:
 
 
 def dram_bytes(case: Case, device: Device) -> float:
-    """Bytes of A, B and C that pass through DRAM: all of them, but for a run that rotates: then what its last turn has pushed out.
+    """Bytes of A, B and C that pass through DRAM: all of them, or in a run that rotates what its last turn has pushed out.
 
     The result of an 8-bit product has 16 bits. A cyclic scan loses all or nothing: the rule, with its limits, of ``perfmodel.core.cache``.
     """
@@ -297,7 +300,7 @@ def _costs(kernels: Kernels, work: _OnDevice, p: Mapping[str, float]) -> Costs:
 
 
 def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, TilePlan]:
-    """Seconds of one (batched) product in its fastest plan, and that plan; in the tile of ``case.launch`` (br, bc) if it has one.
+    """Seconds of one (batched) product in its fastest plan, and that plan; with the tile of ``case.launch`` (br, bc) if it has one.
 
     UnavailableError without multiprocessors, a clock or a peak for the dtype.
     """
@@ -325,7 +328,7 @@ def linear_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_formats(*formats: str) -> Callable[[Case], bool]:
-    """Whether a case is a forward product in one of ``formats``; in any of 8 or 16 bits without them."""
+    """Function that says whether a case is a forward product in one of ``formats``, by default any of 8 or 16 bits."""
 
     def covers(case: Case) -> bool:
         """Matrix multiplications C[m, n] = A[m, k] B[k, n], batched or not, forward."""

@@ -1,9 +1,9 @@
 """``torch._grouped_mm``: products of routed experts in one launch of CUTLASS.
 
 A kernel of one block first writes pointers and sizes of each group. The product is persistent: clusters of two blocks, one block a
-multiprocessor, take tiles of C in turn. A tile walks k; its operands come by TMA while it multiplies, so that a tile takes the time of its
-products and a start and end of its own. The tile is chosen by rows per matrix, as if all had alike; rows are padded to whole tiles, and
-tiles to pairs. Matrices come from DRAM once while others multiply, not perfectly: the time is the root of the squares of both.
+multiprocessor, take tiles of C in turn. A tile walks k, and TMA loads operands while it multiplies: it takes the time of its products, plus
+a start and an end. The tile is chosen by the mean rows per matrix; rows are padded to whole tiles, and tiles to pairs. Matrices come from
+DRAM once while others multiply, not perfectly: the time is the root of the sum of the squares of both.
 
 Source: pytorch @06c0cf01 aten/src/ATen/native/cuda/GroupMM.cu (tiles, clusters, schedules); CUTLASS, KernelPtrArrayTmaWarpSpecialized.
 """
@@ -23,13 +23,13 @@ from perfmodel.kernels.grouped_matmul import GroupedMatmul
 from perfmodel.timing.base import ALONE, Case, Model, numbers_of
 
 SMALL, LARGE, FEW = (64, 128), (128, 256), 128  # known
-"""Rows and columns of a tile; up to so many rows per matrix, or columns, the first is taken."""
+"""Rows and columns of the small and the large tile; most rows per matrix, or columns, for which the small one is taken."""
 CLUSTER = 2  # known
 """Blocks along the rows that load B together."""
 
 
 def tile_of(w: GroupedMatmul) -> tuple[int, int]:
-    """Rows and columns of a tile of C; the library divides by all matrices, those without rows too.
+    """Rows and columns of a tile of C. The library takes the mean rows over all matrices, also those without rows.
 
     >>> tile_of(GroupedMatmul(4096, 8, 64, 64, 4096, 2048)), tile_of(GroupedMatmul(64, 8, 64, 64, 4096, 2048))
     ((128, 256), (64, 128))

@@ -1,12 +1,11 @@
 """Decode over a compressed cache by TensorRT-LLM: FlashMLA on Hopper, its own generation kernels elsewhere.
 
-A block takes up to 64 query heads of one sequence and walks the keys in tiles of 64. On Hopper and B200 the tiles of all
-sequences are dealt out to as many blocks as there are multiprocessors, so that a sequence is cut where a block's share ends; each
-sequence that a block starts costs it some tiles' time, and a second kernel joins the parts. Before, a block walks its whole sequence
-alone. The heads of a tile are padded to 64, so few heads cost as much arithmetic as 64. Arithmetic and streaming overlap. A kernel
-before rotates Q, quantizes it where the cache has 8 bits, and appends to the cache.
-Source: deepseek-ai/FlashMLA, csrc/smxx/get_mla_metadata.cu (payload, fixed overhead of 5 blocks) and docs of its Hopper kernel;
-NVIDIA TensorRT-LLM, cpp/tensorrt_llm/common/attentionOp.cpp (mlaGeneration).
+A block takes up to 64 query heads of one sequence and walks the keys in tiles of 64. On Hopper and B200 the tiles of all sequences are
+dealt out to as many blocks as there are multiprocessors, so a sequence is cut where a block's share ends. Each sequence that a block starts
+costs it the time of some tiles, and a second kernel joins the parts. On older devices a block walks its whole sequence alone. The heads of
+a tile are padded to 64, so few heads cost as much arithmetic as 64. Arithmetic and streaming overlap. A kernel before rotates Q, quantizes
+it if the cache has 8 bits, and appends to the cache. Source: deepseek-ai/FlashMLA, csrc/smxx/get_mla_metadata.cu (payload, fixed overhead
+of 5 blocks) and docs of its Hopper kernel; NVIDIA TensorRT-LLM, cpp/tensorrt_llm/common/attentionOp.cpp (mlaGeneration).
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from perfmodel.timing.streaming import graph_gap_s
 KEYS = 64  # known
 """Keys of a tile."""
 HEADS, WIDE_HEADS = 64, 128  # known
-"""Heads of a tile: rows of a wgmma, and of a tcgen05.mma (PTX ISA)."""
+"""Heads per tile: rows of a wgmma, and of a tcgen05.mma (PTX ISA)."""
 MOST_QUERIES = 8  # known
-"""Tokens of a sequence whose heads are rows of the same tiles: one and those that were drafted. Source: deepseek-ai/FlashMLA, README
-(``s_q`` above 1, for drafted tokens); it was timed with one, and more are more rows.
+"""Most tokens of a sequence whose heads share tiles: one, and drafted ones. Source: deepseek-ai/FlashMLA, README (``s_q`` above 1, for
+drafted tokens); it was timed with one token; more tokens are more rows.
 """
 
 
@@ -56,7 +55,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Forward, 16-bit queries of decoding sequences, drafted ones beside them, over a latent cache of 16 or 8 bits."""
+    """Forward decoding with 16-bit queries, drafted ones included, over a latent cache of 16 or 8 bits."""
     w = case.workload
     return isinstance(w, LatentDecode) and case.direction == FORWARD and w.n <= MOST_QUERIES and w.kv_bits in (8, 16) and w.dtype.size == 2
 

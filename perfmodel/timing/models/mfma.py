@@ -1,14 +1,14 @@
 """Fused attention on AMD's CDNA GPUs: blocks of several waves of 64 that multiply by MFMA instructions, one block a CU.
 
 Forward, a block keeps rows of Q and visits tiles of K and V; backward, it keeps keys and visits tiles of Q and dO. Waves do not hide each
-other's exponentials behind matmuls: a tile's parts add up. Q, K, V and O pass DRAM while blocks compute; backward all blocks of a round
-load and store their keys at once, so that what passes DRAM adds to the time. Kernels beside the backward one sum O dO before it and bring
-dQ into its order or format after it; AITER adds up dK and dV of grouped heads by a further one.
+other's exponentials behind matmuls: a tile's parts add up. Q, K, V and O pass DRAM while blocks compute. Backward, all blocks of a round
+load and store their keys at once, so DRAM adds to the time. A kernel before the backward one sums O dO, and one after it reorders or
+converts dQ; AITER has another one that sums dK and dV of grouped heads.
 
-HipKittens' blocks start one of each head in turn, and backward take all query heads of a KV head and write dQ by atomics in bf16. AITER's
-are assembly, with dQ in fp32; under a causal mask a block has a long and a short tile row. Its d = 64 forward kernel is CK's, and so,
-supposedly, is its backward one over grouped heads, whose steps of 16 queries are each a chain of five dependent matmuls that four waves
-cannot hide; masks slow both.
+HipKittens starts one block of each head in turn; backward a block takes all query heads of a KV head and writes dQ by atomics in bf16.
+AITER's kernels are assembly, with dQ in fp32; under a causal mask a block has a long and a short tile row. Its d = 64 forward kernel is
+CK's, and so, presumably, is its backward one over grouped heads. There each step of 16 queries is a chain of five dependent matmuls that
+four waves cannot hide. Masks slow both.
 
 Source: HazyResearch/HipKittens @f09e968 analysis/attn (sizes, grids, how it was timed); ROCm/aiter @4f126195 hsa/gfx950/fmha_v3_fwd and
 fmha_v3_bwd (ts_qo, ts_kv, grids), aiter/ops/mha.py; ROCm/composable_kernel example/ck_tile/01_fmha/codegen/ops (tile sizes).
@@ -31,7 +31,7 @@ from perfmodel.timing.models._attention_grid import AttentionLaunch, Walk, grid_
 SUMS_SIZE = {"hipkittens": 2, "aiter": 4}  # known
 """Bytes of an element of dQ while it is added up."""
 KEEPS_ASSEMBLY = ("aiter-4warps", "aiter-8warps")
-"""AITER as timed beside HipKittens' kernels of four and of eight waves: with assembly for grouped heads, too."""
+"""Names of AITER as timed beside HipKittens' kernels of four and of eight waves, with assembly for grouped heads too."""
 HEAD_DIMS = {FORWARD: (64, 128), BACKWARD: (128,)}  # known
 
 
@@ -48,9 +48,9 @@ def is_ck(case: Case) -> bool:
 
 
 def launch_of(case: Case, device: Device) -> tuple[AttentionLaunch, bool]:
-    """The launch, its ``section`` heads one block of each in turn; whether a block has a long and a short tile row.
+    """The launch, and whether a block has a long and a short tile row. The ``section`` heads of a launch start one block each in turn.
 
-    HipKittens' backward blocks begin with the longest of all batches while K and V fit the last cache, else batch after batch.
+    HipKittens' backward blocks begin with the longest over all batches if K and V fit the last cache, else batch after batch.
     """
     w: Attention = case.workload
     ck, hipkittens = is_ck(case), library(case.implementation) == "hipkittens"
@@ -65,7 +65,7 @@ def launch_of(case: Case, device: Device) -> tuple[AttentionLaunch, bool]:
 
 
 def in_pairs(walk: Walk) -> Walk:
-    """Blocks of the first place and the last together, of the second and the last but one, ...; one in the middle is alone."""
+    """``walk`` with blocks joined in pairs: the first with the last, the second with the last but one, and so on; a middle one is alone."""
     last = walk.count - 1
     return Walk(walk.count - walk.count // 2, walk.total, lambda i: (sum(sum(walk.tiles(j)) for j in {i, last - i}),))
 
@@ -94,11 +94,11 @@ def _work(case: Case, device: Device) -> _Work:
     flop = 2 * launch.br * launch.bc * (5 if case.direction == BACKWARD else 2) * w.d
     matmul = max(flop / rates.matmul, flop * w.dtype.size / (2 * launch.rows) / rates.sram)
     grid = grid_of_walk(walk, int(rows.row_heads), launch, rates.sms)
-    return _Work(rates, grid, matmul, launch.br * launch.bc / rates.exp, *_bytes(w, case))
+    return _Work(rates, grid, matmul, launch.br * launch.bc / rates.exp, *_moved_bytes(w, case))
 
 
-def _bytes(w: Attention, case: Case) -> tuple[float, float]:
-    """(bytes of the main kernel, bytes of those beside it)."""
+def _moved_bytes(w: Attention, case: Case) -> tuple[float, float]:
+    """(bytes of the main kernel, bytes of the kernels beside it)."""
     rows, keys, size = w.query_heads * w.n * w.d, w.stored_kv_heads * w.kv_len * w.d, w.dtype.size
     if case.direction == FORWARD:
         return 2 * (rows + keys) * size, 0
@@ -114,7 +114,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call with all its kernels; UnavailableError if the profile lacks a number, or it is no AMD device."""
     work, ck = _work(case, device), is_ck(case)
     backward = case.direction == BACKWARD
-    tile = p["matmul"] * work.matmul + p["softmax"] * work.exps * (2 if backward else 1) + (p["ck_step_cycles"] if ck and backward else 0.0)
+    softmax = p["softmax"] * work.exps * (2 if backward else 1)
+    tile = p["matmul"] * work.matmul + softmax + (p["ck_step_cycles"] if ck and backward else 0.0)
     tile *= 1 + p["masked"] * (case.workload.causal and (ck or backward))
     computing = work.grid.cycles(tile, p["block_cycles"]) / work.rates.clock_hz
     moving, beside = (moved * work.rates.byte_s(p["dram"]) for moved in (work.moved, work.beside))

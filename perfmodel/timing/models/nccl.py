@@ -1,11 +1,11 @@
 """Collectives of NCCL, and of RCCL, its port to AMD, between the GPUs of one host.
 
-Small messages are sent with a flag in every store (NCCL's low-latency protocols): little latency per step, a small share of the
-link. Large ones are sent in chunks that wait for each other: a larger share after a longer start. NCCL takes whichever its tables
-think faster. All-gather and reduce-scatter pass n - 1 steps of a ring, all-reduce twice as many; an all-to-all sends to all others
-at once, by fewer copies. A GPU's own part is copied within its memory. Over PCIe all GPUs of a host share its root and bridges: with
-each doubling of them a GPU keeps a share of its slot's rate.
-Source: NCCL's documentation of NCCL_PROTO and NCCL_ALGO; Hockney 1994 (latency and bandwidth); Patarasuk & Yuan 2009 (ring).
+Small messages are sent with a flag in every store (NCCL's low-latency protocols), with little latency per step but a small share of the
+link. Large ones are sent in chunks that wait for each other: they start later and reach a larger share. NCCL takes the one that its tables
+predict to be faster. All-gather and reduce-scatter pass n - 1 steps of a ring, all-reduce twice as many; an all-to-all sends to all others
+at once, by fewer copies. A GPU's own part is copied within its memory. Over PCIe all GPUs of a host share its root and bridges: each
+doubling of their number leaves a GPU a share of its rate. Source: NCCL's documentation of NCCL_PROTO and NCCL_ALGO; Hockney 1994 (latency
+and bandwidth); Patarasuk & Yuan 2009 (ring).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from perfmodel.timing.base import Case, Model, dram_bandwidth
 
 
 def steps(w: Collective) -> int:
-    """Steps of a ring in which GPUs wait for each other; none where all send to all at once."""
+    """Steps of a ring in which GPUs wait for each other; none in an all-to-all, where all send at once."""
     return 0 if w.op in (*AT_ONCE, P2P) else (w.world - 1) * (2 if w.op == ALL_REDUCE else 1)
 
 
 def sooner_s(first: float, second: float, sharpness: float) -> float:
-    """Seconds by whichever of two protocols is faster, and less near where they are equal: a norm with a negative exponent.
+    """Seconds of the faster of two protocols, and less where both are nearly equal: a norm with a negative exponent.
 
     >>> round(sooner_s(2.0, 2.0, 1.0), 3), round(sooner_s(1.0, 9.0, 9.0), 3)
     (1.0, 1.0)

@@ -1,11 +1,10 @@
 """Layer norm and RMS norm over rows as PyTorch runs them: a block of 128 threads for each row, or two kernels by element.
 
-Where four elements divide a row, one kernel reads it for its statistics and again for its result, 128 threads by vectors of four: steps
-of 512 elements. The first rows take a latency per step; all of them instructions, per row and per warp that has elements, or their bytes,
-whichever take longer; a block reads its row from DRAM again where the rows of all blocks at once exceed the L2. Other rows take two
-kernels that read single elements, 512 threads for the statistics and 256 for the result.
-Source: PyTorch, aten/src/ATen/native/cuda/layer_norm_kernel.cu (vectorized_layer_norm_kernel, RowwiseMomentsCUDAKernel,
-LayerNormForwardCUDAKernel).
+If four divides the length of a row, one kernel reads the row for its statistics and again for its result, 128 threads by vectors of four:
+steps of 512 elements. The first rows take a latency per step. All rows take the longer of their instructions, per row and per warp with
+elements, and of their bytes. A block reads its row from DRAM again if the rows of all running blocks exceed the L2. Other rows take two
+kernels that read single elements, with 512 threads for the statistics and 256 for the result. Source: PyTorch,
+aten/src/ATen/native/cuda/layer_norm_kernel.cu (vectorized_layer_norm_kernel, RowwiseMomentsCUDAKernel, LayerNormForwardCUDAKernel).
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from perfmodel.timing.engine import joined
 from perfmodel.timing.models.softmax import read_again, resident_blocks
 
 THREADS, VECTOR = 128, 4  # known
-"""Of a block, and elements that each reads at once, if rows are a multiple of them."""
+"""Threads of a block, and elements that a thread reads at once if they divide the rows."""
 WARP_COLUMNS, COLUMNS = 32 * VECTOR, THREADS * VECTOR  # known
-"""Elements of a step of a warp and of a block."""
+"""Elements per step of a warp and of a block."""
 ELEMENT_STEPS = (512, 256)  # known
-"""Elements of a step of each kernel by element: one for each of its threads."""
+"""Elements per step of the two kernels that read single elements: one per thread."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

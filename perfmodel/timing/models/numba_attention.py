@@ -1,9 +1,9 @@
 """Attention by the project's own kernels beside numba-flash, forward: numba-standard and numba-flash1 in fp32, and numba-flash-mma.
 
-numba-standard, unfused, runs three kernels through global memory. S = Q K^T: a block per tile of S, whose elements each thread
-stores one by one. Softmax: a warp per row, which waits for one element of each thread at a time; rows in shared memory are few, so
-latency shows. O = P V: a block per query tile walks the keys in stages of 32, as numba-matmul does. All scores are computed, hidden
-ones too. With a causal mask the softmax guards every element in its loops, and takes longer over those that are visible.
+numba-standard, unfused, runs three kernels through global memory. S = Q K^T: a block per tile of S, whose elements each thread stores one
+by one. Softmax: a warp per row, whose threads wait for one element at a time; few rows fit shared memory, so latency shows. O = P V: a
+block per query tile walks the keys in stages of 32, as numba-matmul does. All scores are computed, hidden ones too. With a causal mask the
+softmax guards every element in its loops, and takes longer per visible one.
 
 numba-flash1 has K and V outermost: one block per head visits every pair of a key tile and a query tile that sees it. A pair costs
 as much as in numba-flash, except that Q is copied instead of K and V. In addition every pair waits for Q and O, and moves O from L2
@@ -35,9 +35,9 @@ DEFAULT_TILE = (128, 64)  # known
 REGISTERS = {64: (128, 225), 128: (72, 205)}  # known
 """Registers per thread of the kernels of S and of O, by head dim, as numba 0.68 compiles them for compute capability 9.0.
 
-A launch record has one of the two numbers, and does not say which."""
+A record of a launch has one of the two numbers and does not say which."""
 SOFTMAX_REGISTERS = 32  # known
-"""Registers per thread of the softmax kernel: few enough for a multiprocessor full of warps."""
+"""Registers per thread of the softmax kernel, few enough to fill a multiprocessor with warps."""
 SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024  # known
 """Most rows of a block, and shared memory that they share."""
 
@@ -60,7 +60,7 @@ def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: M
 
 
 def visible_keys(w: Attention) -> float:
-    """Keys that a query sees under a causal mask, on average.
+    """Mean number of keys that a query sees under a causal mask.
 
     >>> visible_keys(Attention(n=3, kv_len=4, d=64, dv=64)), visible_keys(Attention(n=4, kv_len=2, d=64, dv=64))
     (3.0, 0.75)

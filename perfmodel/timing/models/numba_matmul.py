@@ -1,10 +1,10 @@
 """C = A B in fp32 by the project's own kernels: numba-matmul, by register tiles, and numba-matmul-naive, one thread per element of C.
 
 By tiles: a block owns a tile of C and walks k in stages of 32: multiply-adds, loads and copies as in numba-flash, and a barrier per stage,
-where a block waits unless others fill the time. Blocks that share schedulers slow each other down.
-Naive: a warp walks k: one element of A, which stays in L1, and 32 neighbours of B, which come from L2 every time, for neighbouring
-blocks share a row of A and not a column of B. L2 delivers to each multiprocessor at one rate; a last, partly filled round of
-blocks takes as long as a full one. Source: the kernels' own loops; profiled loads from L2 are 4 m n k bytes.
+where a block waits unless others fill the time. Blocks that share schedulers slow each other down. Naive: a warp walks k: each step loads
+one element of A, which stays in L1, and 32 neighbours of B, which come from L2 every time, as neighbouring blocks share rows of A and not
+columns of B. L2 delivers to each multiprocessor at one rate; a last, partly filled round of blocks takes as long as a full one. Source: the
+kernels' own loops; profiled loads from L2 are 4 m n k bytes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DEPTH = 32  # known
 STAGES = 2  # known
 DEFAULT_TILE = 64  # known
 REGISTERS = {32: 72, 64: 237, 128: 201}  # known
-"""Per thread, by tile, where a launch does not say: what numba 0.68 compiles to for compute capability 9.0."""
+"""Registers per thread by tile, if a launch does not say: as numba 0.68 compiles for compute capability 9.0."""
 
 THREADS = 256  # known
-"""Per block of the naive kernel, along a row of C."""
+"""Threads per block of the naive kernel, along a row of C."""
 
 
 def layout_of(tile: int) -> TileLayout:
-    """8 x 8 results per thread, 4 x 4 in the smallest tile.
+    """The layout of ``tile``: 8 x 8 results per thread, 4 x 4 in the smallest tile.
 
     >>> layout_of(64).threads, layout_of(32).threads
     (64, 64)

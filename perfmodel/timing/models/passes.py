@@ -1,14 +1,13 @@
 """Passes over memory: kernels timed by themselves (``stream``), and those of programs (``pass``).
 
 **stream**: copies, element-wise operations, a mask that is broadcast over heads.
-A kernel takes its launch and the longer of two times: its bytes at a share of the DRAM bandwidth, or its elements at so many cycles of a
-multiprocessor. Element-wise kernels are vectorized and wait for bytes; one that broadcasts an operand finds each offset by divisions,
-and waits for those. What a kernel has written last is still in the L2 when it ends and reaches DRAM later: up to a share of the L2, of
-which a kernel that moves less than the L2 holds leaves little, as its lines are written out while it runs. A call of several kernels
-launches each, and hands a tensor on to the next, which is written and read once more.
-
-Copies start later the more multiprocessors they take. From 1 MiB on the driver copies whole pages, and the rest in a kernel of its own.
-Sources: PyTorch, aten/src/ATen/native/cuda: Loops.cuh, CUDALoops.cuh (vectorized kernels, offset calculators); copies of an H200, timed.
+A kernel takes its launch and the longer of two times: its bytes at a share of the DRAM bandwidth, and its elements at some cycles of a
+multiprocessor each. Element-wise kernels are vectorized and wait for bytes; one that broadcasts an operand finds each offset by divisions,
+and waits for those. The last bytes that a kernel writes are still in the L2 when it ends and reach DRAM later. They fill at most a share of
+the L2, and little of it if the kernel moves less than the L2 holds, as lines are written out while it runs. A call of several kernels
+launches each, and each tensor between two of them is written and read once more. Copies start later the more multiprocessors they take.
+From 1 MiB on the driver copies whole pages, and the rest in a separate kernel. Sources: PyTorch, aten/src/ATen/native/cuda: Loops.cuh,
+CUDALoops.cuh (vectorized kernels, offset calculators); copies of an H200, timed.
 
 **pass**: element-wise kernels, casts, broadcasts, reductions, lookups, lists of tensors, as programs run them.
 A kernel takes its launch, and the longer of its elements, by cycles of a multiprocessor, and of its bytes, by the bandwidth of DRAM; bytes
@@ -38,20 +37,20 @@ def cycles_per_second(device: Device) -> float:
 # Kernels by themselves
 
 LARGE_COPY, PAGE = 1 << 20, 4096  # known
-"""Bytes from which the driver copies by another kernel, and of a page: copies of 1 MiB or more are 2 us faster where pages divide them."""
+"""Bytes from which the driver copies by another kernel; and bytes of a page: larger copies are 2 us faster if pages divide them."""
 BROADCAST = ("torch-mask", "torch-rope")  # known
-"""Implementations whose kernels broadcast an operand, as far as it is smaller than the other."""
+"""Implementations whose kernels broadcast an operand if it is smaller than the other."""
 BY_DRIVER = "torch-copy"
 
 
 def broadcasts(case: Case) -> bool:
-    """Whether the kernels of ``case`` find their elements by division; a mask of one head is added like any other tensor."""
+    """Whether the kernels of ``case`` locate their elements by division; the mask of a single head is added like any other tensor."""
     w: Stream = case.workload
     return case.implementation in BROADCAST and w.shared < w.rows * w.cols
 
 
 def left_in_l2(moved: float, written: float, share: float, device: Device) -> float:
-    """Bytes, of the ``written`` ones, that the L2 still holds when a kernel ends that moved ``moved`` in all."""
+    """Bytes of those ``written`` that the L2 still holds at the end of a kernel that moved ``moved`` bytes in all."""
     size = device.cache_bytes
     return min(written, share * size * (1 - exp(-((moved / size) ** 2)))) if size else 0.0
 
@@ -59,7 +58,7 @@ def left_in_l2(moved: float, written: float, share: float, device: Device) -> fl
 def stream_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of launches, and of bytes or elements, whichever take longer.
 
-    UnavailableError without a DRAM bandwidth in the profile; of a broadcast, without clock or multiprocessors either.
+    UnavailableError without a DRAM bandwidth in the profile; for a broadcast also without clock or multiprocessors.
     """
     w: Stream = case.workload
     kernels, written = find(case.implementation).launches, float(w.write_bytes)
@@ -98,7 +97,7 @@ batch-norm-inference batch-norm-backward batch-norm-last batch-norm-backward-las
 group-norm group-norm-backward pool pool-backward upsample-nearest upsample-bilinear upsample-bicubic depthwise depthwise-last
 depthwise-backward depthwise-backward-last"""
 KINDS = tuple(_NAMES.split())
-"""Kinds of passes, each an implementation with parameters of its own."""
+"""Kinds of passes, each with its own implementation and parameters."""
 
 
 def pass_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -1,4 +1,4 @@
-"""Rooflines with fitted shares: for any kernel of a device without calibrated kernels, and as the baseline that other models must beat.
+"""Rooflines with fitted shares: for devices without calibrated kernels, and as the baseline that other models must beat.
 
 t = launch + the norm of FLOP / (peak x share) and bytes / (bandwidth x share), on visible FLOP and on what each kernel touches, once. The
 parameters of ``pooled`` are of all calibrated devices together (``timing/pooled.json``); ``three-scalars`` takes the longer of both times,
@@ -37,7 +37,7 @@ POOLED = "pooled"
 def terms(case: Case, device: Device) -> tuple[float, float]:
     """Seconds of visible FLOP at the peak, and of what each kernel touches at the DRAM bandwidth.
 
-    UnavailableError without a peak for the dtype or a DRAM bandwidth, or for what has no list of kernels.
+    UnavailableError without a peak for the dtype or a DRAM bandwidth, and for cases without a list of kernels.
     """
     kernels = kernels_of(case)
     rates = rates_of(device, kernels[0].dtype)
@@ -65,13 +65,13 @@ MODELS = {model.name: model for model in (_POOLED, THREE_SCALARS)}
 
 FILE = Path(__file__).parent.parent / "pooled.json"
 PRODUCTS = f"matmul/{FORWARD}/tensor"
-"""The family whose shares a large product and a copy, as microbenchmarks time them, stand beside."""
+"""The family whose shares are compared with those of microbenchmarks: a large product and a copy."""
 MOST_QUERIES = 16  # known
-"""Of a decode step."""
+"""Most queries per sequence of a decode step."""
 
 
 def family(kind: str, case: Case) -> str:
-    """Key of the cases that share a fit: the workload, its pass, and how it is bound."""
+    """Key of the cases that share a fit: the workload, its pass, and its bound."""
     w = case.workload
     if not isinstance(w, Attention):
         unit = f"/{w.dtype.matmul_unit}" if kind == "matmul" else ""
@@ -98,7 +98,7 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
     modelled = modelled_s(find_model(block.model), case, request.device, p)
     seconds = max(modelled, request.lower_s)
     low, high = max(request.lower_s, seconds * block.low), seconds * block.high
-    runs_here = any(transferable(request.device, one) for one in request.fallbacks())
+    runs_here = any(transferable(request.device, other) for other in request.fallbacks())
     why = "none of their kernels for it runs here" if runs_here else "no kernel of this maker is calibrated"
     words = f"pooled over {block.versions}; {why}"
     case_on = case, request.device
@@ -108,6 +108,6 @@ def pooled(request: TimeRequest, implementation: str = "") -> Prediction:
 
 
 def as_probed(parameters: Mapping[str, float], device: Device, dtype: str, products: Mapping[str, float]) -> dict[str, float]:
-    """``parameters`` with shares as far above or below those of others (``products``) as the probes of ``device`` are."""
+    """``parameters`` with shares scaled by how far the probes of ``device`` are above or below those of other devices (``products``)."""
     own = {"compute_share": product_share(device, dtype), "bandwidth_share": copied_share(device)}
     return {name: value * (own.get(name) or products[name]) / products[name] for name, value in parameters.items()}

@@ -1,8 +1,8 @@
 """Attention in fp32 whose tiles are register-blocked: numba-flash, forward; and what all fp32 kernels of the project share.
 
-A block takes its tiles' instructions: multiply-adds, loads, copies and the softmax, each in issue slots of a scheduler. A warp alone on
-its scheduler leaves slots empty while it waits, a known share of all; warps that share one take turns. Blocks start in the order of
-the grid, each head's longest rows first, and follow each other on multiprocessors (``shared_makespan``).
+A block takes its tiles' instructions: multiply-adds, loads, copies and the softmax, each in issue slots of a scheduler. A warp alone on its
+scheduler leaves a known share of the slots empty while it waits; warps that share a scheduler take turns. Blocks start in the order of the
+grid, each head's longest rows first, and follow each other on multiprocessors (``shared_makespan``).
 
 All these kernels add products in registers from tiles in shared memory by the same loops (``kernels/register_tiles.py``). So a
 multiply-add, a load and a copy cost what the device's calibration of numba-flash says; the other models' own parameters say what their
@@ -29,7 +29,7 @@ from perfmodel.timing.schedule import SharedSlots, shared_makespan
 SCHEDULERS = 4  # known
 DEFAULT_TILE = (64, 64)  # known
 UNKNOWN_REGISTERS = 255  # known
-"""Registers per thread where a launch does not say: the most that the compiler uses."""
+"""Registers per thread if a launch does not say: the most that the compiler uses."""
 _ANY_SHAPE = Attention(n=64, kv_len=64, d=64, dv=64)  # known
 
 
@@ -60,8 +60,8 @@ def held_blocks(block: ThreadBlock, device: Device) -> int:
 def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: ThreadBlock, device: Device) -> float:
     """Seconds of a grid of equal blocks.
 
-    ``cycles(held, warps)``: of one block on a multiprocessor that holds ``held``, ``warps`` of them all to each scheduler, at
-    least one: freed schedulers are filled again, so that warps spread evenly.
+    ``cycles(held, warps)``: cycles of one block on a multiprocessor that holds ``held`` blocks, with ``warps`` warps per scheduler, at
+    least one. Freed schedulers are filled again, so warps spread evenly.
     """
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     warps, held = int(ceil_div(block.threads, WARP)), held_blocks(block, device)
@@ -71,7 +71,7 @@ def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: Thre
 
 
 def launches_seconds(kernels: int, device: Device, costs: Mapping[str, float]) -> float:
-    """Launching ``kernels`` one behind another: the first as numba-flash, the others as the profile says of a full queue."""
+    """Seconds to launch ``kernels`` in turn: the first as for numba-flash, the others as the profile says for a full queue."""
     queued = device.launch_overhead.stream if device.launch_overhead else None
     later = costs["launch_us"] * 1e-6 if queued is None else queued.number
     return costs["launch_us"] * 1e-6 + (kernels - 1) * later

@@ -1,13 +1,13 @@
 """Softmax over rows as PyTorch runs it: one of four kernels, by the length of a row.
 
-Up to 2,048 elements (4 KiB) a warp keeps a row in its registers, of which it has too few beyond 1,024, or two rows up to 128: the first
-rows take a latency that grows with the row, all of them their instructions and their bytes. Beyond, a block of 1,024 threads takes a row.
-Up to 9,216 elements it keeps it in registers: cycles per element, alone more than where a second block of the multiprocessor hides its
-waits, which there is up to 6,144. Longer rows stay in shared memory if they fit and start on 16 bytes; else they are read three times, by
-whole vectors of 16 bytes a thread and element by element at the end. Such a block takes a fixed time and so much for each step of its
-threads, one after another on each slot, and its bytes again where the rows of all blocks at once exceed the L2. PyTorch before 2.4 has the
-last kernel alone beside the warp's, with blocks of up to 512 threads; so had it where softmax was timed on GPUs older than Hopper.
-Sources: PyTorch, aten/src/ATen/native/cuda: SoftMax.cu, PersistentSoftmax.cuh, block_reduce.cuh.
+Up to 2,048 elements (4 KiB) a warp keeps a row in registers, or two rows up to 128 elements; beyond 1,024 its registers do not suffice. The
+first rows take a latency that grows with their length, all rows their instructions and bytes. Beyond, a block of 1,024 threads takes a row.
+Up to 9,216 elements the block keeps the row in registers and takes some cycles per element, more if no second block of the multiprocessor
+hides its waits, which needs rows of at most 6,144. Longer rows stay in shared memory if they fit and start on 16 bytes; else they are read
+three times, by vectors of 16 bytes per thread and element by element at the end. Such a block takes a fixed time plus a time per step of
+its threads, one block after another on each slot, and it reads its bytes again if the rows of all running blocks exceed the L2. PyTorch
+before 2.4 has only the warp's kernel and the last one, with blocks of up to 512 threads. GPUs older than Hopper were timed with such a
+version. Sources: PyTorch, aten/src/ATen/native/cuda: SoftMax.cu, PersistentSoftmax.cuh, block_reduce.cuh.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from perfmodel.timing.base import Case, Model, dram_bandwidth, lost_share, never
 from perfmodel.timing.engine import joined
 
 WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
-"""Kernels, by where a row is kept between its maximum, its sum and its result: the last reads it again each time."""
+"""Kernels by where a row is kept between maximum, sum and result; the last one reads it again each time."""
 WARP_COLUMNS, WARP_BYTES, SPILLING_COLUMNS, TWO_ROWS_COLUMNS = 2048, 4096, 1024, 128  # known
-"""Longest row that a warp takes, in elements and bytes, longest whose elements its registers hold, and longest of two at once."""
+"""Longest row of a warp in elements and bytes; longest row that its registers hold; longest row of which it takes two at once."""
 ROOMY_COLUMNS, REGISTER_COLUMNS = 6144, 9216  # known
-"""Longest rows in the registers of a block, two blocks at once and one: 1,024 threads hold up to nine elements each."""
+"""Longest row in the registers of a block, with two blocks at once and with one: 1,024 threads hold up to nine elements each."""
 BLOCK_THREADS, WARP_THREADS = 1024, 32  # known
 VECTOR_BYTES, SHARED_BYTES = 16, 48 * 1024 - 128  # known
-"""What a thread of a block reads at once, and shared memory that a row fits in, less a number of each warp."""
+"""Bytes that a thread of a block reads at once; and bytes of shared memory for a row, less one number per warp."""
 REGISTERS_SINCE = 9.0  # known
-"""Compute capability from which records are of a PyTorch whose blocks keep rows, as traces of AMD's are, too."""
+"""Compute capability from which records come from a PyTorch whose blocks keep rows; so do traces of AMD GPUs."""
 SLOWER = {"AMD": 2}  # known
-"""Cycles for 128 operations of 32 bits, where a multiprocessor takes more than one. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
+"""Cycles of a multiprocessor for 128 operations of 32 bits, by maker; one by default. Source: AMD CDNA 3 ISA, four SIMDs of 16 lanes."""
 
 
 def padded(cols: int) -> int:
@@ -81,13 +81,13 @@ def small_block_threads(cols: int, vector: int) -> int:
 
 
 def resident_blocks(device: Device, threads: int) -> int:
-    """Blocks of so many threads on a multiprocessor: of one of 2,048 where the profile does not say."""
+    """Blocks of ``threads`` on a multiprocessor, which holds 2,048 threads if the profile does not say."""
     most = device.limits.max_threads_per_multiprocessor
     return int(most.number if most else 2 * BLOCK_THREADS) // threads
 
 
 def read_again(device: Device, rows_bytes: float, l2_share: float) -> float:
-    """Share of rows of ``rows_bytes`` in all that blocks do not find in the L2 when they read them again."""
+    """Share of the ``rows_bytes`` that blocks do not find in the L2 when they read their rows again."""
     size = device.cache_bytes
     return lost_share(rows_bytes / (size * l2_share), PRIVATE_SURVIVES, PRIVATE_IS_LOST) if size else 0.0
 
@@ -109,7 +109,7 @@ def registers_s(w: Stream, sms: int, clock: float, p: Mapping[str, float]) -> fl
 
 
 def steps(w: Stream, threads: int, whole_vectors: bool, tail: float) -> float:
-    """Times that all ``threads`` of a block read of a row; a step of single elements at its end counts as ``tail``."""
+    """Steps in which the ``threads`` of a block read a row; a step of single elements at its end counts as ``tail``."""
     vector = VECTOR_BYTES // w.dtype.size
     whole, rest = divmod(w.cols, vector * threads)
     return float(ceil_div(w.cols, vector * threads) if whole_vectors else whole + tail * ceil_div(rest, threads))

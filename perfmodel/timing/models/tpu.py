@@ -8,9 +8,8 @@ chip share the work, the peak and the bandwidth.
 Sources: jax-ml/scaling-book, roofline.md and tpus.md (streamed weights, padding to the edge, registers of 8 x 128); jax-ml/jax,
 docs/pallas/tpu/matmul.md (pipeline of blocks).
 
-Of a whole step that is compiled at once, XLA brings some weights into VMEM while the kernel before still runs, or brings those of
-the next kernel during this one. Nothing of a product's shape tells which: such kernels take as little as a fifth, or twice, of what is
-predicted here.
+In a step that is compiled as a whole, XLA loads some weights into VMEM while the kernel before still runs, or loads the next kernel's
+weights during this one. The shape of a product does not tell which: such kernels take from a fifth to twice the time predicted here.
 
 **Ragged paged attention on a TPU**, the Pallas kernel that vLLM and JAX serve models with: decode and prefill alike.
 
@@ -23,8 +22,8 @@ Sources: jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention, ker
 tuned_block_sizes.py (32 queries per block for most shapes); vllm-project/tpu-inference, kernels/ragged_paged_attention, v3/kernel.py (no
 keys beyond those that a block may see). Pallas splits only axes marked parallel over TensorCores: jax-ml/jax, docs/pallas/tpu/details.rst.
 
-Up to a share of VMEM, a cache costs as much more as moving it once would, and measured times fall where it gets longer than that: XLA
-places operands that fit in VMEM before it starts a kernel, and nothing hides the copy. The pool of pages of a server is longer.
+A cache that fits a share of VMEM costs an additional copy, and measured times fall where it gets longer than that: XLA moves operands that
+fit into VMEM before it starts a kernel, and nothing hides the copy. A server's pool of pages is longer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Triton's fused attention, tutorial 06, as published benchmarks time it, and the same by Triton's TileIR backend.
 
-A program keeps 128 queries of a head, first rows first, and visits tiles of 64 keys, which the autotuner prefers; one block per
-multiprocessor is supposed. Before Hopper its four warps have 32 rows each. Backward by TileIR, a program keeps keys.
+A program keeps 128 queries of a head, first rows first, and visits tiles of 64 keys, which the autotuner prefers. One block per
+multiprocessor is assumed. Before Hopper its four warps have 32 rows each. Backward by TileIR, a program keeps keys.
 
-Benchmarks time a few shapes of nearly one size, with the same buffers again and again: what a launch costs and what kernels beside the
-main one do are not told, and stay as in the other kernels.
+Benchmarks time a few shapes of nearly one size, with the same buffers again and again: the cost of a launch and of kernels beside the main
+one remain unknown, and are taken from the other kernels.
 
 Source: triton-lang/triton, python/tutorials/06-fused-attention.py.
 """
@@ -26,7 +26,7 @@ def launch(case: Case, device: Device) -> AttentionLaunch:
 
 
 def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
-    """What benchmarks do not tell is as in FlashAttention-2's backward kernel; no tile's matmuls take less than their instruction needs."""
+    """Parameters that benchmarks do not tell are FlashAttention-2 backward's; matmuls take no less than their instruction needs."""
     return {**find_model("fa2-backward").starts(), **p, "matmul": max(1.0, p["matmul"])}
 
 

@@ -1,8 +1,8 @@
 """Rules by ``model_type`` of Hugging Face's config.json: each turns the fields into a ModelSpec.
 
 To add an architecture is to add a file with its name and a function ``build``; a family shares a file that lists its rules in ``BUILDS``.
-What a file omits, the defaults of that configuration class in huggingface/transformers
-(src/transformers/models/<model_type>/configuration_*.py) supply; they are stated in each rule.
+For omitted fields, a rule states the defaults of the configuration class in huggingface/transformers
+(src/transformers/models/<model_type>/configuration_*.py).
 """
 
 from perfmodel.core.errors import DataError, suggest

@@ -33,10 +33,10 @@ class HfFields(Fields):
         return str(self.values.get("model_type"))
 
     def settled(self, *names: str) -> None:
-        """Marks fields as read that the rule knows and that change nothing here."""
+        """Marks fields as read that the rule knows and that change nothing."""
         self.asked.update(names)
 
-    def _wrong(self, name: str, value: Any, kind: type | tuple[type, ...]) -> DataError:
+    def _wrong_type(self, name: str, value: Any, kind: type | tuple[type, ...]) -> DataError:
         """DataError for a value of the wrong type, shown as the file has it, with how to write it instead."""
         shown = json.dumps(value, default=str)
         shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
@@ -51,25 +51,25 @@ class HfFields(Fields):
         self.settled(*names)
         for name in names:
             if self.values.get(name) is not None:
-                return self._checked(name, self.values[name], least)
+                return self._checked_size(name, self.values[name], least)
         if default is None:
             raise DataError(f"{' or '.join(names)}: missing, and {self._rule()} needs it", "add the field from the model's config.json")
         return default
 
-    def _checked(self, name: str, value: Any, least: int = 1) -> int:
+    def _checked_size(self, name: str, value: Any, least: int = 1) -> int:
         number: int = self.of_kind(name, value, int)
         if not least <= number <= LARGEST:
             raise DataError(f"{name} is {number!r}: {self._rule()} needs a whole number from {least} to {LARGEST:.0e}")
         return number
 
     def optional(self, name: str, default: int | None = None) -> int | None:
-        """The number in field ``name``, None where the file says null, ``default`` where it says nothing."""
+        """The number in field ``name``; None if the file says null, ``default`` if the field is absent."""
         self.settled(name)
         value = self.values.get(name, default)
-        return None if value is None else self._checked(name, value)
+        return None if value is None else self._checked_size(name, value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false; ``default`` where the file says nothing or null."""
+        """True or false; ``default`` if the field is absent or null."""
         return bool(self.get(name, bool, default))
 
     def text(self, *names: str, default: str) -> str:
@@ -78,13 +78,13 @@ class HfFields(Fields):
         return next((str(self.get(name, str)) for name in names if self.values.get(name) is not None), default)
 
     def numbers(self, name: str, length: int = 0) -> list[int] | None:
-        """A list of whole numbers from 0, at least ``length`` of them; None where there is none."""
+        """A list of at least ``length`` whole numbers from 0; None if the field is absent."""
         value = self.get(name, list)
         if value is None:
             return None
         if value and len(value) < length:
             raise DataError(f"{name}: {self._rule()} needs a list" + (f" of {length} numbers" if length else ""))
-        return [self._checked(f"{name}.{index}", item, 0) for index, item in enumerate(value)]
+        return [self._checked_size(f"{name}.{index}", item, 0) for index, item in enumerate(value)]
 
     @property
     def layers(self) -> int:
@@ -95,15 +95,15 @@ class HfFields(Fields):
         return count
 
     def windows(self, otherwise: list[int | None], window: int | None) -> list[int | None]:
-        """The window of each layer, None for all tokens: from ``layer_types`` where the file has them, else ``otherwise``.
+        """The window of each layer, None for all tokens: from ``layer_types`` if the file has them, else ``otherwise``.
 
-        ``window``: of the layers that the file calls sliding or chunked.
+        ``window``: window of layers that the file calls sliding or chunked.
         """
         sizes: dict[str, int | None] = {"full_attention": None, "sliding_attention": window, "chunked_attention": window}
         return self.kinds(sizes) or otherwise
 
     def kinds(self, meanings: dict[str, Meaning]) -> list[Meaning] | None:
-        """What ``layer_types`` says of each layer; None where the file has none. DataError for a kind without a meaning."""
+        """The meaning of each layer's kind in ``layer_types``; None if the file has none. DataError for a kind without a meaning."""
         kinds = self.get("layer_types", list)
         if kinds is None:
             return None
@@ -115,14 +115,14 @@ class HfFields(Fields):
         return [meanings[kind] for kind in kinds]
 
     def check_kinds(self, layers: Sequence[Layer]) -> None:
-        """Fail if ``layer_types`` asks for a window or linear attention where the rule knows of none, or the other way round."""
+        """DataError if ``layer_types`` has a window or linear attention where the rule has none, or the other way round."""
         for index, (kind, layer) in enumerate(zip(self.get("layer_types", list) or [], layers, strict=False)):
             linear, full = not isinstance(layer.attention, GroupedAttention | LatentAttention), layer.attention.window is None
             if (kind == "linear_attention") != linear or (kind == "full_attention") != (full and not linear):
                 raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
 
     def refuse(self, name: str, default: int | bool, what: str) -> None:
-        """Fail if ``name`` asks for ``what``, for which there is no rule."""
+        """DataError if the field ``name`` (absent: ``default``) is set: it asks for ``what``, which no rule describes."""
         self.settled(name)
         if self.values.get(name, default):
             raise DataError(f"{name}: {what} has no rule yet for model_type {self.architecture!r}", f"models with {name} 0 or false work")
@@ -176,7 +176,7 @@ def gated(fields: HfFields, activation: str = "silu", *, field: str = "intermedi
 
 
 def experts(fields: HfFields, width: str, *, per_token: int | None = None, **options: Any) -> MoeMlp:
-    """Experts of the width in field ``width``; their number has three names. ``per_token``: the architecture's default."""
+    """Experts of the width in field ``width``; the field of their number has three names. ``per_token``: the architecture's default."""
     count = fields.whole("num_experts", "n_routed_experts", "num_local_experts")
     picked = fields.whole("num_experts_per_tok", "top_k_experts", default=per_token)
     if picked > count:
@@ -185,9 +185,8 @@ def experts(fields: HfFields, width: str, *, per_token: int | None = None, **opt
 
 
 def state_bits(fields: HfFields, name: str) -> int:
-    """Bits of a number of a linear layer's state, of fp32 by default; DataError if ``name`` is no format of 16 or 32 bits."""
+    """Bits per number of a linear layer's state, by default 32; DataError if the field ``name`` is no format of 16 or 32 bits."""
     form = fields.text(name, default="fp32")
-    known = [one for one in ("fp32", "bf16", "fp16") if canonical(form) == one]
-    if not known:
+    if canonical(form) not in ("fp32", "bf16", "fp16"):
         raise DataError(f"{name} is {form!r}: no rule for a state in that format", "fp32, bf16 and fp16 work")
-    return 8 * DTYPES[known[0]].size
+    return 8 * DTYPES[canonical(form)].size

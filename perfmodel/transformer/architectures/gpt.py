@@ -19,8 +19,7 @@ def gpt2(fields: HfFields) -> ModelSpec:
 def gpt_oss(fields: HfFields) -> ModelSpec:
     """gpt-oss: biases in attention, router and experts, a learned sink per head.
 
-    Defaults: head_dim 64, every other layer, from the first on, with a window of 128, embeddings not tied.
-    The router has a bias, one weight per expert.
+    Defaults: head_dim 64, a window of 128 in layers 0, 2, 4, ..., embeddings not tied. The router has a bias, one weight per expert.
     """
     fields.settled("experts_per_token")
     window = fields.optional("sliding_window", 128)

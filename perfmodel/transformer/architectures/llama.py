@@ -5,19 +5,13 @@ from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 
 
 def llama(fields: HfFields) -> ModelSpec:
-    """Llama 1, 2, 3 (Meta). Defaults: KV heads as many as heads, no biases, embeddings not tied.
-
-    Equal layers, all tokens visible.
-    """
+    """Llama 1, 2, 3 (Meta). Defaults: KV heads as many as heads, no biases, embeddings not tied. Equal layers, all tokens visible."""
     layer = Layer(attention(fields), gated(fields, bias=fields.flag("mlp_bias", False)))
     return model(fields, [layer] * fields.layers, tied=False)
 
 
 def mistral(fields: HfFields) -> ModelSpec:
-    """Mistral 7B and its successors. Defaults: a window of 4096 on every layer (null: none), embeddings not tied.
-
-    Llama's layers with a window.
-    """
+    """Mistral 7B and successors. Defaults: a window of 4096 on every layer (null: none), embeddings not tied. Else Llama's layers."""
     window = fields.optional("sliding_window", 4096)
     windows = fields.windows([window] * fields.layers, window)
     return model(fields, [Layer(attention(fields, w), gated(fields)) for w in windows], tied=False)

@@ -8,7 +8,7 @@ from perfmodel.transformer.spec import BlockIndexer, Layer, ModelSpec
 
 
 def minimax_m2(fields: HfFields) -> ModelSpec:
-    """MiniMax-M2, M2.1 and M2.5: one norm over all heads of Q and one over those of K. Defaults: embeddings not tied.
+    """MiniMax-M2, M2.1 and M2.5: one norm over all heads of Q and one over all heads of K. Defaults: embeddings not tied.
 
     A learned correction per expert in the router. Modules that predict further tokens (use_mtp) are not counted; M2 has no linear or
     sparse attention, unlike MiniMax-01, for which there is no rule, and M3.

@@ -14,8 +14,8 @@ MIXERS, MLPS = "M*", "-E"
 def nemotron_h(fields: HfFields) -> ModelSpec:
     """Nemotron-H (arXiv 2504.03624) and Nemotron 3. Defaults: no biases but the convolution's, a state in fp32, embeddings not tied.
 
-    hybrid_override_pattern has a letter per block, each with a norm and a sum of its own: a block that mixes tokens and the MLP after
-    it are one layer here, one without an MLP after it a layer without. Attention has no rotated positions. Matrices are not gated.
+    hybrid_override_pattern has a letter per block, each with its own norm and sum. Here a block that mixes tokens is one layer together
+    with the MLP after it, if there is one. Attention has no rotated positions. Matrices are not gated.
     """
     fields.settled(
         "expand", "chunk_size", "time_step_floor", "time_step_limit", "time_step_max", "time_step_min", "time_step_rank",

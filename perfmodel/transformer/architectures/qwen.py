@@ -17,7 +17,7 @@ def _windows(fields: HfFields) -> list[int | None]:
 
 
 def _mlps(fields: HfFields, **options: Any) -> list[DenseMlp | MoeMlp]:
-    """The MLP of each layer: every decoder_sparse_step-th (1) has experts, but for mlp_only_layers (none); the others a dense one."""
+    """The MLP of each layer: experts in every decoder_sparse_step-th (1) layer outside mlp_only_layers (none), else a dense MLP."""
     routed = experts(fields, "moe_intermediate_size", **options)
     step, without = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
     sparse = [index not in without and (index + 1) % step == 0 for index in range(fields.layers)]
@@ -102,7 +102,7 @@ def qwen3_next(fields: HfFields) -> ModelSpec:
 
 
 def qwen3_5(fields: HfFields) -> ModelSpec:
-    """Qwen 3.5, dense: the same layers with one MLP each. Defaults as of the mixtures."""
+    """Qwen 3.5, dense: the layers of the mixtures with one MLP each, and the same defaults."""
     return _hybrid(fields, [gated(fields)] * fields.layers)
 
 

@@ -31,7 +31,7 @@ def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -
 
 @dataclass(frozen=True, slots=True)
 class StepKernels:
-    """Kernels of one micro-batch: seconds of those up to the head and of those from the head on; ``optimizer_s``: of the update."""
+    """Seconds of the kernels of one micro-batch, up to the head and from the head on; ``optimizer_s``: seconds of the update."""
 
     before_head_s: float
     from_head_s: float
@@ -42,7 +42,7 @@ class StepKernels:
 
 @lru_cache(maxsize=1024)
 def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> StepKernels:
-    """Kernels of a step with this factor on those that read or write another order of dimensions."""
+    """Kernels of a step, with ``strided_factor`` on those that read or write another order of dimensions."""
     assert w.training is not None
     job = job_of(w.training, _machine(known, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
     time = step_time(job)

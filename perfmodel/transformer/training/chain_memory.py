@@ -1,10 +1,10 @@
 """Peak memory in PyTorch of a chain of nn.Linear under segment checkpointing.
 
-What ``torch.utils.checkpoint.checkpoint_sequential`` does beyond the schedule ``segments-last-kept``: gradients of weights pile up
-and are copied once, because the matmul leaves them transposed; the gradient of the input is not made; the result stays; a ReLU
-keeps its result; a value that was built again goes as soon as the matmul that wanted it is done; and the gradient of a bias, a sum
-over the rows, takes a staging buffer for what its blocks have each added up.
-Source: torch.utils.checkpoint (use_reentrant=False) and aten/src/ATen/native/cuda/Reduce.cuh of PyTorch 2.11.
+Differences of ``torch.utils.checkpoint.checkpoint_sequential`` from the schedule ``segments-last-kept``: gradients of weights pile up and
+are copied once, because the matmul leaves them transposed; the gradient of the input is not made; the result stays; a ReLU keeps its
+result; a rebuilt value is freed as soon as its matmul is done; and the gradient of a bias, a sum over the rows, takes a staging buffer for
+the partial sums of its blocks. Source: torch.utils.checkpoint (use_reentrant=False) and aten/src/ATen/native/cuda/Reduce.cuh of PyTorch
+2.11.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ACCUMULATOR_BYTES = 4
 
 
 def staging_bytes(rows: int, columns: int, device: Device) -> int:
-    """Bytes of the buffer in which PyTorch sums a bias gradient over [rows, columns]: every thread has room for each column.
+    """Bytes of the buffer in which PyTorch sums a bias gradient over [rows, columns]; every thread has room for each of its columns.
 
-    Blocks divide the rows until the device is full or a thread has LEAST_VALUES rows; a single block needs no buffer.
-    UnavailableError if the profile lacks the multiprocessors.
+    Blocks divide the rows until the device is full or a thread has LEAST_VALUES rows; a single block needs no buffer. UnavailableError if
+    the profile lacks the multiprocessors.
     """
     threads = device.limits.max_threads_per_multiprocessor
     if device.multiprocessors is None or threads is None:

@@ -1,4 +1,4 @@
-"""Every number of a training step as its formula: state per parameter, tensors that a layer keeps, the peak; then seconds and FLOP."""
+"""Formulas of all numbers of a training step: state per parameter, tensors that a layer keeps, the peak; then seconds and FLOP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PEAK_SOURCE = "perfmodel/transformer/training/memory.py: all bytes at the worst 
 
 
 def explain(result: MemoryResult) -> list[FormulaStep]:
-    """Steps by which the numbers of ``result`` come about, each on earlier ones. No function that remembers its results is called."""
+    """Formula steps of the numbers of ``result``; each uses earlier ones. It calls no function that caches its results."""
     trace = Trace()
     _state(trace, result)
     layers = tuple(stage_layers(result.training.model, result.training.parallel, result.peak.stage))  # one of each kind
@@ -118,7 +118,7 @@ def explain_step(estimate: TrainingEstimate) -> list[FormulaStep]:
 
 
 def _step(trace: Trace, estimate: TrainingEstimate) -> Any:
-    """Seconds of the step: m micro-batches on the slowest stage, the bubble, and what is done once."""
+    """Steps of the time: m micro-batches on the slowest stage, the bubble, and work that is done once."""
     from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
     time, p = estimate.time, estimate.training.parallel
@@ -148,7 +148,7 @@ def _step(trace: Trace, estimate: TrainingEstimate) -> Any:
 
 
 def _shares(trace: Trace, estimate: TrainingEstimate, tokens: Any, step: Any) -> None:
-    """Steps of MFU and HFU, and of PaLM's convention; the other one is a row of its table."""
+    """Steps of MFU and HFU, and of PaLM's convention; Megatron's is only a row of the table."""
     from perfmodel.transformer.training.step.flops import attention_flops, passes
 
     t, job = estimate.training, estimate.job

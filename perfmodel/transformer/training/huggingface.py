@@ -63,7 +63,7 @@ class HuggingFace(Recorder):
         return shape.sequences * shape.length * shape.length * shape.size if kept else 0
 
     def linear(self, op: Operation) -> None:
-        """A matmul. Separate matrices that the model lists together are recorded later, each beside the operation that reads its result."""
+        """Records a matmul. Separate matrices that are listed together are recorded later, at the reader of the result."""
         self.together = op
         if len(op.matrices) == 1:
             super().linear(op)
@@ -71,7 +71,7 @@ class HuggingFace(Recorder):
             super().linear(op._replace(writes="Q, K, V"))
 
     def _projection(self, name: str, writes: str) -> str:
-        """The matmul of one matrix among those that the model lists together; returns the name of its result."""
+        """Records the matmul of one of several matrices that the model lists together; returns the name of its result."""
         op = self.together
         [matrix] = [each for each in op.matrices if each.name == name]
         super().linear(linear(f"{name} projection", op.reads[0], writes, [matrix], bool(op.vectors)))
@@ -80,7 +80,7 @@ class HuggingFace(Recorder):
     # Norms
 
     def norm(self, op: Operation) -> None:
-        """Layer norm is one kernel; RMS norm is several operations."""
+        """Records a norm: a layer norm is one kernel, an RMS norm several operations."""
         if self.shape.model.norm == "layer":
             super().norm(op)
         else:
@@ -103,7 +103,7 @@ class HuggingFace(Recorder):
     # Attention
 
     def split(self, op: Operation) -> None:
-        """GPT-2: Q, K and V are views of the joint result. Otherwise: one projection each, then RoPE on Q and K."""
+        """Records Q, K and V: with GPT-2 views of the joint result, else one projection each, then RoPE on Q and K."""
         a, s = self.attended, self.shape
         assert isinstance(a, GroupedAttention)
         rows = {"Q": a.heads, "K": a.kv_heads, "V": a.kv_heads}
@@ -127,7 +127,7 @@ class HuggingFace(Recorder):
         """Records nothing: ``split`` records it with the projections."""
 
     def attention(self, op: Operation) -> None:
-        """scaled_dot_product_attention (FlashAttention-2 or cuDNN) saves its inputs, its output and the logsumexp."""
+        """Records scaled_dot_product_attention (FlashAttention-2 or cuDNN), which saves its inputs, its output and the logsumexp."""
         s, a = self.shape, self.attended
         assert isinstance(a, GroupedAttention)
         if not s.flash:
@@ -156,7 +156,7 @@ class HuggingFace(Recorder):
     # MLP
 
     def activation(self, op: Operation) -> None:
-        """SiLU times the up projection, or GPT-2's GELU."""
+        """Records SiLU times the up projection, or GPT-2's GELU."""
         assert isinstance(self.mlp, DenseMlp)
         size = self.size(self.shape.tokens, op.features)
         if not self.mlp.gated:
@@ -180,7 +180,7 @@ class HuggingFace(Recorder):
     # The ends of the model
 
     def embedding(self, op: Operation) -> None:
-        """The lookup and, for RoPE, the tables of cosine and sine that every layer reads."""
+        """Records the lookup and, for RoPE, the tables of cosine and sine that every layer reads."""
         super().embedding(op)
         s, a = self.shape, self.shape.model.layers[0].attention
         if not self.joint and isinstance(a, GroupedAttention):
@@ -189,7 +189,7 @@ class HuggingFace(Recorder):
             self.tape.nodes.reverse()  # they come before the lookup
 
     def loss(self, op: Operation) -> None:
-        """Logits to fp32, log-softmax, loss. The 16-bit logits stay as long as the step holds the model's output."""
+        """Records logits to fp32, log-softmax and loss. The 16-bit logits stay as long as the step holds the model's output."""
         s, [logits] = self.shape, op.reads
         first, size = self.tape.sizes[logits], 4 * s.tokens * s.model.vocab
         if s.size != 4:

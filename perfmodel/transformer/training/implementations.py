@@ -1,4 +1,4 @@
-"""The training loops to choose from. Each is a recorder of the tensors that its operations save; a new one is added here.
+"""The training loops. Each is a recorder of the tensors that its operations save; a new one is added here.
 
 ``LayerBlock``: forward and backward of a unit of recomputation: a layer, a segment of layers, the embedding or the head.
 """
@@ -45,9 +45,9 @@ def tape_of(where: Layer | str, shape: Shape, implementation: str = FUSED, selec
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A tensor that micro-batches leave on one GPU. ``where``: embedding, head, or the kind of layer; ``count``: how many there are.
+    """A tensor that micro-batches leave on one GPU. ``where``: embedding, head, or the kind of layer; ``count``: number of such tensors.
 
-    ``freed_by``: the operation whose backward pass is the last to need it.
+    ``freed_by``: the operation whose backward pass frees it.
     """
 
     where: str
@@ -59,7 +59,7 @@ class Kept:
 
 
 def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
-    """A title for each kind of layer; those of equal words are numbered.
+    """A title for each kind of layer; equal titles are numbered.
 
     >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
     >>> windows = [Layer(GroupedAttention(8, 2, 64, window=4096), DenseMlp(width)) for width in (2048, 4096)]
@@ -103,10 +103,10 @@ def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str 
 
 @dataclass(frozen=True, slots=True)
 class StepMoment:
-    """A part of the step: ``once`` over each of ``count`` equal blocks of layers, from ``start`` bytes on; the most is reached ``at``.
+    """A part of the step: the pass ``once`` over each of ``count`` equal blocks of layers, from ``start`` bytes on.
 
-    ``gradients``: of weights, bytes that are there when the block with the most begins. ``saved``: bytes of tensors saved for the
-    backward pass, by name, at its start.
+    ``at``: operation with the most bytes. ``gradients``: bytes of gradients of weights when the fullest block begins. ``saved``: bytes of
+    tensors saved for the backward pass, by name, at its start.
     """
 
     phase: str
@@ -125,7 +125,7 @@ class StepMoment:
 
     @property
     def high(self) -> Number:
-        """Most bytes in it: bytes change by as much from one block to the next, so that the first or the last has them."""
+        """Most bytes in it. Bytes change by the same amount from block to block, so the first or the last has the most."""
         return max(self.highs())
 
     def highs(self) -> list[Number]:
@@ -133,7 +133,7 @@ class StepMoment:
         return [self.start + self.once.net * index + self.once.high for index in range(self.count)]
 
     def saved_in(self, index: int) -> dict[str, Number]:
-        """Bytes of tensors saved for the backward pass, by name, at the most of the ``index``-th block."""
+        """Bytes of tensors saved for the backward pass, by name, at the peak of the ``index``-th block."""
         return added(added(self.saved, self.once.net_saved, index), self.once.high_saved)
 
     @property
@@ -146,7 +146,7 @@ class StepMoment:
 class LayerBlock:
     """Both passes over ``layers`` layers, ``count`` times in a row from layer number ``first`` on, or over the embedding or the head.
 
-    ``gradients``: bytes that stay of those of its weights.
+    ``gradients``: bytes of its weights' gradients that stay.
     """
 
     name: str
@@ -158,7 +158,7 @@ class LayerBlock:
     first: int = 0
 
     def number(self, index: int) -> str:
-        """Words that tell the ``index``-th block from its repetitions."""
+        """Phrase that distinguishes the ``index``-th block from its repetitions."""
         if self.name != LAYER:
             return self.name
         begin = self.first + index * self.layers
@@ -171,9 +171,10 @@ class LayerBlock:
         return self.number(0) if self.name != LAYER or end == self.first + 1 else f"layers {self.first + 1} to {end}"
 
     def run(self, phase: str, level: Number, gradients: Number, saved: Mapping[str, Number]) -> StepMoment:
-        """Moment of one pass over the blocks, from ``level`` on. Bytes change by as much in each: the worst is the first or the last.
+        """Moment of one pass over the blocks, from ``level`` bytes on.
 
-        ``gradients``: bytes of those of weights that are there before it; ``saved``: of tensors saved for the backward pass.
+        Bytes change by the same amount in each, so the worst is the first or the last. ``gradients``: bytes of gradients of weights before
+        it; ``saved``: bytes of tensors saved for the backward pass.
         """
         once = self.forward if phase == FORWARD else self.backward
         last = self.count - 1
@@ -194,10 +195,10 @@ def chunk_blocks(first: int, layers: tuple[Layer, ...], shape: Shape, recompute:
 
 @lru_cache(maxsize=2048)
 def block_of(places: tuple[Layer | str, ...], shape: Shape, kind: str, implementation: str) -> LayerBlock:
-    """The block of layers in a row with ``kind`` of recomputation, or of the embedding or the head.
+    """The block of consecutive layers with ``kind`` of recomputation, or of the embedding or the head.
 
-    A head starts its own backward pass, with a gradient of 1. The third stage of ZeRO puts weights together for a while, beyond the GPU's
-    own share.
+    A head starts its own backward pass, with a gradient of 1. The third stage of ZeRO gathers weights for a while, beyond the GPU's own
+    share.
     """
     p, tapes = shape.parallel, [tape_of(where, shape, implementation, kind == SELECTIVE) for where in places]
     forwards, backwards = forward(tapes[0]), [backward(tape) for tape in reversed(tapes)]

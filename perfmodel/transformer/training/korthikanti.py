@@ -58,11 +58,11 @@ def layer_bytes(s: Number, b: Number, h: Number, a: Number, t: Number = 1, *, sp
     if recompute == FULL:
         return 2 * s * b * h
     kept = [term for term in TERMS if recompute == NONE or not term.quadratic]
-    sequence, tensor = (_sum(kept, divided, s, b, h, a) for divided in (SEQUENCE, TENSOR))
+    sequence, tensor = (_term_bytes(kept, divided, s, b, h, a) for divided in (SEQUENCE, TENSOR))
     return sequence / (t if sp else 1) + tensor / t if t != 1 else sequence + tensor
 
 
-def _sum(terms: list[Term], divided: str, s: Number, b: Number, h: Number, a: Number) -> Number:
+def _term_bytes(terms: list[Term], divided: str, s: Number, b: Number, h: Number, a: Number) -> Number:
     own = [term for term in terms if term.divided == divided]
     return sum(term.linear for term in own) * s * b * h + sum(term.quadratic for term in own) * a * s**2 * b
 
@@ -77,7 +77,7 @@ def interleaving(p: Number, m: Number) -> Number:
 
 
 def _layer(training: TrainingConfig) -> Number:
-    """Bytes of one layer: ``layer_bytes`` with the sizes, the recomputation and the number of heads of ``training``'s first layer."""
+    """Bytes of one layer: ``layer_bytes`` with the sizes, the recomputation and the heads of the first layer of ``training``."""
     model, parallel, recompute = training.model, training.parallel, training.recompute
     sizes = (training.length, training.sequences, model.hidden, model.layers[0].attention.heads, parallel.tp)
     return layer_bytes(*sizes, sp=parallel.sp, recompute=FULL if recompute.of_layers else recompute.kind)

@@ -27,12 +27,13 @@ Places = tuple[tuple[Layer | str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a layer on one GPU. ``model``: cut to its first layer. ``tokens`` of a micro-batch; a sequence-parallel GPU holds
-    ``tokens / sp``. ``length``: tokens of a sequence on one GPU; ``keys``: of the whole sequence.
+    """Sizes of a layer on one GPU. ``model``: cut to its first layer.
 
-    ``size``: bytes of an activation element, and of a weight's gradient when it is computed. ``kept_gradient``: bytes of a gradient element
-    after the layer's backward pass; 0 if it is added to a buffer or applied at once. ``rank``, ``targets``: of adapters. ``parallel``:
-    how a layer is divided; ``dp``: GPUs that divide its gradients; ``pp``: only whether there are stages.
+    ``tokens``: tokens of a micro-batch; a sequence-parallel GPU holds ``tokens / sp``. ``length``: tokens of a sequence on one GPU;
+    ``keys``: tokens of the whole sequence. ``size``: bytes of an activation element, and of a weight's gradient when it is computed.
+    ``kept_gradient``: bytes of a gradient element after the layer's backward pass; 0 if it is added to a buffer or applied at once.
+    ``rank``, ``targets``: rank and targets of adapters. ``parallel``: how a layer is divided; its ``dp`` are the GPUs that divide the
+    gradients, its ``pp`` only says whether there are stages.
     """
 
     model: ModelSpec
@@ -85,9 +86,9 @@ def shape_of(training: TrainingConfig) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Parameters on a GPU: matrices one by one, and the elements of all vectors. ``expert_vectors``: those that belong to experts.
+    """Parameters on a GPU: matrices one by one, and the elements of all vectors. ``expert_vectors``: elements of experts' vectors.
 
-    ``experts``: parameters that expert-parallel GPUs divide; ``parameters``: all of them.
+    ``experts``: parameters that expert-parallel GPUs divide; ``parameters``: all parameters.
     """
 
     matrices: tuple[Matrix, ...]
@@ -97,7 +98,7 @@ class Holding:
     parameters: Number = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Takes the sums once: a search asks for them often."""
+        """Computes the sums once, as a search reads them often."""
         in_experts = sum(matrix.elements for matrix in self.matrices if matrix.group == EXPERTS) + self.expert_vectors
         object.__setattr__(self, "experts", in_experts)
         object.__setattr__(self, "parameters", sum(matrix.elements for matrix in self.matrices) + self.vectors)
@@ -110,9 +111,9 @@ def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
 
 @lru_cache(maxsize=4096)
 def holding(model: ModelSpec, places: Places, tp: int, ep: int) -> Holding:
-    """Parameters on one GPU of ``places``, each so many times: layers, embedding and positions, last norm and head.
+    """Parameters on one GPU of ``places``, given with their numbers: layers, embedding and positions, last norm and head.
 
-    A tied head has a matrix of its own only where the embedding is elsewhere.
+    A tied head has its own matrix only if the embedding is on another stage.
     """
     tied = model.tied_embeddings and (EMBEDDING, 1) in places
     listed = [(op, count) for where, count in places for op in operations_at(where, model, tp, ep) if not (tied and op.kernel == HEAD_ROW)]
@@ -125,7 +126,7 @@ def holding(model: ModelSpec, places: Places, tp: int, ep: int) -> Holding:
 
 
 QV_NAMES = ("Q", "V")
-"""The matrices that the paper adapts; in latent attention the up projections that have these names."""
+"""Names of the matrices that the paper adapts; in latent attention these are up projections."""
 
 
 def is_targeted(matrix: Matrix, targets: str) -> bool:
@@ -155,7 +156,7 @@ def adapters(holding: Holding, rank: int, targets: str) -> Holding:
 
 
 def runs_of(items: Sequence[Item]) -> list[tuple[Item, int]]:
-    """Runs of equal items in a row, with their number.
+    """Consecutive equal items, each with its number.
 
     >>> runs_of("aaba")
     [('a', 2), ('b', 1), ('a', 1)]
@@ -171,7 +172,7 @@ def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[in
 
 
 def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None) -> dict[Layer, int]:
-    """Number of each different layer of ``stage``, or of the whole model."""
+    """The different layers of ``stage``, or of the whole model, each with its number."""
     if stage is None:
         return dict(model.layer_kinds)
     counts = Counter[Layer]()
@@ -188,17 +189,17 @@ def places_of(model: ModelSpec, parallel: Parallel, stage: int | None = None) ->
 
 
 def fullest_stages(model: ModelSpec, pp: int) -> list[int]:
-    """Stages among which is the fullest: of equal layers the first holds the most micro-batches, and the last the head."""
+    """Candidates for the fullest stage: of equal layers the first (most micro-batches) and the last (the head)."""
     return sorted({0, pp - 1}) if len(model.layer_kinds) == 1 else list(range(pp))
 
 
 def slowest_stages(model: ModelSpec, pp: int) -> list[int]:
-    """Stages among which is the slowest: of equal layers the first, the last, or one between."""
+    """Candidates for the slowest stage: with equal layers the first, the last, and one between."""
     return sorted({*fullest_stages(model, pp), min(1, pp - 1)})
 
 
 def in_flight(parallel: Parallel, stage: int, micro_batches: Number) -> list[int]:
-    """Micro-batches whose activations a stage holds at most, for each of its chunks (1F1B; Narayanan et al. 2021, section 2.2).
+    """Most micro-batches whose activations a stage holds, for each of its chunks (1F1B; Narayanan et al. 2021, section 2.2).
 
     Without interleaving stage i of p holds p - i; with m chunks each, the warm-up is 2 (p - i - 1) + (m - 1) p chunks, and one more.
 

@@ -1,7 +1,7 @@
 """Memory of one training step: bytes over forward, backward and optimizer, the worst moment, and the largest micro-batch that fits.
 
-Moments follow each other on one GPU. With several micro-batches the worst is one of the later ones: gradients of the earlier ones
-are there, and in a pipeline the activations of those that are on their way (1F1B).
+Moments follow each other on one GPU. With several micro-batches the worst moment is in a later one: gradients of the earlier ones are held,
+and in a pipeline also the activations of micro-batches in flight (1F1B).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from perfmodel.transformer.training.tape import TapePass, added
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The worst ``moment`` on the fullest GPU, one of pipeline stage ``stage``. ``moments``: the timeline of its step.
+    """The worst ``moment`` on the fullest GPU, which is in pipeline stage ``stage``. ``moments``: timeline of its step.
 
-    ``stored``: bytes of activations that wait for their backward pass when a forward pass ends.
+    ``stored``: bytes of activations that wait for their backward pass at the end of a forward pass.
     """
 
     moment: StepMoment
@@ -51,26 +51,26 @@ class Peak:
 
     @property
     def bytes(self) -> Number:
-        """All bytes allocated then."""
+        """All bytes allocated at the peak."""
         return self.moment.high
 
     @property
     def gradients(self) -> Number:
-        """Bytes of gradients of weights then."""
+        """Bytes of gradients of weights at the peak."""
         return self.moment.gradients
 
     @property
     def activations(self) -> Number:
-        """Bytes beside the weights, the optimizer's part of the state and the gradients then."""
+        """Bytes at the peak beside weights, optimizer state and gradients."""
         return self.bytes - self.state.weights - self.state.optimizer - self.gradients
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One GPU of a pipeline stage, sizes in bytes. ``chunks``: its layers, by interleaved chunk; ``flight``: micro-batches in each.
+    """One GPU of a pipeline stage, sizes in bytes. ``chunks``: its layers by interleaved chunk; ``flight``: micro-batches in each.
 
-    ``held``: during the whole step; ``gradients``: the part of it for gradients. ``stream``: a tensor passed between stages.
-    ``waiting``: held by a micro-batch from its embedding to that operation's backward pass, beside tensors on the tapes.
+    ``held``: bytes held during the whole step, ``gradients`` among them. ``stream``: bytes of a tensor that is passed between stages.
+    ``waiting``: bytes that a micro-batch holds between its embedding and that operation's backward pass, beside tensors on the tapes.
     """
 
     state: State
@@ -82,7 +82,7 @@ class _Stage:
     flight: list[int]
 
     def received(self, chunk: int) -> Number:
-        """Bytes of a micro-batch that come from the stage before."""
+        """Bytes that a micro-batch receives from the stage before."""
         return 0 if self.chunks[chunk][0].name == EMBEDDING else self.stream
 
     def unit(self, chunk: int) -> Number:
@@ -93,11 +93,11 @@ class _Stage:
 
     @property
     def stored(self) -> Number:
-        """Bytes of all that waits for its backward pass."""
+        """Bytes of all tensors that wait for their backward pass."""
         return sum(count * self.unit(chunk) for chunk, count in enumerate(self.flight))
 
     def walk(self, chunk: int) -> Iterator[StepMoment]:
-        """Bytes over the forward and backward of one micro-batch through ``chunk``, the other ones waiting."""
+        """Moments of the forward and backward pass of one micro-batch through ``chunk``, while the others wait."""
         parts = self.chunks[chunk]
         level = self.held + self.stored - self.unit(chunk) + self.received(chunk)
         gradients, saved = self.gradients, dict[str, Number]()
@@ -147,21 +147,21 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
 
 
 def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
-    """The worst moment on the fullest GPU: all bytes allocated then, weights and optimizer included."""
+    """The worst moment on the fullest GPU, weights and optimizer included."""
     peaks, shape = list[Peak](), shape_of(training)
     for stage in fullest_stages(training.model, training.parallel.pp):
         part = _stage(training, shape, stage, implementation)
         moments = part.moments()
         peaks.append(Peak(max(moments, key=lambda moment: moment.high), stage, part.state, part.stored, moments))
-    return max(peaks, key=lambda one: (one.bytes, -one.stage))
+    return max(peaks, key=lambda stage_peak: (stage_peak.bytes, -stage_peak.stage))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryResult:
     """Memory of a step. ``kept``: saved tensors on the fullest GPU, of all micro-batches in flight; ``stored``: their bytes at the peak.
 
-    ``parameters``: of the whole model. ``capacity``: bytes of the device; ``largest``: the most sequences in a micro-batch that fits;
-    None if the profile has no capacity.
+    ``parameters``: number for the whole model. ``capacity``: bytes of the device; ``largest``: most sequences of a micro-batch that fits;
+    both are None if the profile has no capacity.
     """
 
     training: TrainingConfig
@@ -176,7 +176,7 @@ class MemoryResult:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak fits; None where the capacity is unknown."""
+        """Whether the peak fits; None if the capacity is unknown."""
         return None if self.capacity is None else bool(self.peak.bytes <= self.capacity)
 
 
@@ -200,7 +200,7 @@ def evaluate(training: TrainingConfig, device: Device, implementation: str = FUS
 
 
 def largest_micro_batch(training: TrainingConfig, capacity: Number, implementation: str = FUSED) -> int:
-    """The most sequences at a time with which every GPU stays within ``capacity``, as many micro-batches as now; 0 if none does."""
+    """Most sequences per micro-batch within ``capacity`` on every GPU, with as many micro-batches as now; 0 if none fits."""
 
     def fits(sequences: int) -> bool:
         batch = sequences * training.micro_batches * training.parallel.dp

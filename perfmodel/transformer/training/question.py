@@ -1,4 +1,4 @@
-"""What is asked of a training step: the model, the batch, the formats, the optimizer, what is recomputed, and which GPU holds what.
+"""The question of a training step: model, batch, formats, optimizer, recomputation, and the division among GPUs.
 
 Optimizers: Kingma & Ba 2015 (Adam); Loshchilov & Hutter 2019 (AdamW); Dettmers et al. 2022, arXiv 2110.02861, and the blocks of 256
 of bitsandbytes (8-bit Adam); Shazeer & Stern 2018 (Adafactor, no first moment); Chen et al. 2023 (Lion); Jordan et al. 2024 (Muon:
@@ -19,29 +19,30 @@ MIXED, BF16, FP32 = "mixed", "bf16", "fp32"
 PRECISIONS = (MIXED, BF16, FP32)
 """Mixed: 16-bit weights, gradients and activations beside fp32 master weights and optimizer state."""
 NONE, SELECTIVE, FULL, EVERY = "none", "selective", "full", "every"
-"""What backward recomputes: nothing; the attention core (Korthikanti et al. 2022); each layer from its input; segments of K layers."""
+"""Kinds of recomputation: nothing; the attention core (Korthikanti et al. 2022); each layer from its input; segments of K layers."""
 SIXTEEN_BIT, FULL_GRADIENTS, BOTH_GRADIENTS = "16bit", "fp32", "both"
 GRADIENTS = (SIXTEEN_BIT, FULL_GRADIENTS, BOTH_GRADIENTS)
-"""What mixed precision keeps of gradients: as they come; added up in fp32 (Megatron-LM's main_grad); the two side by side."""
+"""Gradients that mixed precision keeps: 16-bit ones as computed; sums in fp32 (Megatron-LM's main_grad); both."""
 FREED, KEPT, APPLIED = "freed", "kept", "applied"
 LIVES = (FREED, KEPT, APPLIED)
-"""Gradients go after each step (``zero_grad`` of PyTorch); stay, as buffers do; or each goes once backward has applied it."""
+"""Life of gradients: freed after each step (``zero_grad`` of PyTorch); kept as buffers; freed once backward has applied them."""
 ALL, ATTENTION_ONLY, QV = "all", "attention", "qv"
 TARGETS = (ALL, ATTENTION_ONLY, QV)
-"""Matrices with an adapter: all of attention and MLP (experts and router apart); all of attention; Q and V (Hu et al. 2021)."""
+"""Matrices with an adapter: all of attention and MLP (without experts and router); all of attention; Q and V (Hu et al. 2021)."""
 
 
 LEAST_LENGTH = 2
-"""Tokens of a sequence on one GPU: one, and the next, which it predicts."""
+"""Fewest tokens of a sequence on one GPU: one, and the next, which it predicts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """An optimizer. ``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
+    """An optimizer.
 
-    ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: moments of the matrices
-    of a layer, if they differ from those of tables and vectors. ``temporary``: numbers per parameter while PyTorch's foreach kernels
-    update many tensors together (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
+    ``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: whether each is a byte, with scales.
+    ``factored``: a row and a column of sums per matrix replace the second moment. ``matrix_moments``: moments of the matrices of a layer,
+    if they differ from those of tables and vectors. ``temporary``: numbers per parameter while PyTorch's foreach kernels update many
+    tensors together (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
     """
 
     name: str
@@ -77,7 +78,7 @@ def optimizer_named(name: str) -> Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """What backward recomputes. ``every``: layers per segment; 1 unless ``kind`` is EVERY."""
+    """The ``kind`` of recomputation in the backward pass. ``every``: layers per segment; 1 unless ``kind`` is EVERY."""
 
     kind: str = NONE
     every: int = 1
@@ -90,9 +91,9 @@ class Recomputation:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """GPUs of a run. ``tp`` share matrices, with ``sp`` also the rest of a layer; ``pp`` hold stages of layers, in ``interleave`` turns;
-
-    ``cp`` share each sequence; ``ep`` of the data-parallel ones share experts; ``dp`` hold copies, whose state ZeRO divides (0 to 3).
+    """GPUs of a run: ``tp`` share matrices, with ``sp`` also the rest of a layer; ``pp`` hold stages of layers in ``interleave`` chunks
+    each; ``cp`` share each sequence; ``ep`` of the data-parallel GPUs share experts; ``dp`` hold copies, whose state ZeRO divides (stage
+    ``zero``, 0 to 3).
     """
 
     tp: int = 1
@@ -114,8 +115,8 @@ class Parallel:
 class TrainingConfig:
     """One optimizer step on ``batch`` sequences of ``n`` tokens in all, ``micro_batch`` of them at a time on each data-parallel GPU.
 
-    ``optimizer``: a name of the table of optimizers. ``flash``: scores are never stored. ``lora``: rank of adapters, None to train
-    every weight. ``dropout``: whether masks are kept. ``gradients``, ``gradient_life``: what is kept of gradients, and how long.
+    ``optimizer``: a name of the table of optimizers. ``flash``: scores are never stored. ``lora``: rank of adapters, None to train every
+    weight. ``dropout``: whether masks are kept. ``gradients``, ``gradient_life``: which gradients are kept, and how long.
     ``fused_optimizer``: one kernel updates all, without temporary copies.
     """
 
@@ -157,12 +158,12 @@ class TrainingConfig:
 
     @property
     def size(self) -> int:
-        """Bytes of an activation, of a weight that a matmul reads, and of its gradient as it comes."""
+        """Bytes of an activation element, of a weight that a matmul reads, and of its gradient as computed."""
         return 4 if self.precision == FP32 else 2
 
     @property
     def gradient_sizes(self) -> dict[str, int]:
-        """The formats in which gradients are kept: name, and bytes per parameter."""
+        """Formats of kept gradients: name, and bytes per parameter."""
         mixed = self.precision == MIXED
         low = {} if mixed and self.gradients == FULL_GRADIENTS else {"gradients": self.size}
         return low | ({"fp32 gradients": 4} if mixed and self.gradients != SIXTEEN_BIT else {})
@@ -174,7 +175,7 @@ class TrainingConfig:
 
     @property
     def buffers_gradients(self) -> bool:
-        """Whether gradients have buffers that stay beyond a micro-batch's backward pass and the step."""
+        """Whether gradients have buffers that outlive a micro-batch's backward pass and the step."""
         return self.gradient_life != FREED or self.micro_batches > 1
 
 
@@ -218,7 +219,7 @@ def checked(training: TrainingConfig) -> TrainingConfig:
 
 
 def timed(training: TrainingConfig) -> TrainingConfig:
-    """``training``, if a step of it can be timed: one token alone has none before it to be predicted from."""
+    """``training`` if its step can be timed: a single token has no next one to predict."""
     checked(training)
     if training.length < LEAST_LENGTH:
         where = f"--n {training.n}" + (f" --cp {training.parallel.cp}" if training.parallel.cp > 1 else "")
@@ -259,7 +260,7 @@ def _check_gradients(training: TrainingConfig) -> None:
 
 
 def untrained(model: ModelSpec) -> str:
-    """Parts of ``model``, in words, whose backward pass is not described here; empty where all of it is."""
+    """Names of parts of ``model`` whose backward pass is not described here; empty if all parts are."""
     for layer, _ in model.layer_kinds:
         a = layer.attention
         if a.indexer is not None or not isinstance(a, GroupedAttention | LatentAttention):

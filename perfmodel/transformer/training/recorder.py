@@ -1,4 +1,4 @@
-"""What autograd saves of a layer, one tape entry per kernel, for a training loop with fused kernels.
+"""Tensors that autograd saves of a layer, one tape entry per kernel, for a training loop with fused kernels.
 
 Saved for backward: by norms, their input and statistics; by matmuls and activation functions, their input; by attention, Q, K, V, its
 output and the logsumexp (without FlashAttention, the scores); by dropout, a mask of a byte per element; by the loss, the softmax of the
@@ -27,8 +27,8 @@ TOKEN_SIZE, INDEX_SIZE = 8, 4
 class Recorder:
     """Builds a tape: one method per kind of operation; a kind without a method records nothing.
 
-    ``layer``: one GPU's part of it; None for embedding and head. ``table_sums``: temporary tensors as large as the embedding table when
-    the two gradients of a tied table are added; 1 if the sum is in place. ``workspaces``: bytes held during the whole step.
+    ``layer``: one GPU's part of it; None for embedding and head. ``table_sums``: number of temporary tensors as large as the embedding
+    table while the two gradients of a tied table are added; 1 if the sum is in place. ``workspaces``: bytes held during the whole step.
     """
 
     name = "fused"
@@ -63,7 +63,7 @@ class Recorder:
 
     @staticmethod
     def bytes_until_backward(shape: Shape, recompute: Recomputation) -> Number:
-        """Bytes that a micro-batch holds between forward and backward pass beside those on the tapes."""
+        """Bytes that a micro-batch holds between forward and backward pass, beside tensors on the tapes."""
         return 0
 
     # Parts of operations
@@ -94,7 +94,7 @@ class Recorder:
         """Adds an entry; returns the name of the first tensor that it writes. ``writes``: bytes by tensor.
 
         ``weights``: trained elements (frozen if there are adapters); ``shards``: GPUs that divide their gradients. ``scratch``,
-        ``backward``: bytes held only while it runs, forward and backward, besides gradients of weights.
+        ``backward``: bytes held only while it runs, forward and backward, without gradients of weights.
         """
         stays, passing = self.gradients(weights, shards, adapter=adapter)
         written = tuple(self.tensor(tensor, size) for tensor, size in writes.items())
@@ -102,7 +102,7 @@ class Recorder:
         return written[0]
 
     def sum(self, name: str, reads: tuple[str, ...], writes: str, size: Number) -> None:
-        """Adds a sum: it saves nothing, and its gradient is that of each of ``reads``."""
+        """Adds a sum: it saves nothing, and each of ``reads`` gets its gradient."""
         self.tape.nodes.append(TapeNode(name, reads, (self.tensor(writes, size),), adds=True))
 
     def tokens(self, op: Operation) -> Number:
@@ -116,7 +116,7 @@ class Recorder:
         return (s.tokens - s.local_tokens) * s.hidden * s.size
 
     def gradients(self, elements: Number, shards: int | None = None, *, adapter: bool = False) -> tuple[Number, Number]:
-        """Bytes of the gradients of ``elements`` weights that stay, and bytes that exist only while these are computed."""
+        """Bytes of the gradients of ``elements`` weights that stay, and temporary bytes while they are computed."""
         s = self.shape
         if s.rank is not None and not adapter:
             return 0, 0

@@ -62,9 +62,9 @@ class StatePart:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Bytes on one GPU; ``optimizer`` includes the master weights, ``temporary`` is what the optimizer needs while it steps.
+    """Bytes on one GPU; ``optimizer`` includes the master weights; ``temporary``: bytes that the optimizer needs during its step.
 
-    ``parameters``, ``trained``: numbers of parameters of this GPU, all and trained ones, before ZeRO divides them.
+    ``parameters``, ``trained``: numbers of all and of trained parameters on this GPU, before ZeRO divides them.
     """
 
     weights: Number
@@ -82,12 +82,12 @@ class State:
 
 
 def copies(parallel: Parallel, of_experts: bool) -> int:
-    """GPUs that hold the same parameters: the data- and context-parallel ones, for experts those of other expert-parallel groups."""
+    """Number of GPUs with the same parameters: data- and context-parallel GPUs, for experts divided by the expert-parallel ones."""
     return parallel.dp * parallel.cp // (parallel.ep if of_experts else 1)
 
 
 def _halves(holding: Holding) -> dict[str, Holding]:
-    """Dense parameters and, if there are any, those of experts, by the suffix of their names."""
+    """Dense parameters and, if there are any, experts' parameters, by the suffix of their names."""
     if not holding.experts:
         return {"": holding}
     inside, outside = (tuple(m for m in holding.matrices if (m.group == EXPERTS) == experts) for experts in (True, False))

@@ -1,12 +1,12 @@
-"""What autograd records of a chain of operations: the tensors saved for the backward pass, and the memory allocated meanwhile.
+"""Autograd's record of a chain of operations: the tensors saved for the backward pass, and the memory allocated meanwhile.
 
-Forward, an operation allocates what it writes; a tensor goes once no later operation reads it and none keeps it. Backward, in
-reverse, it allocates the gradients of what it read and of its weights, then lets go of the gradients of what it wrote and of the
-tensors that it kept. Source: the semantics of torch.autograd, PyTorch's notes on saved tensors.
+Forward, an operation allocates what it writes; a tensor is freed once no later operation reads it and none keeps it. Backward, in reverse
+order, it allocates the gradients of its inputs and of its weights, then frees the gradients of its results and the tensors that it kept.
+Source: the semantics of torch.autograd, PyTorch's notes on saved tensors.
 
-``attention_peak``: the most that attention, forward and backward, allocates in PyTorch beside its inputs and the gradient of its
-result. The result is held until the end, as a model holds it. Bytes are those of tensors; PyTorch's allocator may hand out up to
-1 MiB more for one that fills most of a free block (c10/cuda/CUDACachingAllocator.cpp, kSmallSize).
+``attention_peak``: most bytes that attention, forward and backward, allocates in PyTorch beside its inputs and the gradient of its result.
+The result is held until the end, as a model holds it. Bytes are those of tensors; PyTorch's allocator may hand out up to 1 MiB more for one
+that fills most of a free block (c10/cuda/CUDACachingAllocator.cpp, kSmallSize).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perfmodel.core.workload import Attention
 
 @dataclass(frozen=True, slots=True)
 class TapeNode:
-    """One operation. ``reads``: tensors that get a gradient; ``saves``: kept until its backward pass has run.
+    """One operation. ``reads``: tensors that get a gradient; ``saves``: tensors kept until its backward pass has run.
 
     ``gradients``: bytes of its weights' gradients that stay. ``scratch``, ``backward_scratch``: bytes held only while it runs, forward
     and backward. ``adds``: an addition; its inputs share the gradient of its output.
@@ -41,11 +41,11 @@ class TapeNode:
 
 @dataclass(slots=True)
 class Tape:
-    """Operations in order, and the bytes of every tensor. ``stream``: the tensor that enters; the first one written last leaves.
+    """Operations in order, and the bytes of every tensor.
 
-    ``views``: tensors that share the bytes of another, so that only their gradients take any: those bytes. ``parts``: which part of
-    the model each tensor belongs to. ``again``: names of operations in a row that run once more before
-    their backward pass, so that nothing they make is kept on their account.
+    ``stream``: the tensor that enters; the first one that the last operation writes leaves. ``views``: tensors that share the bytes of
+    another, with the bytes of their gradients. ``parts``: part of the model of each tensor. ``again``: names of consecutive operations that
+    run again before their backward pass, so that they keep none of their results.
     """
 
     stream: str
@@ -57,7 +57,7 @@ class Tape:
 
     @property
     def out(self) -> str:
-        """The tensor that leaves; the one that entered if nothing is done."""
+        """The tensor that leaves; the one that enters if there is no operation."""
         return self.nodes[-1].writes[0] if self.nodes else self.stream
 
     @property
@@ -66,7 +66,7 @@ class Tape:
         return [node for node in self.nodes if node.name in self.again]
 
     def saved(self) -> dict[str, str]:
-        """Tensors kept at the end of the forward pass, in the order in which they are first kept, with the operation that frees each."""
+        """Tensors kept at the end of the forward pass, in the order of first use, with the operation that frees each."""
         inside = {name for node in self.repeated for name in node.writes}
         freed_by: dict[str, str] = {}
         for node in self.nodes:
@@ -82,9 +82,9 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class TapePass:
-    """Bytes relative to the start of a pass over a tape. ``high``: at the most, reached in operation ``at``; ``net``: at the end.
+    """Bytes relative to the start of a pass over a tape. ``high``: at the peak, in operation ``at``; ``net``: at the end.
 
-    ``high_saved``, ``net_saved``: those of tensors saved for the backward pass, by name, at the most and at the end.
+    ``high_saved``, ``net_saved``: bytes of tensors saved for the backward pass, by name, at the peak and at the end.
     """
 
     high: Number
@@ -95,12 +95,12 @@ class TapePass:
 
 
 def added(sizes: Mapping[str, Number], more: Mapping[str, Number], times: Number = 1) -> dict[str, Number]:
-    """``sizes`` with ``times`` those of ``more``, by name."""
+    """``sizes`` plus ``times`` the sizes ``more``, by name."""
     return {name: sizes.get(name, 0) + times * more.get(name, 0) for name in {**sizes, **more}}
 
 
 def chained(passes: Iterable[TapePass]) -> TapePass:
-    """One pass made of ``passes`` one after the other."""
+    """One pass made of ``passes`` in turn."""
     whole = TapePass(0, 0, "")
     for once in passes:
         if whole.net + once.high > whole.high:
@@ -110,7 +110,7 @@ def chained(passes: Iterable[TapePass]) -> TapePass:
 
 
 def forward(tape: Tape, keep: Collection[str] | None = None) -> TapePass:
-    """The forward pass: starts with the stream there, ends with what is kept (or ``keep``) and the stream that leaves.
+    """The forward pass: it starts with the entering stream, and ends with kept tensors (or ``keep``) and the leaving stream.
 
     >>> tape = Tape("x", {"x": 8, "y": 8, "z": 8}, [TapeNode("square", ("x",), ("y",), ("x",)), TapeNode("sum", ("y",), ("z",))])
     >>> forward(tape), backward(tape)
@@ -120,7 +120,7 @@ def forward(tape: Tape, keep: Collection[str] | None = None) -> TapePass:
 
 
 def _forward(tape: Tape, kept: Collection[str]) -> Iterator[TapePass]:
-    """Each operation as a pass of its own."""
+    """Each operation as a pass."""
     last = {name: index for index, node in enumerate(tape.nodes) for name in node.reads}
     live = {tape.stream}
     yield TapePass(0, 0, "", net_saved={name: tape.sizes[name] for name in live.intersection(kept)})
@@ -135,16 +135,16 @@ def _forward(tape: Tape, kept: Collection[str]) -> Iterator[TapePass]:
 
 
 def backward(tape: Tape) -> TapePass:
-    """The backward pass: starts with the gradient of the stream that left, ends with that of the stream that entered.
+    """The backward pass: it starts with the gradient of the leaving stream, and ends with the gradient of the entering one.
 
-    A second gradient of a tensor is made, added to the first and freed. ``net`` counts what was kept as freed and the gradients of
-    weights as there.
+    A second gradient of a tensor is made, added to the first and freed. ``net`` counts kept tensors as freed, and gradients of weights as
+    held.
     """
     return chained(_backward(tape))
 
 
 def _backward(tape: Tape) -> Iterator[TapePass]:
-    """Each operation as a pass of its own, the last one first."""
+    """Each operation as a pass, the last one first."""
     waiting = {tape.out: tape.out}  # gradients, and the tensor for which each was allocated: several may share one
     freed_by = {name: node for node in reversed(tape.nodes) for name in node.saves}
     repeated = tape.repeated
@@ -167,7 +167,7 @@ def _backward(tape: Tape) -> Iterator[TapePass]:
 
 
 def _again(tape: Tape, repeated: list[TapeNode]) -> TapePass:
-    """The second run of ``repeated``; saved is what it makes and keeps that was not kept before."""
+    """The second run of ``repeated``; it saves tensors that it makes and keeps and that were not kept before."""
     kept = tape.saved()
     inside = {name for node in repeated for name in node.writes}
     wanted = {name for node in repeated for name in node.saves if name in inside and name not in kept}
@@ -183,7 +183,7 @@ RANDOM_STATE = 2 * 512
 
 @dataclass(frozen=True, slots=True)
 class AttentionPeak:
-    """Bytes without the inputs: peak of both passes, peak of forward, and kept from forward to backward. ``at``: operation at the peak."""
+    """Bytes without the inputs: peak of both passes, peak of forward, and bytes kept between the passes. ``at``: operation at the peak."""
 
     bytes: Number
     forward: Number
@@ -229,9 +229,10 @@ def _eager(w: Attention) -> Tape:
 
 
 def _flash(w: Attention) -> Tape:
-    """FlashAttention-2: the logsumexp is kept; backward adds dQ up in fp32, with rows padded to 128 and features to 32.
+    """Tape of FlashAttention-2: the logsumexp is kept; backward sums dQ in fp32, with rows padded to 128 and features to 32.
 
-    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd. Grouped heads have dK, dV per query head first.
+    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd. With grouped heads, backward first makes dK and dV per
+    query head.
     """
     rows = w.batch * w.heads * ceil_div(w.n, 128) * 128
     sums = STATISTIC_SIZE * rows * (ceil_div(w.d, 32) * 32 + 1)

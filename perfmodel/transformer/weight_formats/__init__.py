@@ -1,6 +1,6 @@
 """Formats of the weights that a checkpoint's ``quantization_config`` names: a file has its ``FAMILIES`` by quant_method.
 
-To add a family is to add a file. A format that no file reads is refused, or the user says how wide the weights are.
+To add a family is to add a file. A format that no file reads is refused, unless the user states the width of the weights.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from perfmodel.transformer.weight_formats._base import FIELD, Fields, Quantized
 
 
 def quantized(raw: object) -> Quantized | None:
-    """Formats of the weights by ``raw``, a quantization_config; None if it says nothing. DataError names a field that has no meaning.
+    """Formats of the weights by the quantization_config ``raw``; None if it names none. DataError names a field without a meaning.
 
     >>> quantized({"quant_method": "mxfp4"}).main.bytes(2880, 2880)
     4406400
@@ -22,8 +22,10 @@ def quantized(raw: object) -> Quantized | None:
     if not isinstance(raw, Mapping):
         raise DataError(f'{FIELD} is "{raw!s:.40}": it should be an object', "write it as config.json of a transformers model does")
     fields = Fields(raw)
-    loaded = any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit"))
-    method = fields.get("quant_method", str, "bitsandbytes" if loaded else "modelopt" if "quantization" in raw else "")
+    default = "modelopt" if "quantization" in raw else ""
+    if any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit")):
+        default = "bitsandbytes"
+    method = fields.get("quant_method", str, default)
     family = dict(plugins([__name__], "FAMILY", "FAMILIES")).get(method)
     if family is None:
         return Quantized(f"{method:.40}" or "an unnamed method")

@@ -1,4 +1,4 @@
-"""How a checkpoint stores one matrix, and which matrices of a model it stores so."""
+"""The stored format of a matrix in a checkpoint, and rules on which matrices have which format."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from perfmodel.core.trace import plain
 
 FIELD = "quantization_config"
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-"""Before ``layers.0``: in a language model, and in models that do more than language."""
+"""Prefixes before ``layers.0``: in a language model, and in multimodal models."""
 LONGEST_PATTERN = 300
 FP32, FP16 = 32, 16
 """Bits of a scale."""
@@ -19,9 +19,9 @@ FP32, FP16 = 32, 16
 
 @dataclass(frozen=True, slots=True)
 class MatrixFormat:
-    """``bits`` of an element. ``beside``: what is stored besides, as bits for each block of (inputs, outputs); None spans all of them.
+    """``bits`` of an element. ``beside``: further stored bits per block of (inputs, outputs); None spans all of them.
 
-    ``compute_dtype``: the narrowest format in which products with the matrix may run; empty for that of the activations.
+    ``compute_dtype``: narrowest format that products with the matrix may run in; empty for the activations' format.
     """
 
     name: str
@@ -54,7 +54,7 @@ def _blocks(size: Number, block: int | None) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Matrices whose names match one of ``targets`` are ``stored`` so; None: every linear layer."""
+    """Matrices whose names match one of ``targets`` (None: every linear layer) have the format ``stored``."""
 
     stored: MatrixFormat
     targets: tuple[str, ...] | None = None
@@ -62,10 +62,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """Formats of a quantization_config, ``words`` in its own terms. ``rules``: the first that matches counts; none where nothing reads it.
+    """Formats of a quantization_config. ``words``: its name in its own terms.
 
-    ``kept``: matrices that stay in the model's own format, as do embeddings, norms, biases and routers. ``unread``: its fields
-    that no rule knows.
+    ``rules``: the first that matches holds; empty for an unknown format. ``kept``: matrices in the model's own format, like embeddings,
+    norms, biases and routers. ``unread``: its fields that no rule knows.
     """
 
     words: str
@@ -80,13 +80,13 @@ class Quantized:
 
 
 class Fields:
-    """``values`` by name, asked for one by one. ``place``: what stands before their names; ``asked``: those a rule knows, there or not."""
+    """Fields ``values`` by name. ``place``: prefix of their names in messages; ``asked``: fields that a rule knows, present or not."""
 
     def __init__(self, values: Mapping[str, Any], place: str = f"{FIELD}.") -> None:
         self.values, self.place, self.asked = values, place, set[str]()
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """The value of ``name``, ``default`` where there is none or null; DataError unless it is of that kind."""
+        """The value of ``name``, ``default`` if it is absent or null; DataError unless it is of that kind."""
         self.asked.add(name)
         value = self.values.get(name)
         return default if value is None else self.of_kind(name, value, kind)
@@ -94,14 +94,14 @@ class Fields:
     def of_kind(self, name: str, value: Any, kind: type | tuple[type, ...]) -> Any:
         """``value``; DataError unless it is of that kind."""
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise self._wrong(name, value, kind)
+            raise self._wrong_type(name, value, kind)
         return value
 
-    def _wrong(self, name: str, value: Any, kind: Any) -> DataError:
+    def _wrong_type(self, name: str, value: Any, kind: Any) -> DataError:
         return DataError(f"{self.place}{name} is {value!r:.40}: no value of that field", "write it as the tool that made the file does")
 
     def inside(self, name: str, values: Mapping[str, Any]) -> "Fields":
-        """The fields ``values``, which stand under ``name``."""
+        """The fields ``values`` of the object ``name``."""
         return Fields(values, f"{self.place}{name}.")
 
     def count(self, name: str, default: int | None = None) -> int:
@@ -113,14 +113,14 @@ class Fields:
 
     def patterns(self, *names: str) -> tuple[str, ...]:
         """Names of modules, from the lists under ``names``."""
-        found = [pattern for name in names for pattern in self.get(name, list, [])]
-        for pattern in found:
+        listed = [pattern for name in names for pattern in self.get(name, list, [])]
+        for pattern in listed:
             if not isinstance(pattern, str) or len(pattern) > LONGEST_PATTERN:
                 raise DataError(f"{self.place}{names[0]}: {pattern!r:.40} is no name of a module", "give names such as lm_head")
-        return tuple(found)
+        return tuple(listed)
 
     def unread(self, harmless: Iterable[str]) -> tuple[str, ...]:
-        """Fields with a value that were not asked for and are not ``harmless``."""
+        """Fields with a value that were not read and are not ``harmless``."""
         return tuple(name for name, value in self.values.items() if value and name not in self.asked and name not in harmless)
 
 
@@ -130,7 +130,7 @@ def group(size: int) -> int | None:
 
 
 def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Matches names of modules at ``re:`` patterns from their start, and at others where these are a run of whole parts; * is anything."""
+    """Pattern that matches names of modules: ``re:`` patterns from the start, others as a run of whole parts; * is anything."""
     expressions = [
         pattern[3:] if pattern.startswith("re:") else rf"(?:.*\.)?{re.escape(pattern).replace(chr(92) + '*', '.*')}(?:\..*)?$"
         for pattern in patterns
@@ -142,7 +142,7 @@ def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
 
 
 class Family(NamedTuple):
-    """Formats of one or several ``quant_method`` names. ``read``: their rule; ``harmless``: fields, in words, that change no byte."""
+    """Formats of one or several ``quant_method`` names. ``read``: their rule; ``harmless``: names of fields that change no byte."""
 
     read: Callable[[Fields], Quantized]
     harmless: str

@@ -40,7 +40,7 @@ def read(fields: Fields) -> Quantized:
 
 
 def _stored(group_fields: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, ...]]:
-    """The format of a group's weights, and what of its fields was not read; None where there is no rule."""
+    """The format of a group's weights (None if there is no rule), and its unread fields."""
     weights = group_fields.inside("weights", group_fields.get("weights", dict, {}))
     bits, kind = weights.count("num_bits", 8), weights.get("type", str, "int")
     strategy, size = weights.get("strategy", str, "tensor"), weights.get("group_size", int)

@@ -4,7 +4,7 @@ fp8: 8-bit floats with 32-bit scales, one per block of ``weight_block_size``, el
 
 Source: DeepSeek-V3, README_WEIGHTS.md (weight_scale_inv, 128 x 128); huggingface/transformers, FineGrainedFP8Config, FbgemmFp8Config.
 
-MXFP4: 4-bit floats, an 8-bit exponent for every 32 inputs; of gpt-oss the matrices of the experts alone.
+MXFP4: 4-bit floats, an 8-bit exponent for every 32 inputs; in gpt-oss only the experts' matrices.
 
 Source: OCP Microscaling Formats 1.0; huggingface/transformers, Mxfp4Config, which converts the experts and nothing else.
 
@@ -24,7 +24,7 @@ def fp8(fields: Fields) -> Quantized:
     """Formats of fp8. A block is written [outputs, inputs]; static activations add a scale per matrix."""
     method, size = fields.get("quant_method", str), fields.get("weight_block_size", list)
     static = fields.get("activation_scheme", str, "dynamic") == "static"
-    if size is not None and not (len(size) == 2 and all(type(one) is int and one > 0 for one in size)):
+    if size is not None and not (len(size) == 2 and all(type(side) is int and side > 0 for side in size)):
         raise DataError(f"{FIELD}.weight_block_size is {size!r:.40}: it should be two whole numbers", "such as [128, 128]")
     outputs, inputs = size or ((1, None) if method == "fbgemm_fp8" else (None, None))
     words = method + (f", blocks of {outputs} x {inputs}" if size else "")
@@ -60,12 +60,11 @@ PUBLISHED_AS = {
     "fp8-block": Rule(ALGORITHMS["FP8_PB_WO"]),
     "fp8-tensor": Rule(ALGORITHMS["FP8"]),
 }
-"""Formats that a model may be published in anew: NVIDIA's NVFP4 checkpoints, OpenAI's MXFP4 of experts alone, fp8 in blocks of
-128 x 128 (DeepSeek, Qwen) and with a scale per matrix (NVIDIA, Meta)."""
+"""Formats of further checkpoints: NVIDIA's NVFP4, OpenAI's MXFP4 of experts, fp8 in blocks (DeepSeek, Qwen) or per matrix."""
 
 
 def modelopt(fields: Fields) -> Quantized:
-    """Formats of the matrices; those in ``ignore`` and ``exclude_modules`` keep theirs. MIXED_PRECISION has an algorithm per module.
+    """Formats of Model Optimizer; matrices in ``ignore`` and ``exclude_modules`` keep theirs. MIXED_PRECISION has an algorithm per module.
 
     An unknown algorithm, or NVFP4 in groups other than 16, gives a result without rules.
     """

@@ -41,11 +41,11 @@ def gptq(fields: Fields) -> Quantized:
 
 
 TABLES = 8 * (16 * 4 + 4)
-"""Bits of a 4-bit matrix's own: the 16 values of its code and an offset. With double_quant a code of 256 values more."""
+"""Bits per 4-bit matrix: the 16 values of its code and an offset; double_quant adds a code of 256 values."""
 
 
 def bitsandbytes(fields: Fields) -> Quantized:
-    """Neither field: nothing that is known here."""
+    """Formats of bitsandbytes; no rules if neither field is set."""
     kept = ("lm_head", *fields.patterns("llm_int8_skip_modules"))
     four, eight = fields.get("load_in_4bit", bool, False), fields.get("load_in_8bit", bool, False)
     double = fields.get("bnb_4bit_use_double_quant", bool, False)

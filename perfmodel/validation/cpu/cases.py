@@ -1,7 +1,7 @@
-"""What is run on the CPU, with arrays, calls and a check against float64; its measurement: profile, parameters, records.
+"""Cases on the CPU, with arrays, calls and a check against float64; and their measurement: profile, parameters, records.
 
-Some shapes sit in the caches and are bound by multiply-adds, some stream scores or copies through DRAM; sizes of the latter follow
-the last-level cache. Any halved rate of the profile spoils the predictions of some group.
+Some shapes fit the caches and are bound by multiply-adds; others stream scores or copies through DRAM, with sizes relative to the
+last-level cache. Halving any rate of the profile spoils the predictions of some group.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the 
 STREAMED_N = 1024
 """Sequence length of the shapes whose scores overflow the cache."""
 STREAMED_SHARE = 2.0
-"""Their S and P together, over the last-level cache; see STREAMED of the time model."""
+"""S and P of these shapes together, over the last-level cache; see STREAMED of the time model."""
 MOST_HEADS = 64
 
 
 def cpu_case(implementation: str, sizes: dict[str, Any], role: str = HELD_OUT) -> KernelCase:
-    """One kernel to time; FIT: it fixes parameters, HELD_OUT: it judges predictions."""
+    """One kernel to time. ``role``: FIT to fit parameters, HELD_OUT to judge predictions."""
     workload = {"cpu-copy": "copy", "cpu-matmul": "matmul"}.get(implementation, "attention")
     return KernelCase(workload, implementation, sizes, "fp32", role=role, cache=WARM)
 
@@ -69,13 +69,13 @@ Prepared = tuple[Run, Callable[[], float]]
 
 
 def scratch_for(listed: Sequence[KernelCase]) -> Any:
-    """Two arrays for S and P that all of ``listed`` share, as large as the largest has them."""
+    """Two arrays for S and P that all of ``listed`` share, as large as the largest needs."""
     sizes = [shape.shape for shape in listed if shape.implementation == "cpu-standard"]
-    return np.empty((2, max((one["heads"] * one["n"] * one["kv_len"] for one in sizes), default=0)), np.float32)
+    return np.empty((2, max((size["heads"] * size["n"] * size["kv_len"] for size in sizes), default=0)), np.float32)
 
 
 def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
-    """``shape`` with random operands; ``scratch``: of ``scratch_for``."""
+    """``shape`` with random operands; ``scratch``: arrays of ``scratch_for``."""
     rng, w = np.random.default_rng(SEED), case_of(shape.record()).workload
 
     def random(*sizes: int) -> Any:
@@ -110,7 +110,7 @@ def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
 
 
 def checked(shape: KernelCase, threads: int, scratch: Any) -> Run:
-    """Function that runs ``shape``, whose result has been found right; PerfmodelError otherwise."""
+    """Function that runs ``shape``; PerfmodelError if its result is wrong."""
     run, error = prepare(shape, threads, scratch)
     run()
     if not (off := error()) < TOLERANCE["fp32"]:
@@ -124,8 +124,8 @@ def checked(shape: KernelCase, threads: int, scratch: Any) -> Run:
 def measure(progress: Callable[[str], None], done: Callable[[float], None] = lambda share: None) -> tuple[Device, list[dict[str, Any]]]:
     """Profile, calibration and records of this machine's CPU; PerfmodelError if a kernel's result is wrong.
 
-    The profile carries a calibration per implementation. Records are of shapes that fixed no parameter. ``done`` hears what share of
-    the timing is over.
+    The profile carries a calibration per implementation. Records are those of shapes that no fit saw. ``done`` is called with the share of
+    timing that is over.
     """
     cores = int(get_num_threads())  # every kernel uses all: one per core that this process may use
     cache_bytes = caches(cores)
@@ -146,7 +146,7 @@ def measure(progress: Callable[[str], None], done: Callable[[float], None] = lam
 
 
 def calibrations(records: Sequence[Record], profile: Device) -> list[Calibration]:
-    """Parameters by implementation, with an interval of the residuals of all, as each has few shapes."""
+    """Parameters by implementation, with an interval from the residuals of all implementations, as each has few shapes."""
     grouped: dict[Key, list[FitPoint]] = {}
     for record in records:
         case, lower_s, reason = evaluated(record, profile)

@@ -21,15 +21,15 @@ numba.config.THREADING_LAYER = "workqueue"  # part of every numba; its threads s
 
 _OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
 _PRANGE_ALONE: Any = dict.fromkeys(("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False)
-"""Array expressions inside a thread stay there."""
+"""Options of numba that keep array expressions within a thread."""
 compiled = numba.njit(**_OPTIONS)
 """A function as machine code, for use in kernels."""
 parallel = numba.njit(parallel=_PRANGE_ALONE, **_OPTIONS)
 """A function as a kernel: its ``prange`` runs on every core."""
 DEPTH = 32
-"""Rows of B that a tile of C meets at a time: with its columns they fit the nearest cache."""
+"""Rows of B that a tile of C visits at a time: with the tile's columns they fit the nearest cache."""
 FMA_CHAIN, FMA_VALUES = 16, 256
-"""Multiply-adds that follow each other on a value, and values in turn: enough independent chains to hide an FMA's latency."""
+"""Dependent multiply-adds on a value, and number of values: enough independent chains to hide an FMA's latency."""
 HIDDEN = np.float32(-1e30)
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -76,7 +76,7 @@ def scaled(out: Any, x: Any, count: Any, factor: Any) -> None:
 
 @compiled
 def largest(x: Any, count: Any, top: Any) -> Any:
-    """The largest of ``count`` values and ``top``."""
+    """The maximum of ``count`` values and ``top``."""
     for j in range(count):
         top = max(top, x[j])
     return top
@@ -186,9 +186,9 @@ def read(source: Any, sums: Any, threads: Any) -> None:
 
 
 def rate(step: Callable[..., Any], chain: int) -> Any:
-    """Kernel (x [threads, values], rounds, a, b, threads): a thread's values become ``step(value, a, b)``, ``chain`` times in a row.
+    """Kernel (x [threads, values], rounds, a, b, threads): replaces a thread's values by ``step(value, a, b)``, ``chain`` times in a row.
 
-    With no rounds it is a bare parallel region.
+    Without rounds it is a bare parallel region.
     """
     next_value = compiled(step)
 

@@ -1,12 +1,10 @@
-"""A device profile of this machine's CPU, measured on the spot, on a machine that others use too.
+"""A device profile of this machine's CPU, measured on the spot, even if others use the machine.
 
-A run lasts as long as its busiest thread computes: that is the wall clock of a machine with nothing else to do, without the
-time in which the system gave the core to another process. It holds for kernels whose threads sleep while they wait (numba's
-``workqueue`` layer) and share the work evenly. Where threads have no clocks of their own it is the wall clock.
-
-Two figures per rate. What a bound divides by must never be beaten: the FMA peak is the best run of any number of threads,
-scaled to all of them, and the nominal DRAM bandwidth the best run of any read or copy beyond the caches, of which part still
-came out of them. What a prediction divides by is sustained: medians, of the copy at each level.
+The time of a run is the CPU time of its busiest thread: the wall clock of an idle machine, without the time that the system gives to other
+processes. This holds for kernels whose threads sleep while they wait (numba's ``workqueue`` layer) and share the work evenly. On systems
+without clocks per thread it is the wall clock. There are two values per rate. Bounds use one that is never beaten: the FMA peak is the best
+run of any number of threads, scaled to all of them, and the nominal DRAM bandwidth is the best run of any read or copy beyond the caches,
+though the caches still served a part of it. Predictions use a sustained one: medians, for each level of the copy.
 """
 
 from __future__ import annotations
@@ -37,10 +35,10 @@ PROFILE = Path(__file__).with_suffix(".yaml")
 """The profile, with names for what is measured."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 ASSUMED_LLC_BYTES = 32 << 20
-"""Assumed if the system does not report it. Above most machines' caches, so that a stream in doubt counts as cached, not as DRAM."""
+"""Bytes of the last-level cache if the system does not report it; above most machines' caches, to be cautious."""
 FMA_ROUNDS, EXP_VALUES, EXP_ROUNDS = 14_000, 1024, 500
 CACHED_COPY, TWICE_COPY, DRAM_COPY = (f"copy of {share:g} times the cache" for share in (0.5, 2, 4))
-"""Copies by the bytes of both arrays over the last-level cache: half of it gives the cache's bandwidth, four times DRAM's."""
+"""Names of copies by bytes over the last-level cache: half of it gives the cache's bandwidth, four times of it DRAM's."""
 READ, FMA, FMA_ALONE, REGION, EXPONENTIALS = (
     "read of twice the cache",
     "FMA, every core",
@@ -50,17 +48,17 @@ READ, FMA, FMA_ALONE, REGION, EXPONENTIALS = (
 )
 
 VISIT = StoppingRule(relative_error=0.0, least_runs=1, runs=100, budget_s=0.05, warm_up_runs=1, warm_up_s=0.0)
-"""A loop or kernel is run again and again for about this long before the next one has its turn."""
+"""Rule for one turn: a loop or kernel runs repeatedly for about this long before the next one."""
 RULE = StoppingRule(relative_error=0.02, least_runs=9, runs=100, budget_s=math.inf)
 BUDGET_S = 0.6
-"""Seconds of runs after which it gets no further turn, however few they are."""
+"""Seconds of runs after which a loop or kernel gets no further turn, however few runs there are."""
 
 Run = Callable[[], None]
 Times = Mapping[str, Sequence[float]]
 
 
 class ThreadTimer:
-    """Times a call by the CPU time of its busiest thread, which must have started before."""
+    """Times a call by the CPU time of its busiest thread; the threads must have started before."""
 
     def seconds(self, launch: Run) -> float:
         """Seconds of ``launch``."""
@@ -72,10 +70,10 @@ class ThreadTimer:
 
 
 def thread_clocks() -> list[int]:
-    """CPU-time clocks of this process's threads; none where the system has no such clocks.
+    """CPU-time clocks of this process's threads; empty if the system has no such clocks.
 
-    Source: Linux, include/linux/posix-timers.h: a per-thread clock is the complement of its id, shifted by 3, with 4 for a
-    thread and 2 for exact scheduler time.
+    Source: Linux, include/linux/posix-timers.h: a per-thread clock is the complement of its id, shifted by 3, with 4 for a thread and 2 for
+    exact scheduler time.
     """
     try:
         return [(~int(thread) << 3) | 6 for thread in os.listdir("/proc/self/task")]
@@ -89,9 +87,9 @@ def settled(times: Sequence[float]) -> bool:
 
 
 def in_turns(runs: Mapping[str, Run], done: Callable[[float], None]) -> dict[str, list[float]]:
-    """Seconds of each of ``runs``, in turn until all are settled, so that a slow spell of the machine affects all.
+    """Seconds of each of ``runs``, which take turns until all are settled, so that a slow spell of the machine affects all.
 
-    ``done`` hears what share of them is settled.
+    ``done`` is called with the share that is settled.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
     while waiting := [name for name in runs if not settled(times[name])]:
@@ -102,7 +100,7 @@ def in_turns(runs: Mapping[str, Run], done: Callable[[float], None]) -> dict[str
 
 
 def processor_name() -> str:
-    """Name that the processor gives itself."""
+    """Name of the processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -126,21 +124,21 @@ def caches(cores: int, folder: Path = CACHES) -> tuple[int, int]:
     for index in folder.glob("index*"):
         kind, level, size, sharing = ((index / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list"))
         if kind != "Instruction":
-            totals[int(level)] = int(size.removesuffix("K")) * 1024 * ceil_div(cores, _listed(sharing))
+            totals[int(level)] = int(size.removesuffix("K")) * 1024 * ceil_div(cores, _core_count(sharing))
     if not totals:
         return ASSUMED_LLC_BYTES, 0
     last = max(totals)
     return totals[last], totals.get(last - 1, 0) if last > 2 else 0
 
 
-def _listed(cores: str) -> int:
+def _core_count(cores: str) -> int:
     """Number of cores that a list such as ``0-3,8`` names."""
     spans = [part.split("-") for part in cores.split(",")]
     return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
 
 
 def rate_loops(llc_bytes: int, cores: int) -> dict[str, tuple[Run, float]]:
-    """Loops whose times make the profile, and what a run of each does: bytes, FLOP, exponentials; one core's FLOP count for all."""
+    """Loops whose times make the profile, and the work of a run of each in bytes, FLOP (of all cores) or exponentials."""
     elements = llc_bytes * 4 // 8
     source, target, sums = np.ones(elements, np.float32), np.zeros(elements, np.float32), np.zeros(cores, np.float32)
     x, values = (np.ones((cores, count), np.float32) for count in (FMA_VALUES, EXP_VALUES))
@@ -165,7 +163,7 @@ def rate_loops(llc_bytes: int, cores: int) -> dict[str, tuple[Run, float]]:
 
 
 def device(loops: Mapping[str, tuple[Run, float]], times: Times, caches: tuple[int, int], cores: int) -> Device:
-    """The profile, every rate measured: of ``loops`` that took ``times``. ``caches``: bytes of the last level and of private ones."""
+    """The profile with rates from ``loops`` that took ``times``. ``caches``: bytes of last-level and of private caches."""
 
     def best(*names: str) -> str:
         return f"{max(loops[name][1] / min(times[name]) for name in names):.0f}"
@@ -194,7 +192,7 @@ def device(loops: Mapping[str, tuple[Run, float]], times: Times, caches: tuple[i
 
 
 def filled(part: Any, values: Mapping[str, str | int]) -> Any:
-    """``part`` of a YAML document with ``values`` in the place of their $names; text that is a name alone becomes the value itself.
+    """``part`` of a YAML document with ``values`` in place of their $names; a text that is only a name becomes the value itself.
 
     >>> filled({"value": "$cores", "notes": ["$cores threads"]}, {"cores": 2})
     {'value': 2, 'notes': ['2 threads']}

@@ -1,4 +1,4 @@
-"""One kernel on one shape, in the words of a measurement record, and which of them are measured unless a user says otherwise.
+"""Cases of kernels on shapes, in the terms of a measurement record, and the default lists of those to measure.
 
 The timed cases take about two and a half minutes on an H200, most of it for compiling. They cover head dims 64 and 128, causal and
 not, grouped heads, partial tiles, all tile edges, and a factor of a hundred in time; few distinct tiles, as each is a kernel of its own.
@@ -40,7 +40,7 @@ def numba_case(implementation: str, shape: Mapping[str, Any], dtype: str = "fp32
 
 
 def checked(case: KernelCase) -> KernelCase:
-    """``case``, if there is such a kernel and every key is there; else UsageError."""
+    """``case``, if there is such a kernel and no key is missing; else UsageError."""
     if case.implementation not in WORKLOADS:
         raise UsageError(f"no kernel of this package is called {case.implementation!r}", suggest(case.implementation, list(WORKLOADS)))
     wanted = _KEYS[case.workload]
@@ -72,7 +72,7 @@ def attention_case(
     return numba_case(implementation, attention_shape(heads, lengths, d, causal), dtype, tile)
 
 
-def _of(section: str) -> Iterator[KernelCase]:
+def _section_cases(section: str) -> Iterator[KernelCase]:
     """Cases of attention in a section of ``cases.yaml``: each tile on each problem."""
     table, _ = read_yaml(CASES)
     for row in table[section]:
@@ -84,11 +84,11 @@ def _of(section: str) -> Iterator[KernelCase]:
 
 def timed_cases() -> list[KernelCase]:
     """The list of ``validate --all``: every kernel of the package, cheap ones first."""
-    return [*_copies(16, 20, 24, 27, 30), *_matmuls(), *_of("timed")]
+    return [*_copies(16, 20, 24, 27, 30), *_matmuls(), *_section_cases("timed")]
 
 
 def default_cases() -> list[KernelCase]:
-    """The default list of validate: of ``timed_cases`` one tile of each kernel with each head dim, mask and dtype, not each with each."""
+    """The default list of validate: from ``timed_cases`` one tile per kernel, head dim, mask and dtype."""
     met: set[tuple[Any, ...]] = set()
     compiled: list[tuple[Any, ...]] = []
     few = []
@@ -102,7 +102,7 @@ def default_cases() -> list[KernelCase]:
 
 
 def of_few_tiles(cases: Iterable[KernelCase], most: int) -> list[KernelCase]:
-    """``cases`` of the first ``most`` tiles of each kernel, head dim and mask, as a tile is a kernel to compile."""
+    """``cases`` of the first ``most`` tiles of each kernel, head dim and mask, as each tile is compiled separately."""
     tiles: dict[tuple[Any, ...], list[dict[str, int]]] = {}
     few = []
     for case in cases:
@@ -115,12 +115,12 @@ def of_few_tiles(cases: Iterable[KernelCase], most: int) -> list[KernelCase]:
 
 def calibrated_cases() -> list[KernelCase]:
     """The default list of calibrate."""
-    return [*timed_cases(), *_copies(17, 22, 23, 28), *_of("calibrated")]
+    return [*timed_cases(), *_copies(17, 22, 23, 28), *_section_cases("calibrated")]
 
 
 def counted_cases() -> list[KernelCase]:
     """The default list for hardware counters."""
-    return list(_of("counted"))
+    return list(_section_cases("counted"))
 
 
 def _copies(*powers: int) -> list[KernelCase]:

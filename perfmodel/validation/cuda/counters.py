@@ -1,7 +1,7 @@
-"""Hardware counters of the project's kernels, by Nsight Compute, and how far they may be from the model's counts.
+"""Hardware counters of the project's kernels, by Nsight Compute, and their tolerances against the model's counts.
 
-``python -m perfmodel.validation.cuda.counters CASES MANIFEST`` is the program that is profiled: it launches each case once. CASES
-holds one case per line, MANIFEST gets a line for each: which kernels were launched, in order, or why none was.
+``python -m perfmodel.validation.cuda.counters CASES MANIFEST`` is the program that is profiled: it launches each case once. CASES holds one
+case per line. MANIFEST gets a line for each: the kernels that were launched, in order, or the reason why none was.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
 def find_ncu() -> str:
-    """Path of ncu; UnavailableError where it is not on PATH."""
+    """Path of ncu; UnavailableError if it is not on PATH."""
     path = shutil.which("ncu")
     if path is None:
         fix = "install NVIDIA Nsight Compute, or bring its output: ncu --csv --metrics ... > FILE"
@@ -49,7 +49,7 @@ def find_ncu() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Kernels as ncu counted them, a row per case with what it launched, and what went wrong, if anything."""
+    """Kernels with ncu's counts, a row per case with the kernels it launched, and an error message, if any."""
 
     kernels: list[CountedKernel]
     launched: list[dict[str, Any]]
@@ -57,7 +57,7 @@ class Profile:
 
 
 def profile(cases: Sequence[KernelCase], folder: Path, ncu: str, run: Run | None = None) -> Profile:
-    """Run ``cases`` under ncu; UnavailableError where it counted nothing. ``folder`` holds the files between the processes."""
+    """Run ``cases`` under ncu; UnavailableError if it counted nothing. ``folder`` holds files that the processes exchange."""
     listed, manifest, log = folder / "cases.jsonl", folder / "manifest.jsonl", folder / "ncu.csv"
     write_cases(cases, listed)
     options = ["--csv", "--metrics", ",".join(METRICS), "--clock-control", "none", "--log-file", str(log)]
@@ -88,9 +88,9 @@ def _complaint(finished: subprocess.CompletedProcess[str], log: Path) -> str:
 
 
 def assign(kernels: list[CountedKernel], launched: list[dict[str, Any]]) -> list[list[CountedKernel]]:
-    """The counted kernels of each case: launches come in the order of the cases. DataError where the names do not fit.
+    """The counted kernels of each case: launches come in the order of the cases. DataError if the names do not match.
 
-    Kernels after the last case's are of a case that did not come to its end.
+    Kernels after the last case belong to a case that did not finish.
     """
     rest = iter(sorted(kernels, key=lambda kernel: kernel.run))
     by_case = []
@@ -107,7 +107,7 @@ def assign(kernels: list[CountedKernel], launched: list[dict[str, Any]]) -> list
 
 
 def count(cases: Sequence[KernelCase], progress: Progress, on_record: OnRecord, hardware: str | None = None) -> list[str]:
-    """Run ``cases`` under ncu; a record with counters of each goes to ``on_record``. Returns a message per case without one."""
+    """Run ``cases`` under ncu and pass a record with counters of each to ``on_record``; returns a message per case without one."""
     ncu, gpu = find_ncu(), open_gpu()
     environment = this_environment(gpu, hardware)
     progress(f"{len(cases)} cases under {ncu}")
@@ -117,7 +117,7 @@ def count(cases: Sequence[KernelCase], progress: Progress, on_record: OnRecord, 
 
 
 def records_of(cases: Sequence[KernelCase], counted: Profile, environment: Environment, on_record: OnRecord) -> list[str]:
-    """Hands over a record per counted case; returns messages of the others."""
+    """Passes a record per counted case to ``on_record``; returns messages on the others."""
     failures = []
     for case, row, kernels in zip(cases, counted.launched, assign(counted.kernels, counted.launched), strict=False):
         time_s = seconds(kernels)
@@ -174,7 +174,7 @@ def launch_on_gpu(case: KernelCase) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the cases of the first file, list them in the second."""
+    """Run the cases of the first file and list their launches in the second."""
     current_gpu()
     launch_all(read_cases(Path(arguments[0])), Path(arguments[1]), launch_on_gpu)
 
@@ -184,14 +184,14 @@ def main(arguments: list[str]) -> None:
 ALGORITHMS = {"numba-flash": "flash2", "numba-flash-mma": "flash2", "numba-flash1": "flash1"}
 SRAM_TOLERANCE = {"numba-flash": 1e-3, "numba-flash-mma": 1e-3, "numba-flash1": 1e-2}
 DRAM_TOLERANCE, FAR_BEYOND_L2 = 0.05, 8
-"""Relative error of DRAM reads that is allowed while Q, K and V of all heads take less than so many times L2."""
+"""Allowed relative error of DRAM reads, and size of Q, K and V of all heads over the L2 up to which it holds."""
 DRAM_TOLERANCE_BEYOND = 0.30
 DRAM_WRITES_ABOVE = 1.25
-"""DRAM writes / prediction. Below that ratio, as many bytes as L2 holds may be missing: they are written back after the kernel."""
+"""Largest ratio of DRAM writes to the prediction. Below it, as many bytes as the L2 holds may be missing: they are written back later."""
 
 
 def kernel_of(record: Record) -> Kernel:
-    """The model's kernel of an attention record, with the tile that ran; UnavailableError where there is none."""
+    """The model's kernel of an attention record, with the tile that ran; UnavailableError if there is none."""
     if record.implementation not in ALGORITHMS or record.workload != "attention":
         raise UnavailableError(f"no counts of {record.implementation} to compare", f"there are some of {', '.join(ALGORITHMS)}")
     if not {"br", "bc"} <= set(record.launch):
@@ -209,16 +209,16 @@ def compare_counters(record: Record, device: Device) -> list[Count]:
     inputs = [access for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")]
     beyond = sum(access.footprint * access.element_size for access in inputs) >= FAR_BEYOND_L2 * cache
     allowed = {
-        "l2_to_sm_bytes": (cost.sram.read, _around(cost.sram.read, SRAM_TOLERANCE[record.implementation])),
-        "dram_read_bytes": (cost.dram.read, _around(cost.dram.read, DRAM_TOLERANCE_BEYOND if beyond else DRAM_TOLERANCE)),
+        "l2_to_sm_bytes": (cost.sram.read, _allowed_counts(cost.sram.read, SRAM_TOLERANCE[record.implementation])),
+        "dram_read_bytes": (cost.dram.read, _allowed_counts(cost.dram.read, DRAM_TOLERANCE_BEYOND if beyond else DRAM_TOLERANCE)),
         "dram_write_bytes": (cost.dram.write, (max(cost.dram.write - cache, 0), cost.dram.write * DRAM_WRITES_ABOVE)),
     }
     shown = [(name, *bounds) for name, bounds in allowed.items() if name in counted]
     return [Count(label(record), name, float(count), counted[name], limits) for name, count, limits in shown]
 
 
-def _around(predicted: Any, tolerance: float) -> tuple[float, float]:
-    """Counts of which ``predicted`` is no more than ``tolerance`` off, relative to the count."""
+def _allowed_counts(predicted: Any, tolerance: float) -> tuple[float, float]:
+    """Range of counts from which ``predicted`` differs by at most ``tolerance``, relative to the count."""
     return float(predicted) / (1 + tolerance), float(predicted) / (1 - tolerance)
 
 

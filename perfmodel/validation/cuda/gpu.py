@@ -1,4 +1,4 @@
-"""The GPU that numba finds, or in words why it finds none; and what a measurement on it was made with, as records keep it."""
+"""The GPU that numba finds, or the reason why it finds none; and the environment of a measurement on it, for records."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def _try_kernel(cuda: Any) -> None:
 
 @contextmanager
 def small_grids() -> Iterator[None]:
-    """Context without numba's warning of grids that leave most of a device idle: some measurements want just that."""
+    """Context without numba's warning about grids that leave most of a device idle, as some measurements intend that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*Grid size")
         yield
 
 
 def _toolkit_error(error: Exception) -> UnavailableError:
-    """``error`` of the first kernel in words: compiler, or driver."""
+    """Message on ``error`` of the first kernel: a problem of the compiler or of the driver."""
     text = in_words(error)
     missing = isinstance(error, (ImportError, OSError)) or any(word in text.lower() for word in ("nvvm", "libdevice", "nvrtc", "nvjitlink"))
     if missing:
@@ -116,7 +116,7 @@ def current_gpu() -> Gpu:
 
 
 def _first_line(error: object) -> str:
-    """The first line that says something."""
+    """The first line of the error's text that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -143,37 +143,37 @@ SMI_FIELDS = {
     "clocks.max.mem": "max_memory_clock",
     "power.limit": "power_limit",
 }
-"""Fields of nvidia-smi and what a record calls them; as it prints them, with unit."""
+"""Fields of nvidia-smi, printed with units, and their names in a record."""
 SMI_TIMEOUT_S = 10
 _FILLERS = frozenset({"nvidia", "geforce", "tesla", "gpu", "graphics", "grace", "hopper", "hbm2", "hbm3", "hbm3e"})
 _FILLERS |= {"amd", "instinct", "vf"} | {"generation", "workstation", "edition"}
-"""Words that tell no part from another. Of RTX cards: a Server or a Max-Q edition keeps that word, and fits no other."""
+"""Words that do not distinguish parts. RTX cards keep the words Server and Max-Q, which distinguish editions."""
 _FORMS = ("sxm", "pcie", "nvl")
 SIZE_TOLERANCE = 0.15
-"""Relative: names round gigabytes, binary or not, and drivers keep some memory for themselves."""
+"""Relative tolerance of sizes: names round gigabytes, binary or not, and drivers keep some memory for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A measurement's environment. ``hardware``: id of the device's profile; ``facts``: of machine, software and clocks, for records."""
+    """A measurement's environment. ``hardware``: id of the device's profile; ``facts``: machine, software and clocks, for records."""
 
     hardware: str
     facts: dict[str, Any]
 
 
 def this_environment(gpu: Gpu, hardware: str | None = None) -> Environment:
-    """The environment of ``gpu``; ``hardware`` names its profile where the device's name does not."""
+    """The environment of ``gpu``; ``hardware``: its profile, if the device's name does not identify it."""
     facts = {"device": gpu.name, "perfmodel": __version__, **package_versions(), **nvidia_smi()}
     return Environment(find_device(hardware).id if hardware else profile_of(gpu.name, gpu.memory_bytes), facts)
 
 
 def package_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Versions of those ``packages`` that are installed."""
-    found = {}
+    versions = {}
     for name in packages:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def nvidia_smi(ask: Callable[[list[str]], str] | None = None) -> dict[str, str]:
@@ -194,10 +194,10 @@ def _run(command: list[str]) -> str:
 
 
 def profile_of(name: str, memory_bytes: int | None = None) -> str:
-    """Id of the profile of a device that its driver calls ``name``; UnavailableError asks for --hardware where none or several fit.
+    """Id of the profile of a device that its driver calls ``name``; UnavailableError asks for --hardware if none or several match.
 
-    The model's own word has to be the same. A name without a form factor is an SXM part, or one that comes in a single form:
-    NVIDIA names PCIe and NVL cards. Parts of several sizes are told apart by ``memory_bytes``, else by the name.
+    The model's own word must be the same. A name without a form factor is an SXM part, or one that comes in a single form, as NVIDIA names
+    PCIe and NVL cards. ``memory_bytes``, or else the name, distinguishes parts of several sizes.
 
     >>> profile_of("NVIDIA H200"), profile_of("NVIDIA A100-PCIE-40GB"), profile_of("NVIDIA GeForce RTX 4090")
     ('nvidia-h200-sxm', 'nvidia-a100-pcie-40gb', 'nvidia-rtx-4090')
@@ -222,7 +222,7 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _fits(profile: frozenset[str], device: frozenset[str], memory_bytes: int | None) -> bool:
-    """Whether the words that the driver reports for a device are those of a profile."""
+    """Whether a profile's words match the words that the driver reports."""
     forms = [next((form for form in _FORMS if form in words), "sxm") for words in (profile, device)]
     models = [words - _sizes(words) - set(_FORMS) for words in (profile, device)]
     if forms[0] != forms[1] or models[0] != models[1]:

@@ -1,7 +1,7 @@
-"""What this machine reaches: bandwidths of its memory levels, rates of its units, and what a launch costs.
+"""Rates that this machine reaches: bandwidths of its memory levels, rates of its units, and times of launches.
 
-Every value is measured, and belongs beside a profile's datasheet values, never in their place: ``field`` names the profile's field
-for measured values, where there is one.
+Every value is measured and stands beside a profile's datasheet values, never in their place: ``field`` names the profile's field for
+measured values, if any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALLEST, LARGEST = 1 << 16, 1 << 32
 KEPT_FREE = 0.9
 """Share of free memory that arrays may take."""
 L2_READ_BYTES = 1 << 31
-"""Bytes of one run of the L2 curve: long against a launch."""
+"""Bytes of one run of the L2 curve, which takes long compared with a launch."""
 BLOCKS_PER_SM = 8
 FMA_ROUNDS, EXP_ROUNDS, SHARED_ROUNDS = 1 << 12, 1 << 9, 1 << 12
 """Rounds per thread: a few milliseconds on an H200."""
@@ -38,9 +38,9 @@ Part = Callable[[StoppingRule], Iterator["ProbeResult"]]
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One result in base units (B/s, FLOP/s, OP/s, B, s); ``value`` None and ``reason`` in words where there is none.
+    """One result in base units (B/s, FLOP/s, OP/s, B, s); without a ``value``, ``reason`` says why. ``spread``: (p90 - p10) / median.
 
-    ``spread``: (p90 - p10) / median. ``size``: bytes of the array, on a curve over sizes. ``shape``: of a product.
+    ``size``: bytes of the array, on a curve over sizes. ``shape``: shape of a product.
     """
 
     name: str
@@ -61,14 +61,14 @@ def rate(name: str, unit: str, amount: float, times: Sequence[float], size: int 
 
 
 def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[ProbeResult]:
-    """Results of all microbenchmarks on the current GPU; UnavailableError where there is none."""
+    """Results of all microbenchmarks on the current GPU; UnavailableError if there is none."""
     open_gpu()
     with small_grids():
         return run_parts(PARTS, progress, rule)
 
 
 def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule) -> list[ProbeResult]:
-    """The results of all ``parts``; one that fails leaves what it had measured, and its reason."""
+    """The results of all ``parts``; a part that fails leaves the results so far and the reason."""
     results: list[ProbeResult] = []
     for name, part in parts.items():
         progress(name)
@@ -81,7 +81,7 @@ def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: 
 
 
 def sizes(smallest: int, largest: int, steps: int = 1) -> list[int]:
-    """Powers of two from ``smallest`` to ``largest``; with ``steps`` 2 also what lies halfway between two.
+    """Powers of two from ``smallest`` to ``largest``; with ``steps`` 2 also the values halfway between.
 
     >>> sizes(4096, 16384), sizes(4096, 8192, 2)
     ([4096, 8192, 16384], [4096, 6144, 8192])
@@ -100,9 +100,9 @@ def plateau(curve: Sequence[ProbeResult]) -> ProbeResult:
 
 
 def apparent_size(curve: Sequence[ProbeResult]) -> ProbeResult:
-    """Size at which bandwidth has fallen halfway, in logarithms, from the plateau to the largest array's; straight lines between sizes.
+    """Size at which bandwidth has fallen halfway, in logarithms, from the plateau to the largest array's, interpolated between sizes.
 
-    ``spread``: the step between the two sizes, relative.
+    ``spread``: relative step between the two sizes.
     """
     points = [(point.size, point.value) for point in curve if point.size and point.value]
     top, low = max(value for _, value in points), points[-1][1]
@@ -120,7 +120,7 @@ def apparent_size(curve: Sequence[ProbeResult]) -> ProbeResult:
 
 
 def _dram(rule: StoppingRule) -> Iterator[ProbeResult]:
-    """Copy and read bandwidth by size, L2 flushed; the largest array stands for the device."""
+    """Copy and read bandwidth by size, with a flushed L2; the largest array gives the device's."""
     from perfmodel.validation.kernels import probes
 
     cuda, gpu = load_numba_cuda(), current_gpu()
@@ -178,7 +178,7 @@ def _units(rule: StoppingRule) -> Iterator[ProbeResult]:
 
 
 def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
-    """Time per empty kernel, from a stream and from a graph; and that of the host, which launches it from Python."""
+    """Time per empty kernel in a stream and in a graph, and the host's time per launch from Python."""
     stream = load_numba_cuda().stream()
     timer = run.QueueTimer(current_gpu(), stream)
     launch = run.empty_launches(stream)

@@ -24,7 +24,7 @@ MAX_BYTES, MAX_LINE_BYTES = 256 << 20, 1 << 20
 MAX_BEFORE = 1 << 20
 """Characters before the header."""
 MAX_ROWS, MAX_CELLS = 1_000_000, 15_000_000
-"""The numbers of so many cells take less than 1 GB."""
+"""Most rows and cells of a file; the numbers of so many cells take less than 1 GB."""
 NAME, METRIC, UNIT, VALUE, RUN = "Kernel Name", "Metric Name", "Metric Unit", "Metric Value", "ID"
 EXPECTED = "give what ncu --csv prints, with its header line"
 APART = "ncu --csv --log-file profile.csv writes the table alone, without what the program prints"
@@ -39,11 +39,12 @@ SOURCES = {
     "l2_slice_read_bytes": ("lts__t_sectors_op_read.sum", SECTOR_BYTES),
     "l2_slice_write_bytes": ("lts__t_sectors_op_write.sum", SECTOR_BYTES),
 }
-"""Counters of a record, by metric and bytes per unit. What L2's slices count is not what SMs move: on an H200, with an L2 of two
-halves, 1.5 times the bytes of a copy in each direction, and 0.8 of what SMs received in a numba-flash whose tiles share K and V.
+"""Counters of a record: metric, and bytes per unit. Counts of the L2's slices differ from the bytes of SMs: on an H200, whose L2 has two
+halves, they were 1.5 times the bytes of a copy in each direction, and 0.8 of the bytes that SMs received in a numba-flash whose tiles share
+K and V.
 """
 METRICS = (*(metric for metric, _ in SOURCES.values()), TIME)
-"""What is asked of ncu."""
+"""Metrics to collect with ncu."""
 
 _PREFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _TIMES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
@@ -54,7 +55,7 @@ _NO_VALUE = {"", "n/a", "nan", "no data", "-"}
 
 @dataclass(frozen=True, slots=True)
 class CountedKernel:
-    """One launch: its place in the file's order, its name, and its metrics in base units (B, s, counts); ``line`` where it starts."""
+    """One launch: its place in the file, its name, and its metrics in base units (B, s, counts). ``line``: where it starts."""
 
     run: int
     name: str
@@ -83,11 +84,11 @@ def parse(path: Path) -> list[CountedKernel]:
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "profile fewer kernels or metrics")
         table = _Table(path, file)
-        return list((_long if METRIC in table.header else _wide)(table))
+        return list((_row_per_metric if METRIC in table.header else _row_per_kernel)(table))
 
 
 class _Table:
-    """The file's table; ``line`` is the number of the last line that was read. What is wrong in one is said before the next is read."""
+    """The table of a file. ``line``: number of the last line that was read, so that an error names its line."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self.line = path, 0
@@ -109,7 +110,7 @@ class _Table:
                 raise self.wrong(f"byte {error.start} is not UTF-8") from None
 
     def _found_header(self) -> list[str]:
-        """The first line that has the columns of every form; what the profiled program printed comes before."""
+        """The first line with the columns that every form has; before it comes the output of the profiled program."""
         read, none = 0, f"{self.path}: no line with {RUN!r} and {NAME!r}"
         for line in self._lines:
             with contextlib.suppress(csv.Error):  # a line of the program's
@@ -121,7 +122,7 @@ class _Table:
         raise DataError(f"{none}: this is not from ncu --csv", EXPECTED)
 
     def rows(self) -> Iterator[dict[str, str]]:
-        """Cells by column; lines of ncu's own (==PROF==) are left out."""
+        """Cells by column; ncu's own lines (==PROF==) are left out."""
         count, width = 0, len(self.header)
         try:
             for cells in csv.reader(self._lines, strict=True):
@@ -144,14 +145,14 @@ class _Table:
         return CountedKernel(int(cells[RUN]), cells[NAME], self.line)
 
     def store(self, kernel: CountedKernel, metric: str, text: str, unit: str) -> None:
-        """Add the metric in base units, where ncu has a number; metrics of other kinds (text, unknown units) are left out as well."""
+        """Add the metric in base units; metrics without a number or with an unknown unit are left out."""
         factor = unit_factor(unit)
         if text.strip().lower() in _NO_VALUE or (factor is None and metric not in METRICS):
             return
         if factor is None:
             raise self.wrong(f"{metric} is in {unit!r}, which is no known unit", "add --print-units base to ncu")
         try:
-            number = float(_plain(text))
+            number = float(_without_separators(text))
         except ValueError:
             if metric not in METRICS:
                 return
@@ -161,8 +162,8 @@ class _Table:
         kernel.metrics[sys.intern(metric)] = number * factor
 
 
-def _long(table: _Table) -> Iterator[CountedKernel]:
-    """Kernels of a table with one row per metric; rows of a launch follow each other or not."""
+def _row_per_metric(table: _Table) -> Iterator[CountedKernel]:
+    """Kernels of a table with one row per metric; rows of a launch need not be adjacent."""
     missing = [column for column in (UNIT, VALUE) if column not in table.header]
     if missing:
         raise DataError(f"{table.path}: no column {missing[0]!r}", EXPECTED)
@@ -173,7 +174,7 @@ def _long(table: _Table) -> Iterator[CountedKernel]:
     yield from kernels.values()
 
 
-def _wide(table: _Table) -> Iterator[CountedKernel]:
+def _row_per_kernel(table: _Table) -> Iterator[CountedKernel]:
     """Kernels of a table with a row per kernel and a column per metric, named with dots or double underscores; units follow the header."""
     metrics = [column for column in table.header if "__" in column]
     if not metrics:
@@ -190,10 +191,10 @@ def _wide(table: _Table) -> Iterator[CountedKernel]:
         yield kernel
 
 
-def _plain(text: str) -> str:
-    """``text`` without thousands separators: 1,234,567.8; ValueError where commas stand anywhere else.
+def _without_separators(text: str) -> str:
+    """``text`` without thousands separators, as in 1,234,567.8; ValueError for commas in other places.
 
-    >>> _plain("1,234,567.8"), _plain("12.5")
+    >>> _without_separators("1,234,567.8"), _without_separators("12.5")
     ('1234567.8', '12.5')
     """
     text = text.strip()
@@ -205,7 +206,7 @@ def _plain(text: str) -> str:
 
 
 def counters(kernels: list[CountedKernel]) -> dict[str, int]:
-    """Counters of a record, in bytes, summed over the kernels of one case; only those that every kernel has."""
+    """Counters of a record in bytes, summed over the kernels of one case; only counters that every kernel has."""
     return {
         name: round(sum(kernel.metrics[metric] for kernel in kernels) * factor)
         for name, (metric, factor) in SOURCES.items()
@@ -214,6 +215,6 @@ def counters(kernels: list[CountedKernel]) -> dict[str, int]:
 
 
 def seconds(kernels: list[CountedKernel]) -> float | None:
-    """Time of all ``kernels``, to the nanosecond that ncu counts in; None where one has none."""
+    """Time of all ``kernels`` in seconds, to ncu's nanosecond; None if a kernel has none."""
     times = [kernel.metrics.get(TIME) for kernel in kernels]
     return None if not times or None in times else round(sum(time for time in times if time is not None), 9)

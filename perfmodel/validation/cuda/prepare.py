@@ -1,7 +1,7 @@
-"""A case made ready on the GPU: arrays, what launches it, and how far its results are from float64.
+"""A case made ready on the GPU: arrays, a launch function, and the error of its results against float64.
 
-Large results are checked in part: rows of some heads, chosen at random, against the exact computation of those rows, and every
-element for having been written. Outputs begin as NaN: what a kernel leaves out shows.
+Large results are checked in part: random rows of some heads against an exact computation, and every element for having been written.
+Outputs begin as NaN, which shows elements that a kernel leaves out.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MATMUL_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class PreparedKernel:
-    """``launch`` runs the case once. ``error()``: largest relative error of what the run before has written.
+    """``launch`` runs the case once. ``error()``: largest relative error of the last run's results.
 
-    ``kernels``: names of the kernels of one launch, in order. ``facts``: the launch as a record says it. ``tensors`` live as long
-    as this does: some launches know only their addresses.
+    ``kernels``: names of the kernels of one launch, in order. ``facts``: the launch in the terms of a record. ``tensors``: kept alive here,
+    as some launches know only their addresses.
     """
 
     launch: Callable[[], None]
@@ -41,7 +41,7 @@ class PreparedKernel:
 
 
 def prepare(case: KernelCase, rng: Any) -> PreparedKernel:
-    """``case`` with fresh random inputs and poisoned outputs; UnavailableError where it does not fit."""
+    """``case`` with fresh random inputs and poisoned outputs; UnavailableError if it does not fit the memory."""
     needed, free = needed_bytes(checked(case)), int(cuda.current_context().get_memory_info().free)
     if needed > free:
         raise UnavailableError(f"{case.label}: its tensors take {needed:,} B, {free:,} B are free", "free memory, or take a smaller shape")
@@ -50,7 +50,7 @@ def prepare(case: KernelCase, rng: Any) -> PreparedKernel:
 
 
 def _facts(br: int, bc: int, threads: int, shared_bytes: int, dispatcher: Any) -> dict[str, int]:
-    """The launch as a record says it; registers are per thread, of the form of ``dispatcher`` that was compiled last."""
+    """The launch in the terms of a record; registers per thread of the last compiled form of ``dispatcher``."""
     registers = int(list(dispatcher.specializations.values())[-1].get_regs_per_thread())
     return {"br": br, "bc": bc, "threads": threads, "shared_bytes": shared_bytes, "registers": registers}
 
@@ -59,7 +59,7 @@ def _facts(br: int, bc: int, threads: int, shared_bytes: int, dispatcher: Any) -
 
 
 def stored(values: Any, dtype: str) -> Any:
-    """fp32 ``values`` as the GPU holds them; bf16, which NumPy does not know, is the upper half of fp32.
+    """fp32 ``values`` in the GPU's format; bf16, which NumPy lacks, is the upper half of fp32.
 
     >>> [hex(x) for x in stored(np.array([1.0, -2.0], np.float32), "bf16")]
     ['0x3f80', '0xc000']
@@ -79,17 +79,17 @@ def values(held: Any, dtype: str) -> Any:
 
 
 def random_inputs(rng: Any, elements: int, dtype: str) -> Any:
-    """Standard normal numbers as the GPU holds them, flat."""
+    """Standard normal numbers in the GPU's format, as a flat array."""
     return stored(rng.standard_normal(elements, np.float32), dtype)
 
 
 def poisoned(elements: int, dtype: str = "fp32") -> Any:
-    """A flat array on the GPU that is not a number anywhere."""
+    """A flat array of NaN on the GPU."""
     return cuda.to_device(stored(np.full(elements, np.nan, np.float32), dtype))
 
 
 def unwritten(held: Any, dtype: str) -> bool:
-    """Whether any number is not one; -inf is."""
+    """Whether any element is NaN; -inf counts as written."""
     return bool(np.isnan(values(held, dtype)).any())
 
 

@@ -1,7 +1,7 @@
-"""Check and time kernels on the GPU of this machine, one after the other; each gives a record. Timers by CUDA events; CUDA graphs.
+"""Check and time kernels on the GPU of this machine in turn; each gives a record. Timers by CUDA events, and CUDA graphs.
 
-A queue is saturated only if the CPU is ahead of the GPU; Python is not. So its kernels are queued behind one that runs longer
-than queueing takes, and the start event is checked not to have happened by then.
+A queue is saturated only if the CPU is ahead of the GPU, which Python is not. So kernels are queued behind one that runs longer than
+queueing takes, and the start event is checked not to have happened by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def measure(
 ) -> list[str]:
     """Time ``cases``; ``on_record`` gets each record at once. Returns a message per case that failed.
 
-    ``hardware``: the profile's id, if the device's name does not give it. UnavailableError where nothing can be measured at all.
+    ``hardware``: the profile's id, if the device's name does not give it. UnavailableError if nothing can be measured at all.
     """
     gpu = open_gpu()
     environment = this_environment(gpu, hardware)
@@ -68,7 +68,7 @@ class LostDeviceError(UnavailableError):
 
 
 def time_case(case: KernelCase, timer: Timer, rule: StoppingRule | None) -> tuple[list[float], float, dict[str, int]]:
-    """Seconds of each run, relative error and launch of ``case``. UnavailableError if its results are wrong: then it is not timed."""
+    """Seconds of each run, relative error and launch of ``case``; UnavailableError, before timing, if its results are wrong."""
     import numpy as np
 
     from perfmodel.validation.cuda.prepare import prepare
@@ -88,7 +88,7 @@ def time_case(case: KernelCase, timer: Timer, rule: StoppingRule | None) -> tupl
 
 
 def _free(cuda: Any) -> None:
-    """Give freed arrays back to the driver; LostDeviceError where the device no longer answers."""
+    """Give freed arrays back to the driver; LostDeviceError if the device no longer answers."""
     try:
         cuda.synchronize()
         cuda.current_context().deallocations.clear()
@@ -99,14 +99,14 @@ def _free(cuda: Any) -> None:
 FLUSH_FACTOR = 4
 """Size of the flush buffer over that of L2: above 1, as caches do not strictly evict the oldest line."""
 FLUSH_PASSES = 4
-"""Reads of that buffer before each run: about 0.2 ms on an H200, longer than a Python process takes to queue a few launches."""
+"""Reads of the flush buffer before each run: about 0.2 ms on an H200, longer than Python takes to queue a few launches."""
 KERNELS = 500
 """Empty launches per run: the driver queues about a thousand before it makes the CPU wait."""
 FIRST_DELAY_ROUNDS, MOST_DELAY_ROUNDS = 1 << 12, 1 << 22
 
 
 class EventTimer:
-    """Times one launch with two CUDA events. ``cold``: L2 is flushed first; else it keeps what the run before left."""
+    """Times one launch with two CUDA events. ``cold``: flush the L2 first; else it keeps the data of the run before."""
 
     def __init__(self, gpu: Gpu, cold: bool = True) -> None:
         from perfmodel.validation.kernels import probes
@@ -150,7 +150,7 @@ class QueueTimer:
         return probes.prepare_fma(self._sums, self._gpu.multiprocessors, rounds, stream=self._stream)
 
     def seconds(self, launch: Callable[[], None]) -> float:
-        """Seconds of ``launch``; UnavailableError where the CPU cannot get ahead of the GPU."""
+        """Seconds of ``launch``; UnavailableError if the CPU cannot get ahead of the GPU."""
         while True:
             self._delay()
             self._start.record(self._stream)
@@ -202,22 +202,22 @@ def captured(launch: Callable[[], None], stream: Any) -> Callable[[], None]:
         fix = "pip install 'numba-cuda[cu13]', which brings them"
         raise UnavailableError("CUDA graphs want the bindings of cuda-python (cuda.bindings.driver)", fix) from None
     handle = driver.CUstream(int(stream.handle))
-    _checked(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    _driver_value(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     try:
         launch()
     finally:
-        graph = _checked(driver.cuStreamEndCapture(handle))
-    executable = _checked(driver.cuGraphInstantiate(graph, 0))
+        graph = _driver_value(driver.cuStreamEndCapture(handle))
+    executable = _driver_value(driver.cuGraphInstantiate(graph, 0))
 
     def replay() -> None:
-        _checked(driver.cuGraphLaunch(executable, handle))
+        _driver_value(driver.cuGraphLaunch(executable, handle))
 
     return replay
 
 
-def _checked(result: tuple[Any, ...]) -> Any:
+def _driver_value(result: tuple[Any, ...]) -> Any:
     """The value of a driver call; UnavailableError with the driver's name of the error."""
-    code, *found = result
+    code, *values = result
     if int(code):
         raise UnavailableError(f"CUDA graph: {getattr(code, 'name', code)}", "update the driver")
-    return found[0] if found else None
+    return values[0] if values else None

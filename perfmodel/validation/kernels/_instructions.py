@@ -1,6 +1,6 @@
-"""Steps of the kernels that numba has no word for, each one PTX instruction, as numba intrinsics.
+"""Steps of the kernels that numba lacks, each one PTX instruction, as numba intrinsics.
 
-Arrays are one-dimensional float32, indices uint64; 16-byte accesses want an index divisible by 4.
+Arrays are one-dimensional float32, indices uint64; 16-byte accesses need an index divisible by 4.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ def load4_global(typing: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def keep(typing: Any, index: Any) -> Any:
-    """``index``, below 2^32, from a place that the compiler cannot see: it stays in a register instead of being computed again
-    at the head of every loop that uses it, which delays the loop's first loads.
+    """``index``, below 2^32, hidden from the compiler, so that it stays in a register.
+
+    Otherwise it is computed again at the head of every loop that uses it, which delays the loop's first loads.
     """
 
     def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What the kernels are made of, as instructions on a device and as plain Python in the simulator, and how they are launched.
+"""Building blocks of the kernels, as instructions on a device and as plain Python in the simulator, and their launch.
 
-A block works on ``br`` rows. ``lanes`` neighbouring threads share a row; each thread owns ``rows`` rows, ``step`` apart, and
-of the columns of a product every ``lanes``-th one (``add_row_products``) or group of four (``add_product``). All widths,
-lanes and steps are powers of two, widths at least 4.
+A block works on ``br`` rows. ``lanes`` neighbouring threads share a row. Each thread has ``rows`` rows at a distance of ``step``, and every
+``lanes``-th column of a product (``add_row_products``) or every ``lanes``-th group of four columns (``add_product``). All widths, lanes and
+steps are powers of two, widths at least 4.
 
 Tiles are stored by rows without padding. The 16-byte parts of a row are permuted instead, part p of row r at p xor
 (r mod spread), so that rows read at once lie in different banks: a copy that straddles 128-byte lines of shared memory asks
@@ -33,15 +33,15 @@ load4, load4_global, load_global, store4 = _provider.load4, _provider.load4_glob
 lane_max, lane_sum, sync_warp = _provider.lane_max, _provider.lane_sum, _provider.sync_warp
 
 U: Any = np.uint64
-"""Every index and loop bound is unsigned: numba wraps signed ones around at each load."""
+"""Type of every index and loop bound: unsigned, as numba checks signed ones for wrap-around at each load."""
 F32: Any = np.float32
 ZERO, FOUR = F32(0), U(4)
 LOWEST = F32(-1e30)
-"""Running maximum before the first score: finite, so that a row that sees no key yet gets exp2 of a difference, not nan."""
+"""Running maximum before the first score: finite, so that a row that sees no key yet gets exp2 of a number, not nan."""
 HIDDEN = F32(-3e38)
 """Score of a masked key: times any scale it stays far below LOWEST; finite, as fast math knows no infinities."""
 UNASKED_SHARED_BYTES = 48 * 1024
-"""More shared memory of a block must be asked for of the driver, which numba has no option for."""
+"""Shared memory per block that needs no request to the driver; numba has no option for more."""
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute of the CUDA driver API
 
 
@@ -72,7 +72,7 @@ def _allow_shared(function: Any, shared_bytes: int) -> None:
 
 
 def launcher(kernel: Any, grid: tuple[int, ...], threads: int, shared_bytes: int, *args: Any, stream: Any = 0) -> Callable[[], None]:
-    """Compile ``kernel`` for ``args`` and return what launches it, so that a timed launch compiles and checks nothing."""
+    """Compile ``kernel`` for ``args`` and return a launch function, so that a timed launch compiles and checks nothing."""
     if not SIMULATED:
         kernel = kernel.specialize(*args)
         if shared_bytes > UNASKED_SHARED_BYTES:
@@ -140,9 +140,9 @@ def fill_tile(threads: int, rows: int, width: int, spread: int) -> Any:
 def add_row_products(layout: TileLayout, columns: int, depth: int) -> Any:
     """Device function: c[i, j] += sum over k of a[row i, k] b[column j, k], both tiles stored by rows of ``depth``.
 
-    ``rows`` x ``columns`` results per thread; ``part`` holds four floats per row. ``a`` and ``b`` are where the thread's first
-    row and column begin, multiples of ``depth`` plus the row's permutation in floats. Four steps of k read rows + columns times
-    16 bytes for 4 rows x columns multiply-adds.
+    ``rows`` x ``columns`` results per thread; ``part`` holds four floats per row. ``a`` and ``b``: offsets of the thread's first row and
+    column, multiples of ``depth`` plus the row's permutation in floats. Four steps of k read rows + columns times 16 bytes for 4 rows x
+    columns multiply-adds.
     """
     n_rows, n_columns, n_depth = U(layout.rows), U(columns), U(depth)
     row_pitch, column_pitch = U(layout.step * depth), U(layout.lanes * depth)

@@ -39,7 +39,7 @@ def places(shape: Geometry) -> Any:
     k_at, v_at, p_at = U(shape.br * d), U((shape.br + shape.bc) * d), U((shape.br + 2 * shape.bc) * d)
 
     @device_function
-    def found(thread: Any) -> Any:
+    def place(thread: Any) -> Any:
         lane = thread % n_lanes
         row = first_of(thread)
         q_from = steps.keep(row * u_d + row % n_q_spread * FOUR)
@@ -48,13 +48,13 @@ def places(shape: Geometry) -> Any:
         v_from = steps.keep(v_at + lane * FOUR)
         return lane, row, q_from, k_from, p_from, v_from
 
-    return found
+    return place
 
 
 def fill_tiles(shape: Geometry) -> tuple[Any, Any, Any]:
     """Device functions (shared, source, first, left, thread) that copy a tile of Q, of K and of V to its place in shared memory.
 
-    ``first``: row of the source; ``left``: rows from there on, of which a tile's are taken and cleared beyond.
+    ``first``: first row in the source; ``left``: rows that are left from there on, beyond which the tile is cleared.
     """
     layout, u_d = shape.layout, U(shape.d)
 
@@ -107,9 +107,9 @@ def score_chunk(shape: Geometry, causal: bool) -> Any:
 
 
 def update_softmax(shape: Geometry) -> Any:
-    """Device function: scores -> probabilities in shared memory from ``to`` on; maximum, sum and outputs brought along.
+    """Device function: scores -> probabilities in shared memory from ``to`` on; it also updates maximum, sum and outputs.
 
-    ``total`` is this thread's part of the row's sum, to be added up over its lanes at the end.
+    ``total`` is this thread's part of the row's sum, which is added up over the lanes at the end.
     """
     n_rows, n_columns, n_lanes = U(shape.rows), U(shape.scores_per_row), U(shape.lanes)
     n_width, row_pitch = U(shape.outputs_per_row), U(shape.layout.step * shape.p_pitch)
@@ -136,7 +136,7 @@ def update_softmax(shape: Geometry) -> Any:
 
 
 def store_outputs(shape: Geometry) -> Any:
-    """Device function: store the thread's i-th row of O, if ``real``, over the row's sum; returns that, of which ``total`` is a part."""
+    """Device function: store the thread's i-th row of O, if ``real``, over its sum; returns the sum, ``total`` being a part."""
     n_lanes, store = U(shape.lanes), steps.store_row(shape.layout, shape.outputs_per_row)
 
     @device_function
@@ -220,7 +220,7 @@ def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: 
 
 
 def extras(w: Attention) -> list[tuple[str, int]]:
-    """Outputs beside O, and their elements."""
+    """(name, elements) of each output beside O."""
     return [("logsumexp", w.query_heads * w.n)]
 
 

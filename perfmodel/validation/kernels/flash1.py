@@ -1,8 +1,8 @@
 """``numba-flash1``: FlashAttention with K and V outermost, as Algorithm 1 prints it.
 
-One thread block per query head keeps a key tile in shared memory while Q, O, l and m stream past it: O, l and m are read and
-written through global memory on every pass, past L1, so that what L2 delivers is what the algorithm counts. fp32.
-Source: Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
+One thread block per query head keeps a key tile in shared memory while Q, O, l and m stream past it: O, l and m are read and written in
+global memory on every pass, past L1, so that the L2 delivers as many bytes as the algorithm counts. fp32. Source: Dao et al. 2022, arXiv
+2205.14135, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def extras(w: Attention) -> list[tuple[str, int]]:
 
 
 def main(shape: Geometry, causal: bool) -> tuple[Any, int]:
-    """The kernel, and the shared bytes of a block: those of numba-flash, and l and m of a query tile."""
+    """The kernel, and the shared bytes of a block: as in numba-flash, plus l and m of a query tile."""
     return build(shape, causal), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES
 
 

@@ -1,7 +1,7 @@
 """``numba-matmul``: C = A B in fp32, through tiles in shared memory and, for comparison, straight from global memory.
 
-With tiles of T x T each element of A is loaded n / T times and each of B m / T times, in place of n and m: a factor T fewer
-loads. Source: Hong and Kung 1981 for the bound that such tiling reaches; any CUDA course for the example.
+With tiles of T x T each element of A is loaded n / T times instead of n, and each of B m / T times instead of m: T times fewer loads.
+Source: Hong and Kung 1981 for the bound that such tiling reaches; any CUDA course for the example.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def build_copy() -> Any:
 
 
 def blocks_for(elements: int, threads: int) -> int:
-    """Thread blocks of which each thread moves IN_FLIGHT times 16 bytes."""
+    """Number of thread blocks whose threads move IN_FLIGHT times 16 bytes each."""
     return max(-(-elements // (4 * IN_FLIGHT * threads)), 1)
 
 
@@ -85,7 +85,7 @@ def build_read() -> Any:
 
 
 def prepare_read(source: Any, sums: Any, passes: int = 1, blocks: int = MOST_BLOCKS, threads: int = THREADS) -> Callable[[], None]:
-    """Function that launches the reads; ``sums`` holds one element and is never written. Fewer blocks where ``source`` is small."""
+    """Function that launches the reads; ``sums`` holds one element and is never written. A small ``source`` takes fewer blocks."""
     if source.size % 4 or not source.size:
         raise UsageError(f"reading {source.size} elements", "give a multiple of 4")
     grid = (min(blocks, blocks_for(source.size, threads)),)

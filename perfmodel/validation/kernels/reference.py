@@ -1,4 +1,4 @@
-"""Attention in float64 on the CPU, and how far a kernel's output is from it."""
+"""Attention in float64 on the CPU, and the error of a kernel's output against it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from perfmodel.core.workload import Attention
 
 TOLERANCE = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2}
-"""Largest relative error of a kernel that is called correct, by dtype of its inputs."""
+"""Largest relative error of a correct kernel, by dtype of its inputs."""
 CHECKED_HEADS, CHECKED_ROWS = 4, 128
-"""Heads that are checked of a large problem, and rows of a window: the whole of it would take a CPU minutes."""
+"""Checked heads of a large problem, and rows of a window, as the whole problem would take a CPU minutes."""
 
 
 def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
@@ -39,9 +39,9 @@ def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
 
 
 def attention_error(w: Attention, q: Any, k: Any, v: Any, o: Any, logsumexp: Any = None, rng: Any = None) -> float:
-    """Largest relative error of the heads of ``o``, and of ``logsumexp`` if given; arrays as of ``attention``, heads first, or flat.
+    """Largest relative error of the heads of ``o``, and of ``logsumexp`` if given; arrays as in ``attention``, heads first, or flat.
 
-    With ``rng`` some heads and windows of their rows stand for all. A window's keys end where its last row's view ends.
+    With ``rng`` only some heads and windows of their rows are checked. The keys of a window end with the last key that its last row sees.
     """
     q, o = (x.reshape(w.query_heads, w.n, -1) for x in (q, o))
     k, v = (x.reshape(w.stored_kv_heads, w.kv_len, -1) for x in (k, v))
@@ -61,14 +61,14 @@ def attention_error(w: Attention, q: Any, k: Any, v: Any, o: Any, logsumexp: Any
 
 
 def windows(rng: Any, n: int) -> list[int]:
-    """First rows of windows of CHECKED_ROWS: the first, the last, one at random; all where there are few."""
+    """First rows of windows of CHECKED_ROWS rows: the first, the last and a random window; all if they are few."""
     if n <= 3 * CHECKED_ROWS:
         return list(range(0, n, CHECKED_ROWS))
     return [0, int(rng.integers(0, n - CHECKED_ROWS)), n - CHECKED_ROWS]
 
 
 def relative_error(result: Any, expected: Any) -> float:
-    """||found - expected|| / ||expected||; infinite where a value was never written or is -inf on one side only.
+    """||result - expected|| / ||expected||; infinite if a value was never written or is -inf on one side only.
 
     >>> relative_error(np.array([3.0, 4.5]), np.array([3.0, 4.0]))
     0.1

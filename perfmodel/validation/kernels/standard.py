@@ -1,7 +1,7 @@
 """``numba-standard``: unfused attention, S = Q K^T / sqrt(d), P = softmax(S), O = P V, through global memory. fp32.
 
-The full n x kv_len matrices are moved even if a causal mask hides half of them; the softmax applies the mask. Source: Dao et
-al. 2022, arXiv 2205.14135, Algorithm 0. What a GEMM's tiles read again is in ``loads``: nothing where one tile covers all.
+The full n x kv_len matrices are moved even if a causal mask hides half of them; the softmax applies the mask. Source: Dao et al. 2022,
+arXiv 2205.14135, Algorithm 0. ``loads`` includes what a GEMM's tiles read again, nothing if one tile covers all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def geometry(d: int, br: int = 128, bc: int = 64) -> StandardGeometry:
 
 
 def loads(w: Attention, shape: StandardGeometry) -> dict[str, int]:
-    """Elements of each tensor loaded from global memory; equal to Algorithm 0's where ``br`` >= n and ``bc`` >= kv_len."""
+    """Elements of each tensor loaded from global memory; equal to Algorithm 0's if ``br`` >= n and ``bc`` >= kv_len."""
     row_tiles, key_tiles, heads = -(-w.n // shape.br), -(-w.kv_len // shape.bc), w.query_heads
     scores, keys = heads * w.n * w.kv_len, heads * w.kv_len * w.d * row_tiles
     return {"Q": heads * w.n * w.d * key_tiles, "K": keys, "S": scores, "P": scores, "V": keys}
@@ -81,7 +81,7 @@ def build_scores(shape: StandardGeometry) -> Any:
 
 @cache
 def build_softmax(lanes: int, causal: bool) -> Any:
-    """The kernel ``(S, P, rows, n, kv_len)``: ``lanes`` threads per row, which waits in shared memory: one load, one store."""
+    """The kernel ``(S, P, rows, n, kv_len)``: ``lanes`` threads per row, which stays in shared memory: one load, one store."""
     n_lanes = U(lanes)
 
     def standard_softmax(s: Any, p: Any, rows: Any, n: Any, kv_len: Any) -> None:
@@ -132,7 +132,7 @@ def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, o: An
 
 
 def extras(w: Attention) -> list[tuple[str, int]]:
-    """Outputs beside O, and their elements."""
+    """(name, elements) of each output beside O."""
     return [(name, w.query_heads * w.n * w.kv_len) for name in "SP"]
 
 

@@ -1,7 +1,7 @@
 """Kernels of libraries, run through PyTorch (extra ``perfmodel[torch]``); importing this package loads no torch.
 
-``kernels`` prepares a case on a GPU. ``shapes.json``: what is measured, in two sets without a shape in common: one to fit a model on,
-one held out to judge it. ``measure`` makes cases of them and times these.
+``kernels`` prepares a case on a GPU. ``shapes.json`` lists the shapes to measure, in two sets without a common shape: one to fit models,
+one held out to judge them. ``measure`` makes cases of them and times these.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Torch = Any
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """``run()`` enqueues the kernels and returns what they write; ``error(results)`` compares that with a float64 reference."""
+    """``run()`` enqueues the kernels and returns their results; ``error(results)`` compares these with a float64 reference."""
 
     run: Callable[[], Any]
     error: Callable[[Any], float]
 
 
 Prepare = Callable[[KernelCase, Torch], Prepared]
-"""Allocates random operands; nothing of that is timed."""
+"""Function that prepares a case with random operands, untimed."""
 
 
 def load_torch() -> Torch:
-    """torch with a CUDA device; UnavailableError says which of the two is missing."""
+    """The module torch, with a CUDA device; UnavailableError says which of the two is missing."""
     try:
         torch: Torch = import_module("torch")
     except ImportError as error:
@@ -43,9 +43,8 @@ def load_torch() -> Torch:
 
 
 def dtype_of(case: KernelCase, torch: Torch) -> Any:
-    """torch's name of the case's dtype; UnavailableError for one that these kernels are not run in.
-
-    tf32 is fp32 in memory: from then on products round their operands, which an fp32 case takes back.
+    """torch's dtype of the case; UnavailableError for formats that these kernels do not run in. tf32 is fp32 in memory: products round
+    their operands from then on, until an fp32 case resets that.
     """
     formats = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
     if case.dtype not in formats:
@@ -55,16 +54,16 @@ def dtype_of(case: KernelCase, torch: Torch) -> Any:
 
 
 def version_of(torch: Torch) -> str:
-    """PyTorch's version as sources of records name it: without the build."""
+    """PyTorch's version without the build, as in sources of records."""
     return f"torch {str(torch.__version__).split('+', 1)[0]}"
 
 
 def gradients_of(case: KernelCase, torch: Torch) -> Any:
-    """Context in which ``case`` runs: with gradients for a backward pass alone."""
+    """Context in which ``case`` runs: with gradients only for a backward pass."""
     return torch.no_grad() if case.direction == FORWARD else torch.enable_grad()
 
 
-def relative_error(found: Any, wanted: Any) -> float:
-    """‖found - wanted‖ / ‖wanted‖ in float64; nan stays nan."""
-    difference = (found.double() - wanted).norm() / wanted.norm()
+def relative_error(result: Any, expected: Any) -> float:
+    """‖result - expected‖ / ‖expected‖ in float64; nan stays nan."""
+    difference = (result.double() - expected).norm() / expected.norm()
     return float(difference.item())

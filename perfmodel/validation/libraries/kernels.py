@@ -1,14 +1,14 @@
 """Kernels of PyTorch: matmul (cuBLAS), copy, softmax, norms, element-wise steps and attention; and the table of all.
 
-``torch-matmul`` is named apart from ``cublas``, whose published times were taken in CUDA graphs and lack the events' overhead.
-Element-wise steps are the workload ``scale``, told apart by their implementation: torch-scale reads one matrix and writes one,
-torch-add and torch-silu-mul (two kernels) read two, torch-rope (three kernels, heads of ROPE_HEAD_DIM) also reads a cosine and a
-sine per position, torch-mask adds a mask of ``mask_rows`` rows to each group of as many.
+``torch-matmul`` is distinct from ``cublas``, whose published times were taken in CUDA graphs and lack the events' overhead. Element-wise
+steps are the workload ``scale``, with different implementations: torch-scale reads one matrix and writes one, torch-add and torch-silu-mul
+(two kernels) read two, torch-rope (three kernels, heads of ROPE_HEAD_DIM) also reads a cosine and a sine per position, torch-mask adds a
+mask of ``mask_rows`` rows to each group of as many.
 
-Fused backends are FlashAttention-2, cuDNN and memory-efficient. Operands are stored as models do: [batch, length, heads, d] in
-prefill, where a projection wrote them (from any other order the flash backward copies the output and its gradient first),
-[batch, kv_heads, kv_len, d] in decode, where they are a cache. The backward pass is timed alone, through autograd, on a graph that is
-kept. Eager attention is batched Q K^T, scale, additive causal mask, softmax, batched P V, with the scores in memory each time.
+Fused backends are FlashAttention-2, cuDNN and memory-efficient. Operands are stored as in models: [batch, length, heads, d] in prefill,
+where a projection wrote them (from any other order the flash backward pass copies the output and its gradient first); [batch, kv_heads,
+kv_len, d] in decode, where they are a cache. The backward pass is timed alone, through autograd, on a retained graph. Eager attention is
+batched Q K^T, scale, additive causal mask, softmax, batched P V, with the scores in memory each time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perfmodel.validation.cases import SDPA_BACKENDS, KernelCase
 from perfmodel.validation.libraries import Prepare, Prepared, Torch, dtype_of, relative_error
 
 CHECKED_ROWS, CHECKED_MATMUL_ROWS, CHECKED_COPY = 64, 32, 1 << 16
-"""Checked against a reference at the end of the result: rows, rows of a matmul, elements of a copy."""
+"""Number of rows, of rows of a matmul and of elements of a copy, at the end of a result, that are checked."""
 EPSILON = 1e-5
 ROPE_HEAD_DIM = 128
 FACTOR = 0.125
@@ -41,7 +41,7 @@ def _rope(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
 
 
 def rotated(torch: Torch, x: Any, angles: tuple[Any, Any]) -> Any:
-    """RoPE in three kernels: halves exchanged, product with the cosine, that plus the product with the signed sine."""
+    """RoPE in three kernels: exchange of halves, product with the cosine, and its sum with the product with the signed sine."""
     cosine, sine = angles
     half = x.shape[-1] // 2
     return torch.addcmul(x * cosine, torch.cat((x[..., half:], x[..., :half]), -1), sine)
@@ -77,7 +77,7 @@ def _prepare_mask(case: KernelCase, torch: Torch) -> Prepared:
     return Prepared(lambda: x + mask, lambda found: relative_error(found[-1], x[-1].double() + mask.double()))
 
 
-def _copy(case: KernelCase, torch: Torch) -> Prepared:
+def _prepare_copy(case: KernelCase, torch: Torch) -> Prepared:
     """Copy between two buffers of ``bytes``."""
     dtype = dtype_of(case, torch)
     count, rest = divmod(int(case.shape["bytes"]), dtype.itemsize)
@@ -134,7 +134,7 @@ def operands(case: KernelCase, torch: Torch, length_first: bool) -> tuple[Any, A
 
 
 def attention(case: KernelCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) -> Prepared:
-    """Attention that ``run()`` runs, or its backward pass alone."""
+    """The attention of ``run()``, or only its backward pass."""
     causal = bool(case.shape["causal"])
     if case.direction == FORWARD:
         return Prepared(run, partial(output_error, torch, q, k, v, causal))
@@ -147,7 +147,7 @@ def attention(case: KernelCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) 
     return Prepared(backward, partial(gradient_error, torch, q, k, v, causal, grad))
 
 
-def _fused(case: KernelCase, torch: Torch) -> Prepared:
+def _prepare_fused(case: KernelCase, torch: Torch) -> Prepared:
     """Attention by one SDPA backend."""
     causal, grouped = bool(case.shape["causal"]), case.shape["heads"] != case.shape["kv_heads"]
     if causal and case.shape["n"] != case.shape["kv_len"]:
@@ -168,8 +168,8 @@ def fused(implementation: str, torch: Torch, q: Any, k: Any, v: Any, causal: boo
     return run
 
 
-def _eager(case: KernelCase, torch: Torch) -> Prepared:
-    """The whole eager sequence. A causal case says ``mask`` too, as the mask is a tensor that a kernel adds: no ``masked_fill``."""
+def _prepare_eager(case: KernelCase, torch: Torch) -> Prepared:
+    """The whole eager sequence. A causal case also has ``mask``, as a kernel adds the mask as a tensor, without ``masked_fill``."""
     causal, masked = bool(case.shape["causal"]), bool(case.shape.get("mask", False))
     if causal != masked or case.shape["heads"] != case.shape["kv_heads"]:
         raise UnavailableError("torch-eager: causal without mask, or grouped heads", "give causal and mask alike, kv_heads = heads")
@@ -194,7 +194,7 @@ def eager(torch: Torch, q: Any, k: Any, v: Any, causal: bool) -> tuple[Callable[
 ROWS = 48
 """Query rows checked per head of a large problem."""
 WHOLE_SCORES = 1 << 22
-"""Scores of one KV head up to which every row is checked, and with them the gradients of K and V."""
+"""Most scores of one KV head with which every row is checked, and so the gradients of K and V."""
 
 
 def _attend(torch: Torch, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> Any:
@@ -205,7 +205,7 @@ def _attend(torch: Torch, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> An
     return scores.softmax(-1) @ v
 
 
-def _checked(torch: Torch, q: Any, k: Any) -> Iterator[tuple[int, int, slice, Any]]:
+def _checked_rows(torch: Torch, q: Any, k: Any) -> Iterator[tuple[int, int, slice, Any]]:
     """(batch, KV head, its query heads, rows) of the first and the last head."""
     (batches, heads, n, _), (_, kv_heads, kv_len, _) = q.shape, k.shape
     group = heads // kv_heads
@@ -222,7 +222,7 @@ def _worst(errors: list[float]) -> float:
 def output_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, out: Any) -> float:
     """Largest relative error of the heads checked. Tensors are [batch, heads, length, d]."""
     errors = []
-    for batch, kv_head, heads, rows in _checked(torch, q, k):
+    for batch, kv_head, heads, rows in _checked_rows(torch, q, k):
         some = q[batch, heads][:, rows].double()
         wanted = _attend(torch, some, k[batch, kv_head].double(), v[batch, kv_head].double(), rows, causal)
         errors.append(relative_error(out[batch, heads][:, rows], wanted))
@@ -230,9 +230,9 @@ def output_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, out: Any) -
 
 
 def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any, gradients: tuple[Any, Any, Any]) -> float:
-    """Largest relative error of dQ, and of dK and dV where every row is checked; ``grad`` is that of the output."""
+    """Largest relative error of dQ, and of dK and dV if every row is checked. ``grad``: gradient of the output."""
     errors = []
-    for batch, kv_head, heads, rows in _checked(torch, q, k):
+    for batch, kv_head, heads, rows in _checked_rows(torch, q, k):
         parts = (q[batch, heads][:, rows], k[batch, kv_head], v[batch, kv_head])
         leaves = [part.detach().double().requires_grad_() for part in parts]
         out = _attend(torch, leaves[0], leaves[1], leaves[2], rows, causal)
@@ -244,15 +244,15 @@ def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any
 
 
 LIBRARIES: dict[tuple[str, str], Prepare] = {
-    **{("attention", name): _fused for name in SDPA_BACKENDS},
-    ("attention", "torch-eager"): _eager,
+    **{("attention", name): _prepare_fused for name in SDPA_BACKENDS},
+    ("attention", "torch-eager"): _prepare_eager,
     **{(workload, name): partial(_prepare, step) for name, (workload, step) in STEPS.items()},
     ("scale", "torch-mask"): _prepare_mask,
-    ("copy", "torch-copy"): _copy,
+    ("copy", "torch-copy"): _prepare_copy,
     ("matmul", "torch-matmul"): _matmul,
     ("grouped-matmul", "torch-grouped-mm"): _grouped_mm,
 }
-"""What prepares every library kernel, by workload and name."""
+"""Function that prepares each library kernel, by workload and name."""
 
 
 def directions(workload: str) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
-"""Library cases, timed and made records of; one that cannot run or computes something else is reported, not recorded.
+"""Timed library cases as records; a case that cannot run or has a wrong result is reported, not recorded.
 
-Kernels are timed with CUDA events, until the median is known well enough.
-
-Cases are the shapes of ``shapes.json`` as runs, fit and held-out ones in turn.
+Kernels are timed with CUDA events, until the median is known well enough. Cases are made of the shapes of ``shapes.json``, fit and held-out
+ones in turn.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ TOLERANCE = {"forward": 0.02, "backward": 0.03}
 DIGITS = 4
 """Significant digits of a recorded time: 1e-4 is below the noise of any run."""
 KEPT_BYTES = 48 << 30
-"""Memory that torch may hold back between cases before it is handed back to the driver."""
+"""Bytes that torch may cache between cases before they are returned to the driver."""
 FLUSH_BYTES = 256 << 20
-"""Read before each clean run, written before each dirty one: several times the L2 of any GPU here, so that little of the operands
-stays. Reads leave no dirty lines, whose write-back would be timed with the run."""
+"""Bytes read before each clean run and written before each dirty one: several times any GPU's L2, so that little of the operands stays.
+Reads leave no dirty lines, whose write-back would be timed with the run."""
 WARM_UP_RUNS = 3
 LONGEST_ENQUEUE_S = 2e-3
-"""What a run may take to be enqueued; a warm-up that took longer met something else."""
+"""Most seconds to enqueue a run; a warm-up that took longer was disturbed."""
 CYCLES_PER_S = 2e9
-"""Turns a wait into device cycles. About the highest clock of a GPU, so that the wait errs on the long side."""
+"""Device cycles per second of a wait: about the highest clock of a GPU, so that waits are rather too long."""
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=40, budget_s=0.25)
-"""Runs come ``least_runs`` at a time; ``budget_s`` is of their own seconds."""
+"""Rule of a timing: runs come ``least_runs`` at a time, and ``budget_s`` counts their own seconds."""
 
 
 class TorchTimer:
     """Times callables on the current CUDA device.
 
-    Each run waits on the device for longer than the host needs to enqueue it: else gaps between launches would be timed.
+    Each run first waits on the device for longer than the host needs to enqueue it; else gaps between launches would be timed.
     """
 
     def __init__(self, torch: Torch, rule: StoppingRule = RULE) -> None:
@@ -55,7 +54,7 @@ class TorchTimer:
         self.flushed = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
 
     def times(self, run: Callable[[], Any], cache: str, during: Callable[[], None] = lambda: None) -> list[float]:
-        """Seconds of each run after a warm-up, the L2 being ``cache`` before. ``during`` is called while the device works on a batch."""
+        """Seconds of each run after a warm-up, with the L2 in state ``cache``; ``during`` is called while the device works."""
         wait = self._host_cycles(run)
         seconds: list[float] = []
         while not self.rule.enough(seconds, sum(seconds)):
@@ -66,7 +65,7 @@ class TorchTimer:
         return seconds
 
     def _host_cycles(self, run: Callable[[], Any]) -> int:
-        """Device cycles that cover what the host needs for one run, its flush and events."""
+        """Device cycles that cover the host's time for one run, its flush and events."""
         self.torch.cuda.synchronize()
         begin = time.perf_counter()
         for _ in range(WARM_UP_RUNS - 1):
@@ -98,7 +97,7 @@ def measure(
     progress: Callable[[KernelCase], None] = lambda case: None,
     find: Callable[[KernelCase], Prepare] = find,
 ) -> None:
-    """Time ``cases``: ``on_record`` gets each record, ``on_skip`` a case that did not run, and why; ``progress`` each before it starts."""
+    """Time ``cases``: calls ``on_record`` with each record, ``on_skip`` with a skipped case and why, ``progress`` before each."""
     torch = load_torch()
     timer = TorchTimer(torch)
     for case in cases:
@@ -144,7 +143,7 @@ LARGE_SCORES = 1 << 28
 """Scores above which the eager backward pass, which holds several such tensors, is left out."""
 Row = dict[str, Any]
 CasesOf = Callable[[Row], Iterable[KernelCase]]
-"""Cases of one row, still without a role."""
+"""Function that gives the cases of one row, still without a role."""
 
 
 @cache
@@ -157,10 +156,10 @@ def shapes() -> dict[str, dict[str, list[Row]]]:
     }
 
 
-def _of_section(section: str, cases_of: CasesOf, every: int = 1) -> Iterator[KernelCase]:
-    """Cases of fit and held-out rows in turn, so that a run cut short leaves both; of one row in ``every`` of each set."""
-    found = shapes()[section]
-    for pair in zip_longest(found[FIT][::every], found[HELD_OUT][::every]):
+def _section_cases(section: str, cases_of: CasesOf, every: int = 1) -> Iterator[KernelCase]:
+    """Cases of fit and held-out rows in turn, so that an interrupted run leaves both; from every ``every``-th row of each set."""
+    by_role = shapes()[section]
+    for pair in zip_longest(by_role[FIT][::every], by_role[HELD_OUT][::every]):
         for role, row in zip((FIT, HELD_OUT), pair, strict=True):
             yield from (replace(case, role=role) for case in (cases_of(row) if row else ()))
 
@@ -193,7 +192,7 @@ def _eager(direction: str) -> CasesOf:
 
 
 def _eager_steps(row: Row) -> Iterator[KernelCase]:
-    """The kernels of eager attention each apart: they are kernels of the families ``matmul`` and ``rows``."""
+    """The kernels of eager attention as separate cases of the families ``matmul`` and ``rows``."""
     heads, n, d = row["batch"] * row["heads"], row["n"], row["d"]
     scores = {"dtype": row["dtype"], "rows": heads * n, "cols": row["kv_len"]}
     batched = {"dtype": row["dtype"], "batch": heads, "m": n}
@@ -209,31 +208,31 @@ def _row_kernels() -> Iterator[KernelCase]:
     def norm(name: str, row: Row) -> KernelCase:
         return _case("norm", name, row | {"kind": name.replace("-", "")})
 
-    yield from _of_section("rows", lambda row: [_case("softmax", "softmax", row), norm("rms-norm", row)])
-    yield from _of_section("rows", lambda row: [norm("layer-norm", row), *_only("scale", "scale", "add", "silu-mul")(row)], every=2)
-    yield from _of_section("softmax", _only("softmax", "softmax"))
-    yield from _of_section("mask", _only("scale", "mask"))
+    yield from _section_cases("rows", lambda row: [_case("softmax", "softmax", row), norm("rms-norm", row)])
+    yield from _section_cases("rows", lambda row: [norm("layer-norm", row), *_only("scale", "scale", "add", "silu-mul")(row)], every=2)
+    yield from _section_cases("softmax", _only("softmax", "softmax"))
+    yield from _section_cases("mask", _only("scale", "mask"))
 
 
 WARM_STEP = {"sdpa-flash": 27, "matmul": 19, "decode-flash": 19, "rows": 21, "copy": 7}
-"""Families of which one case in so many is timed again with what the run before left in L2. Odd, so that both sets are met."""
+"""Families with warm runs, and the step through their cases for these. Steps are odd, so that both sets are met."""
 FAMILIES: dict[str, Callable[[], Iterator[KernelCase]]] = {
-    "sdpa-flash": lambda: _of_section("attention", _both_passes("sdpa-flash")),
-    "matmul": lambda: _of_section("matmul", _only("matmul", "matmul")),
-    "batched-matmul": lambda: _of_section("batched matmul", _only("matmul", "matmul")),
-    "sdpa-cudnn": lambda: _of_section("attention", _both_passes("sdpa-cudnn")),
-    "decode-flash": lambda: _of_section("decode", _only("attention", "sdpa-flash")),
-    "wide-decode-flash": lambda: _of_section("wide decode", _only("attention", "sdpa-flash")),
-    "wide-decode-cudnn": lambda: _of_section("wide decode", _only("attention", "sdpa-cudnn")),
-    "eager": lambda: _of_section("eager", _eager(FORWARD)),
-    "eager-backward": lambda: _of_section("eager", _eager(BACKWARD)),
-    "eager-steps": lambda: _of_section("eager", _eager_steps, every=5),
-    "sdpa-efficient": lambda: _of_section("attention", _efficient),
-    "decode-cudnn": lambda: _of_section("decode", _only("attention", "sdpa-cudnn")),
+    "sdpa-flash": lambda: _section_cases("attention", _both_passes("sdpa-flash")),
+    "matmul": lambda: _section_cases("matmul", _only("matmul", "matmul")),
+    "batched-matmul": lambda: _section_cases("batched matmul", _only("matmul", "matmul")),
+    "sdpa-cudnn": lambda: _section_cases("attention", _both_passes("sdpa-cudnn")),
+    "decode-flash": lambda: _section_cases("decode", _only("attention", "sdpa-flash")),
+    "wide-decode-flash": lambda: _section_cases("wide decode", _only("attention", "sdpa-flash")),
+    "wide-decode-cudnn": lambda: _section_cases("wide decode", _only("attention", "sdpa-cudnn")),
+    "eager": lambda: _section_cases("eager", _eager(FORWARD)),
+    "eager-backward": lambda: _section_cases("eager", _eager(BACKWARD)),
+    "eager-steps": lambda: _section_cases("eager", _eager_steps, every=5),
+    "sdpa-efficient": lambda: _section_cases("attention", _efficient),
+    "decode-cudnn": lambda: _section_cases("decode", _only("attention", "sdpa-cudnn")),
     "rows": _row_kernels,
-    "rope": lambda: _of_section("rope", _only("scale", "rope")),
-    "copy": lambda: _of_section("copy", _only("copy", "copy")),
-    "grouped": lambda: _of_section("grouped", _only("grouped-matmul", "grouped-mm")),
+    "rope": lambda: _section_cases("rope", _only("scale", "rope")),
+    "copy": lambda: _section_cases("copy", _only("copy", "copy")),
+    "grouped": lambda: _section_cases("grouped", _only("grouped-matmul", "grouped-mm")),
     "warm": lambda: (replace(case, cache=WARM) for family, step in WARM_STEP.items() for case in cases(family)[::step]),
 }
 """Families of cases, the most wanted first."""

@@ -1,7 +1,7 @@
 """The CUDA kernels in numba's simulator, with arrays that count: loads and stores of every tensor against the closed forms.
 
-The simulator must be chosen before numba is first imported, so the kernels run in a process of their own, which reads cases
-and answers with one JSON object per case.
+The simulator must be chosen before numba is first imported, so the kernels run in a separate process, which reads cases and answers with
+one JSON object per case.
 """
 
 from __future__ import annotations
@@ -102,18 +102,15 @@ def _counts(kernels: list[Kernel]) -> Counts:
 
 
 def counted(progress: Callable[[str], None]) -> list[Count]:
-    """Loads and stores of every kernel, shape and tensor in elements of device memory, beside the model's.
-
-    PerfmodelError if the simulator cannot run.
-    """
-    return [count for key, found in simulated(CASES, progress).items() for count in _compared(key, CASES[key], found)]
+    """Loads and stores of every kernel, shape and tensor in elements, beside the model's; PerfmodelError without a simulator."""
+    return [count for key, run in simulated(CASES, progress).items() for count in _compared(key, CASES[key], run)]
 
 
-def _compared(key: str, case: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Count]:
-    expected, nothing = predicted(case, found), {LOADS: 0, STORES: 0}
-    for tensor in dict.fromkeys([*expected, *found["counts"]]):
+def _compared(key: str, case: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Count]:
+    expected, nothing = predicted(case, run), {LOADS: 0, STORES: 0}
+    for tensor in dict.fromkeys([*expected, *run["counts"]]):
         for kind, count in expected.get(tensor, nothing).items():
-            seen = found["counts"].get(tensor, nothing)[kind]
+            seen = run["counts"].get(tensor, nothing)[kind]
             yield Count(f"numba-{case['kernel']} {key}", f"{tensor} {kind}", count, seen, (count, count))
 
 

@@ -245,7 +245,8 @@ DRAWN = 20261128, 90
 @cache
 def drawn(seed: int = DRAWN[0], count: int = DRAWN[1]) -> dict[str, Program]:
     """Programs of models that ``PROGRAMS`` lacks, drawn from all of transformers, in the configurations that are their classes' own."""
-    random, seen, found = Random(seed), {program.model for program in PROGRAMS.values()}, {}
+    random, seen = Random(seed), {program.model for program in PROGRAMS.values()}
+    found: dict[str, Program] = {}
     names = import_module("transformers.models.auto.modeling_auto")
     configs: dict[str, str] = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
     while len(found) < count:

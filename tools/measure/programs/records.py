@@ -53,14 +53,14 @@ def records(hardware: str, torch: str, source: str, paths: list[Path]) -> list[d
                     seconds += min(GAP_S, seconds)
                 if seconds:
                     found[op.timed.kind, name, w.dtype.name, shape].append(seconds)
-    names: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    names: dict[tuple[str, str], list[tuple[str, str, str, Shape]]] = defaultdict(list)
     for key in sorted(found, key=lambda key: sha256(repr(key).encode()).hexdigest()):
         names[key[1], key[2]].append(key)
     kept = sorted(key for keys in names.values() for key in keys[:MOST_OF_A_KIND] if key[0] == "matmul" or "write_bytes" in dict(key[3]))
     return [_record(hardware, torch, source, *key, found[key]) for key in kept]
 
 
-Shape = tuple[tuple[str, int], ...]
+Shape = tuple[tuple[str, Any], ...]
 FIELDS = {
     "pass": ("elements", "write_bytes", "read_bytes", "divisions", "rows", "parts"),
     "matmul": ("m", "n", "k", "batch", "aligned", "crossed"),

@@ -1,7 +1,7 @@
 """Attention as one fused kernel whose softmax takes several passes over the keys: K is read past each query tile once per pass.
 
-Each pass computes the scores again, none is stored; V is read in the last pass alone, and no partial O is rescaled. Per score a pass
-computes what that of ``kernels/softmax.py`` does: three passes for safe softmax, two for online; with one it is FlashAttention.
+Each pass computes the scores again and stores none; V is read in the last pass alone, and no partial O is rescaled. Passes and operations
+per score are those of ``kernels/softmax.py``: three passes for safe softmax, two for online softmax; with one pass it is FlashAttention.
 The backward pass is FlashAttention-2's, from the same logsumexp.
 """
 
@@ -25,11 +25,11 @@ def several_passes(w: Attention, tile: Tile, passes: int, vector: int, exponenti
     [kernel] = single_pass(w, tile)
     scores = w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
 
-    def again(access: Access) -> Access:
+    def in_each_pass(access: Access) -> Access:
         scans = None if access.scans is None else passes * access.scans
         return access._replace(elements=passes * access.elements, scans=scans)
 
-    accesses = tuple(again(access) if access.tensor in ("K", "mask") else access for access in kernel.accesses)
+    accesses = tuple(in_each_pass(access) if access.tensor in ("K", "mask") else access for access in kernel.accesses)
     executed = kernel.executed_flops + 2 * (passes - 1) * scores * computed_widths(w, tile)[0]
     per_score = vector + passes * MASK_VECTOR * w.mask + DROPOUT_VECTOR * (w.dropout > 0)
     work = matmul_work(w.dtype, executed, per_score * scores + query_rows(w) * w.dv, exponentials * scores)  # O is divided, not every P
@@ -49,10 +49,7 @@ def query_tiles(passes: int, w: Attention, tile: Tile) -> Iterator[Move]:
 
 
 def algorithm(softmax: str, passes_word: str, passes: int, vector: int, exponentials: int) -> Algorithm:
-    """The algorithm of ``passes``, as a word ``passes_word``, with that ``softmax``.
-
-    ``vector`` operations and ``exponentials`` are per score.
-    """
+    """The algorithm of ``passes`` (in words ``passes_word``) over ``softmax``; ``vector`` and ``exponentials`` are per score."""
 
     def forward(w: Attention, tile: Tile) -> list[Kernel]:
         """One fused kernel: 2 n d + (p + 1) n d T_r + n elements in p passes for a square problem without mask.
@@ -62,7 +59,7 @@ def algorithm(softmax: str, passes_word: str, passes: int, vector: int, exponent
         return [several_passes(w, tile, passes, vector, exponentials)]
 
     def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
-        """Loads and stores of the passes; backward those of FlashAttention-2."""
+        """Loads and stores of the passes; backward they are FlashAttention-2's."""
         return gradient_walk(w, tile, direction) if direction == BACKWARD else query_tiles(passes, w, tile)
 
     return Algorithm(

@@ -29,7 +29,7 @@ def by_blocks(w: Attention) -> bool:
 
 
 def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
-    """The paper's tile for a density; for a pattern the same square tile on every device, as patterns refer to a diagonal of blocks."""
+    """The paper's tile for a density; for a pattern a square tile, the same on every device, as patterns refer to a diagonal of blocks."""
     if by_blocks(w):
         return Tile(LARGEST_EDGE, LARGEST_EDGE, origin="blocks of the pattern")
     return flash1.default_tile(w, device, sram_bytes, direction)
@@ -38,8 +38,8 @@ def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) 
 def _streams(w: Attention, tile: Tile) -> flash1.Streams:
     """Rows that stream past the key tiles, without the rows of zero blocks. UsageError without a pattern.
 
-    Algorithm 5 loads K_j and V_j even for an empty column, but an implementation that skips those needs none of it. A density does not
-    say which rows see a block, so it makes none of them compulsory.
+    Algorithm 5 loads K_j and V_j even for an empty column, but an implementation could skip these. A density does not say which rows see a
+    block, so none of them is compulsory.
     """
     if w.sparsity is None:
         raise UsageError(f"--algorithm block-sparse: {NO_PATTERN}")
@@ -89,7 +89,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def _nonzero(w: Attention, i: int, j: int, columns: int) -> bool:
-    """Whether the pattern has block (i, j). A density does not say which blocks it has: every one counts."""
+    """Whether the pattern has block (i, j). A density does not say which blocks it has, so every block counts."""
     match w.sparsity:
         case Blocks(pairs=pairs):
             return (i, j) in pairs

@@ -57,8 +57,8 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
 class Streams(NamedTuple):
     """Rows that stream past the key tiles, over all heads and sequences; it depends on which blocks are computed.
 
-    ``rows``: rows of a query-shaped tensor that are streamed, ``distinct`` ones among them, and ``seeing`` ones that see a key (None if
-    unknown). ``scores``: computed ones, ``visible``: unmasked ones. ``keys``: accesses of K and V, ``mask``: of an additive mask.
+    ``rows``: streamed rows of a query-shaped tensor; ``distinct``: distinct rows among them; ``seeing``: rows that see a key (None if
+    unknown). ``scores``: computed scores; ``visible``: unmasked scores. ``keys``, ``mask``: accesses of K and V, and of an additive mask.
     """
 
     rows: Number
@@ -70,7 +70,7 @@ class Streams(NamedTuple):
     mask: tuple[Access, ...]
 
     def access(self, tensor: str, kind: str, width: Number, size: int, *, needed: bool = False) -> Access:
-        """A query-shaped tensor that every key tile streams."""
+        """Access to a query-shaped tensor that every key tile streams."""
         compulsory = self.seeing * width if needed and self.seeing is not None else 0
         return Access(tensor, kind, self.rows * width, size, self.distinct * width, compulsory, reread=True)
 
@@ -120,7 +120,7 @@ def _accesses(w: Attention, direction: str, streams: Streams) -> tuple[Access, .
 
 
 def kernel(w: Attention, tile: Tile, direction: str, streams: Streams) -> Kernel:
-    """The fused kernel over ``streams``. Matmuls per score: forward 1 over d and 1 over d_v, and O is rescaled; backward 3 and 2."""
+    """The fused kernel over ``streams``. Matmuls per score: forward 1 over d and 1 over d_v, with O rescaled; backward 3 and 2."""
     over_d, over_dv = (1, 1) if direction == FORWARD else (3, 2)
     rescale = streams.rows * w.dv if direction == FORWARD else 0
     accesses = (*streams.keys, *_accesses(w, direction, streams), *streams.mask)

@@ -1,7 +1,7 @@
 """FlashAttention-2: each query tile stays in SRAM while K and V stream past it; the backward pass keeps key tiles.
 
-One thread block per query tile (forward) or key tile (backward). A kernel computes whole tiles, so partial tiles are
-padded in ``executed_flops``; only real rows are loaded, and of a mask real rows and columns.
+One thread block per query tile (forward) or key tile (backward). A kernel computes whole tiles, so partial tiles are padded in
+``executed_flops``; only real rows are loaded, and real rows and columns of a mask.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
 
 
 def computed_widths(w: Attention, tile: Tile) -> tuple[Number, Number]:
-    """Columns of Q, K and of V, O that a kernel computes: a head dim between two compiled ones is padded to the larger."""
+    """Columns of Q and K, and of V and O, that a kernel computes: a head dim between two compiled ones is padded to the larger one."""
     if tile.head_dim == 0:  # which a deferred one is not said to be
         return w.d, w.dv
     return maximum(w.d, tile.head_dim), maximum(w.dv, tile.head_dim)
 
 
 def length_spread(w: Attention, direction: str) -> Number:
-    """1 - shortest / longest walk of a block under a causal mask: the shortest is that of the first query tile, or last key tile."""
+    """1 - shortest / longest walk of a block under a causal mask. The first query tile, or the last key tile, has the shortest."""
     return minimum(w.n / w.kv_len, 1) if direction == FORWARD else 1
 
 
 def forward_kernel(w: Attention, tile: Tile, name: str, splits: Number) -> Kernel:
     """The forward kernel without its stores: a block for each query tile and each of the ``splits`` parts of its keys.
 
-    A block shares K and V with those of its whole group that work on the same split.
+    A block shares K and V with the blocks of its group that work on the same split.
     """
     size, rows, launched = w.dtype.size, query_rows(w), splits * w.row_heads
     key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)

@@ -9,11 +9,11 @@ Backward: ``row statistics`` once, the logsumexp from the saved maxima and sums,
 computed again (jax.checkpoint; the recomputed P V is dead code), then dV, dP, dS, dQ, dK as in standard attention; dQ, dK and
 dV start at zero, and every pair reads and writes its part of them.
 
-Assumes: the query chunk is the outer loop and the key chunk the inner one, one pair at a time for all heads and sequences,
-as the listing's einsum and vmap run them; so one chunk of S, P, dP, dS is alive per head, and one query chunk's partial
-results. A last, partial chunk has its real size (the listing wants lengths that divide). Masked chunks are not skipped.
-Options are kernels of their own over the chunk, as in standard attention: scale, masks, dropout (whose decisions are drawn
-again in the backward pass, not stored). The scale is folded into the product unless it is asked for.
+Assumes: the query chunk is the outer loop and the key chunk the inner one, one pair at a time for all heads and sequences, as the listing's
+einsum and vmap run them; so one chunk of S, P, dP, dS is alive per head, and one query chunk's partial results. A last, partial chunk has
+its real size (the listing wants lengths that divide). Masked chunks are not skipped. Options are separate kernels over the chunk, as in
+standard attention: scale, masks, dropout (whose decisions are drawn again in the backward pass, not stored). The scale is folded into the
+product unless it is asked for.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def _key_chunks(w: Attention, tile: Tile) -> Number:
 
 
 def _looped(tensor: str, kind: str, elements: Number, size: int, footprint: Number, compulsory: Number | None = None) -> Access:
-    """Accesses to a tensor or buffer that every chunk uses again; it passes through DRAM again as far as the L2 has lost it.
+    """Accesses to a tensor or buffer that every chunk uses again; it passes through DRAM again if the L2 has lost it.
 
-    ``compulsory`` is None if an earlier kernel of the pair has just touched it, as the L2 holds small chunks.
+    ``compulsory``: None if an earlier kernel of the pair has just touched it, as the L2 holds small chunks.
     """
     needed = 0 if compulsory is None else compulsory
     return Access(tensor, kind, elements, size, footprint, needed, handoff=compulsory is None, reread=True)
@@ -100,7 +100,7 @@ def _keys(w: Attention, tile: Tile, tensor: str, width: Number, *, first: bool =
 
 
 def _partials(w: Attention, tile: Tile, tensor: str, kind: str, width: Number, *, saved: bool = False) -> Access:
-    """One row of fp32 per query row and key chunk; alive for one query chunk, or ``saved`` for the backward pass."""
+    """Access to one fp32 row per query row and key chunk; alive for one query chunk, or ``saved`` for the backward pass."""
     rows = w.query_heads * (w.n if saved else minimum(tile.br, w.n))
     per_query_row = _key_chunks(w, tile) * width
     return _looped(tensor, kind, per_query_row * query_rows(w), PARTIAL_SIZE, per_query_row * rows)
@@ -204,7 +204,7 @@ def _row_statistics(w: Attention, tile: Tile) -> Kernel:
 
 
 def _chunk(w: Attention, queries: range, keys: range, part: int) -> dict[str, tuple[Sequence[Hashable], int]]:
-    """A pair of chunks of all heads: scores in buffers of one pair, partial results in those of a query chunk."""
+    """Tensors of a pair of chunks over all heads: scores in buffers of one pair, partial results in buffers of one query chunk."""
     at = tensors(w, heads(w), range(queries.start * w.row_group, queries.stop * w.row_group), keys)
     rows = list(itertools.product(range(w.batch), range(w.heads), range(len(queries))))
     partial = [(part, *row) for row in rows]

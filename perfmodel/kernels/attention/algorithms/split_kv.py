@@ -1,4 +1,4 @@
-"""Flash-Decoding: the keys of a query tile are cut into splits, each streamed by a block of its own, then combined.
+"""Flash-Decoding: the keys of a query tile are cut into splits, each streamed by a separate block, then combined.
 
 Kernel ``split``: every (query tile, split) block loads its Q tile, streams the key tiles of its split that hold a visible
 score, and stores a partial O and its logsumexp in fp32. Kernel ``combine`` weighs the partial results and stores O and the
@@ -29,7 +29,7 @@ FULL_ENOUGH = 0.8
 NEARLY_BEST = 0.85
 """The heuristic takes the fewest splits that reach this share of the best wave efficiency."""
 CASES = 4096
-"""Cases evaluated in one array, in which each has a column of MAX_SPLITS numbers."""
+"""Most cases in one array, with a column of MAX_SPLITS numbers each."""
 BLOCKS_PER_MULTIPROCESSOR = 2
 COMBINE_VECTOR = 2  # per partial element: multiply by its weight, add
 PARTIAL_SIZE = 4
@@ -58,7 +58,7 @@ def effective_splits(key_tiles: Number, splits: Number) -> Number:
 
 
 def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
-    """FlashAttention-2's choice: the fewest splits whose last wave is nearly as full as the fullest one there is.
+    """FlashAttention-2's choice: the fewest splits whose waves are nearly as full as the best possible.
 
     ``blocks``: (head, query tile) pairs; ``slots``: blocks that run at once. 48 blocks on 108 slots take 2 splits, which
     fill 89 % of a wave.
@@ -83,7 +83,7 @@ def _efficiency(blocks: Number, slots: Number) -> Number:
 
 
 def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Number:
-    """``num_splits`` for arrays: 1 where the blocks fill the device; equal cases among the rest are evaluated once."""
+    """``num_splits`` for arrays: 1 if the blocks fill the device; equal cases among the others are evaluated once."""
     import numpy as np
 
     blocks, slots, key_tiles = np.broadcast_arrays(blocks, slots, key_tiles)
@@ -164,7 +164,7 @@ def _results(w: Attention, share: Number) -> tuple[Access, ...]:
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
-    """There is none: UsageError."""
+    """UsageError, as there is no backward pass."""
     raise UsageError(f"--algorithm split-kv: {NO_BACKWARD}")
 
 

@@ -1,9 +1,9 @@
 """Standard attention: scores and probabilities go through memory (Dao et al. 2022, Algorithms 0 and 3).
 
-Forward: S = Q K^T (scaled), P = softmax(S), O = P V. Backward: dV, dP, dS, dQ, dK. Options that a fused kernel absorbs
-are kernels of their own here: an additive mask, PyTorch's masked_fill and a separate scale read and write every score. A mask is
-read beside each score, once per head: 2 B per score of a 16 bit additive one, 1 B of masked_fill's. Dropout also stores one byte
-per score. The full n x kv_len matrix is moved even if a causal mask hides half of it.
+Forward: S = Q K^T (scaled), P = softmax(S), O = P V. Backward: dV, dP, dS, dQ, dK. Options that a fused kernel absorbs are separate kernels
+here: an additive mask, PyTorch's masked_fill and a separate scale read and write every score. A mask is read beside each score, once per
+head: 2 B per score for a 16-bit additive mask, 1 B for masked_fill's. Dropout also stores one byte per score. The full n x kv_len matrix is
+moved even if a causal mask hides half of it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def score_kernels(w: Attention, query: Access, key: Access, scores: Scores, mask
 
 
 def gradient_kernels(w: Attention, scores: Scores, masks: dict[str, Access], vector: int, moved: Mapping[str, Moved]) -> list[Kernel]:
-    """The kernels that compute dV, dP, dS, dQ and dK. ``moved``: what each moves; ``vector``: operations of dS per score.
+    """The kernels that compute dV, dP, dS, dQ and dK. ``moved``: accesses of each; ``vector``: operations of dS per score.
 
     Scale and masked_fill apply to dS in place; an additive mask needs nothing.
     """
@@ -111,7 +111,9 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     probabilities = "P"
     if w.dropout:
         probabilities = "dropped P"
-        kernels.append(elementwise(w, "dropout", DROPOUT_VECTOR, _scores(w, "P", READ), _scores(w, "dropped P", WRITE), _kept(w, WRITE)))
+        kernels.append(
+            elementwise(w, "dropout", DROPOUT_VECTOR, _scores(w, "P", READ), _scores(w, "dropped P", WRITE), _decisions(w, WRITE))
+        )
     read_p = _scores(w, probabilities, READ)
     kernels.append(matmul(w, "O = P V", 0, 1, read_p, key_read(w, "V", w.dv), query_write(w, "O", w.dv)))
     return kernels
@@ -132,7 +134,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     moved: dict[str, Moved] = {
         "dV": (saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
         "dP": (output_gradient._replace(handoff=True), key_read(w, "V", w.dv), scores("dP", WRITE)),
-        "dropout": (scores("dP", READ), _kept(w, READ), scores("dP", WRITE)),
+        "dropout": (scores("dP", READ), _decisions(w, READ), scores("dP", WRITE)),
         "dS": (_scores(w, "P", READ, handoff=not w.dropout), scores("dP", READ), scores("dS", WRITE)),
         "dQ": (key_read(w, "K", w.d), query_write(w, "dQ", w.d)),
         "dK": (query_read(w, "Q", w.d), *key_gradients(w, ("dK", w.d))),
@@ -140,14 +142,14 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     return gradient_kernels(w, scores, unfused_masks(w, w.query_heads), SOFTMAX_VECTOR, moved)
 
 
-def _kept(w: Attention, kind: str) -> Access:
-    """The dropout decisions, one byte per score; what comes after the forward pass could draw them again."""
+def _decisions(w: Attention, kind: str) -> Access:
+    """Access to the dropout decisions, one byte per score; the backward pass could draw them again."""
     mask = _scores(w, "dropout mask", kind, handoff=False, size=DROPOUT_MASK_SIZE)
     return mask._replace(compulsory=0) if kind == WRITE else mask
 
 
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
-    """Every kernel of Algorithm 0 or 3, and those of the options, on whole matrices."""
+    """Loads and stores of every kernel of Algorithm 0 or 3, and of the options, on whole matrices."""
     probabilities = "dropped P" if w.dropout else "P"
     steps = {
         "Q & K -> S": True,

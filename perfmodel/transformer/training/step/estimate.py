@@ -1,7 +1,7 @@
-"""A training step on a device: every kernel of its slowest GPU with bound, roof and prediction, the step that they make, FLOP, memory.
+"""A training step on a device: kernels of its slowest GPU with bound, roof and prediction; time, FLOP and memory of the step.
 
-Lower bound: the larger of the needed work of the kernels, without what runs again, and of weights and optimizer state once through DRAM;
-what GPUs exchange and wait adds nothing to it, as another schedule may hide it.
+The lower bound is the larger of the kernels' needed work, without recomputation, and of weights and optimizer state once through DRAM.
+Exchanges and waits add nothing to it, as another schedule may hide them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from perfmodel.transformer.training.step.system import System, over_network
 
 FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "optimizer"
 IN_PLACE = 2
-"""Passes through DRAM that a byte in the caches saves between two steps: updated weights are read again, and written again."""
+"""Passes through DRAM that a byte in the caches saves between two steps: updated weights are read and written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class TrainingKernel(PassRow):
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
-    """One step. ``lines``: kernels of a GPU of the slowest stage; ``time``: with what passes between GPUs and waits.
+    """One step. ``lines``: kernels of a GPU of the slowest stage; ``time``: time with exchanges and waits.
 
-    ``memory``: the peak of the fullest GPU; None where nobody asked or ``unknown`` says why.
+    ``memory``: peak of the fullest GPU; None if not asked for, or for the reason ``unknown``.
     """
 
     job: TrainingJob
@@ -65,7 +65,7 @@ class TrainingEstimate:
 
     @property
     def device(self) -> Device:
-        """The device that each GPU is."""
+        """The device of each GPU."""
         return self.job.on.device
 
     @property
@@ -80,15 +80,15 @@ class TrainingEstimate:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the step; where a kernel has no prediction, with its roof."""
+        """Seconds of the step; the roof replaces missing predictions of kernels."""
         return self.time.seconds
 
     @property
     def prediction(self) -> Interval | None:
         """Seconds with the ends of the interval; None if a kernel has no prediction.
 
-        The interval of whole steps where those were calibrated; else as if the errors of all kernels went together, and exchanges,
-        bubble and host were known: none takes less because kernels do.
+        The interval is that of calibrated whole steps, if there are any. Else the errors of all kernels add up, and exchanges, bubble and
+        host count as known.
         """
         kernels = interval((line.interval, 1) for line in self.lines)
         if kernels is None:
@@ -116,28 +116,28 @@ class TrainingEstimate:
 
     @property
     def shares(self) -> dict[str, tuple[float, float]]:
-        """Shares of the datasheet's peak by published conventions, without and with what runs again; above 1 where masked scores count."""
+        """Shares of the datasheet's peak by published conventions, without and with recomputation; above 1 if masked scores count."""
         return {name: counted.shares(self.job, self.seconds) for name, counted in self.counted.items()}
 
     @property
     def run(self) -> Counted:
-        """FLOP that the kernels of all GPUs need and execute: masked scores are no need, and mostly not run."""
+        """FLOP that the kernels of all GPUs need and execute: masked scores are not needed, and mostly not executed."""
         return run(self.job)
 
     @property
     def utilization(self) -> tuple[float, float]:
-        """MFU and HFU of what the kernels run; neither can be above 1."""
+        """MFU and HFU by the FLOP of the kernels; neither can be above 1."""
         return self.run.shares(self.job, self.seconds)
 
     @property
     def capacity(self) -> int | None:
-        """Bytes of one GPU; None where the profile does not say."""
+        """Bytes of one GPU; None if the profile does not say."""
         known = self.device.dram.capacity
         return None if known is None else int(known.number)
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak fits; None where either is unknown."""
+        """Whether the peak fits; None if peak or capacity is unknown."""
         return None if self.memory is None or self.capacity is None else bool(self.memory.bytes <= self.capacity)
 
 
@@ -152,7 +152,7 @@ def estimate(
     overlap: bool = True,
     attention: str | None = None,
 ) -> TrainingEstimate:
-    """``training`` on GPUs like ``device``, joined by ``system``; UsageError if that has too few, UnavailableError without a peak."""
+    """``training`` on GPUs like ``device``, joined by ``system``; UsageError if there are too few, UnavailableError without a peak rate."""
     job = job_of(training, machine(device, fallbacks, attention), system, implementation, half=half, overlap=overlap)
     return of_job(job, implementation)
 
@@ -160,7 +160,7 @@ def estimate(
 def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
     """Estimate of the step of ``job``, kernel by kernel."""
     time = step_time(job)
-    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((one, 1) for one in ops)]
+    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((kernel, 1) for kernel in ops)]
     return TrainingEstimate(job, implementation, time, lines)
 
 
@@ -192,7 +192,7 @@ def answer(
     implementation: str = FUSED,
     **options: Any,
 ) -> TrainingEstimate:
-    """A step of ``training`` with its memory, ``options`` as of ``estimate``; UsageError if a value has no meaning."""
+    """A step of ``training`` with its memory; ``options`` as in ``estimate``; UsageError if a value has no meaning."""
     step = estimate(timed(training), device, fallbacks, system, implementation, **options)
     try:
         return replace(step, memory=peak(training, implementation))

@@ -1,16 +1,15 @@
-"""FLOP of a training step: by the conventions in use, as its kernels run it, and the shares of the peak that follow: MFU and HFU.
+"""FLOP of a training step, by common conventions and as its kernels run it; and shares of the peak: MFU and HFU.
 
-MFU counts the FLOP that the model needs, HFU those that the hardware executes, recomputation among them. PaLM counts by parameters,
-6 N + 12 L H Q T per token; Megatron-LM by matrices, 72 B L s h^2 (1 + s / 6h + V / 12Lh) for a GPT. Both take attention over all
-pairs of tokens, causal mask or not, of a window all that it spans; they differ by vectors, which are parameters but no matrices.
-Sources: Chowdhery et al. 2022, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.04473, section 5.1; Korthikanti et al.
-2022, arXiv 2205.05198, section 6.3, but for selective recomputation: it prints s / 3h, which is three times what running Q K^T and
-P V once more takes; here the latter counts. Adapters are too small to count.
+MFU counts the FLOP that the model needs, HFU those that the hardware executes, recomputation among them. PaLM counts by parameters, 6 N +
+12 L H Q T per token; Megatron-LM by matrices, 72 B L s h^2 (1 + s / 6h + V / 12Lh) for a GPT. Both count attention over all pairs of
+tokens, with a causal mask too, or over all tokens of a window. They differ by vectors, which are parameters but no matrices. Sources:
+Chowdhery et al. 2022, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.04473, section 5.1; Korthikanti et al. 2022, arXiv
+2205.05198, section 6.3. For selective recomputation the paper prints s / 3h, three times the FLOP of running Q K^T and P V once more; here
+these are counted. Adapters are too small to count.
 
-The report's own MFU counts visible FLOP: matmuls, and of attention the scores that the mask leaves. Its HFU counts executed FLOP: with
-those too that kernels compute beyond, of masked parts of tiles and of padding, and all that runs again. A kernel executes no less than
-is visible and takes no less time than its unit at the datasheet's peak: MFU <= HFU <= 1. Conventions that count the masked half of a
-causal square can pass 1.
+The report's own MFU counts visible FLOP: matmuls, and attention on unmasked scores. Its HFU counts executed FLOP: also masked parts of
+tiles, padding, and all recomputation. A kernel executes no less than is visible and takes no less time than its unit at the datasheet's
+peak: MFU <= HFU <= 1. Conventions that count the masked half of a causal square can pass 1.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MEANING = f"MFU: {CONVENTION}; HFU: those that kernels execute"
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """FLOP of a whole step, over all GPUs: those of the model, and with those of them that run again."""
+    """FLOP of a whole step over all GPUs: of the model, and with recomputation."""
 
     model: Number
     hardware: Number
@@ -44,7 +43,7 @@ class Counted:
 
 
 def attention_flops(model: ModelSpec, n: Number) -> Number:
-    """Forward FLOP per token of scores and weighted sums, over all ``n`` tokens, or the window of a layer: 4 L H Q T."""
+    """Forward FLOP per token of scores and weighted sums over all ``n`` tokens, or over a layer's window: 4 L H Q T."""
     return sum(count * visible(layer.attention, n) * score_flops(layer.attention, cached=False) for layer, count in model.layer_kinds)
 
 
@@ -66,7 +65,7 @@ def passes(training: TrainingConfig) -> int:
 
 
 def _counted(training: TrainingConfig, forward: Number, again: Number) -> Counted:
-    """FLOP of the step. ``forward``: FLOP per token apart from attention; ``again``: those that full recomputation runs once more."""
+    """FLOP of the step. ``forward``: FLOP per token without attention; ``again``: FLOP that full recomputation runs once more."""
     tokens, kind = training.batch * training.n, training.recompute.kind
     attention = attention_flops(training.model, training.n)
     repeated = attention if kind == SELECTIVE else again + attention if training.recompute.of_layers else 0

@@ -1,8 +1,8 @@
-"""A training step as it is timed: what is trained, which GPUs and layers each stage has, and what is done besides the passes.
+"""A training step as it is timed: the training, GPUs and layers of each stage, and work besides the passes.
 
-Between GPUs with the same weights, stage 1 and 2 of ZeRO scatter the sum of the gradients and gather the updated weights, the bytes of
-an all-reduce in all; stage 2 scatters after each micro-batch, as it keeps no more than its share; stage 3 gathers weights for each
-pass. Source: Rajbhandari et al. 2020, section 7.
+Between GPUs with the same weights, ZeRO stages 1 and 2 scatter the sum of the gradients and gather the updated weights, which together are
+the bytes of an all-reduce. Stage 2 scatters after each micro-batch, as it keeps only its share; stage 3 gathers weights for each pass.
+Source: Rajbhandari et al. 2020, section 7.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from perfmodel.transformer.training.step.system import DATA, EXPERT_DATA, Exchan
 class TrainingJob:
     """``training`` on GPUs of ``on``, joined by ``system`` (None: one GPU). ``overlap``: exchanges run beside kernels where they can.
 
-    ``states``: of the stages asked so far.
+    ``states``: cache of states by stage.
     """
 
     training: TrainingConfig
@@ -53,7 +53,7 @@ class TrainingJob:
 
 
 def dtype_of(training: TrainingConfig, half: str) -> Dtype:
-    """Format of activations and arithmetic; ``half``: which 16-bit one."""
+    """Format of activations and arithmetic; ``half``: the 16-bit format."""
     return DTYPES["fp32" if training.precision == FP32 else half]
 
 
@@ -76,20 +76,22 @@ UPDATE_VECTOR = 12
 
 
 def updated(part: StatePart, training: TrainingConfig) -> Number:
-    """Bytes of ``part`` that one GPU's optimizer touches: under ZeRO its share, although it may hold more."""
+    """Bytes of ``part`` that one GPU's optimizer updates: under ZeRO only its share, although it may hold more."""
     p = training.parallel
     return part.bytes if p.zero == 0 or part.shards > 1 else ceil_div(part.bytes, copies(p, part.of_experts))
 
 
 def touched(training: TrainingConfig, state: State) -> dict[str, Number]:
     """Bytes that one GPU's optimizer reads and writes: gradients, optimizer state, and trained weights."""
-    found = {group: [part for part in state.parts if part.group == group] for group in (GRADIENTS, OPTIMIZER, HELD)}
-    found[HELD] = [part for part in found[HELD] if not part.name.startswith(FROZEN)]
-    return {group: sum(updated(part, training) for part in parts) for group, parts in found.items()}
+    parts_of = {group: [part for part in state.parts if part.group == group] for group in (GRADIENTS, OPTIMIZER, HELD)}
+    parts_of[HELD] = [part for part in parts_of[HELD] if not part.name.startswith(FROZEN)]
+    return {group: sum(updated(part, training) for part in parts) for group, parts in parts_of.items()}
 
 
 def least_bytes(training: TrainingConfig, state: State, weights_read: Number) -> dict[tuple[str, str], Number]:
-    """DRAM bytes, read and written, that no schedule of a step saves: weights and optimizer state. ``weights_read`` by the forward pass.
+    """Bytes read from and written to DRAM that no schedule of a step saves: weights and optimizer state.
+
+    ``weights_read``: bytes that the forward pass reads.
 
     Activations can stay in the caches, a part of the batch at a time, and a gradient can be applied as soon as it is whole.
     """
@@ -100,7 +102,7 @@ def least_bytes(training: TrainingConfig, state: State, weights_read: Number) ->
 
 
 def optimizer(training: TrainingConfig, state: State, step: ModelPass) -> Op:
-    """Kernel that reads gradients and state, and weights where there are no fp32 ones, and writes state and weights."""
+    """Kernel that reads gradients and state, and weights if there are no fp32 ones, and writes state and weights."""
     size = touched(training, state)
     weights = size[HELD]
     reads = size[GRADIENTS] + size[OPTIMIZER] + (0 if training.precision == MIXED else weights)
@@ -109,20 +111,20 @@ def optimizer(training: TrainingConfig, state: State, step: ModelPass) -> Op:
 
 
 def clearing(training: TrainingConfig, state: State, step: ModelPass) -> list[Op]:
-    """Kernel that writes zeros for the next step, where gradients keep their buffers."""
+    """Kernel that zeroes gradients for the next step, if they keep their buffers."""
     if not training.buffers_gradients:
         return []
     return [priced("gradients cleared", step, OTHERS, (stored(WEIGHTS, WRITE, state.gradients, 8),))]
 
 
 def accumulated(state: State) -> Number:
-    """Gradient elements that one GPU accumulates: those of its share, each counted once."""
+    """Gradient elements that one GPU accumulates: its share, each counted once."""
     parts = {part.of_experts: part for part in state.parts if part.group == GRADIENTS}
     return sum(ceil_div(part.elements, part.shards) for part in parts.values())
 
 
 def adding_up(training: TrainingConfig, state: State, step: ModelPass) -> list[Op]:
-    """Kernel that adds a micro-batch's gradients to those before, in the format that they are kept in: under ZeRO 2 its share."""
+    """Kernel that adds a micro-batch's gradients to the sum, in the format in which they are kept; under ZeRO 2 only a share."""
     in_fp32 = training.sums_in_fp32
     if training.micro_batches == 1 and not in_fp32:
         return []
@@ -151,6 +153,6 @@ def shared_weights(training: TrainingConfig, state: State) -> list[Exchange]:
 
 
 def _exchanges(training: TrainingConfig, parts: list[StatePart], op: str, times: int) -> list[Exchange]:
-    """An exchange for each part that several GPUs have."""
+    """An exchange for each part that several GPUs hold."""
     shared = [part for part in parts if copies(training.parallel, part.of_experts) > 1]
     return [Exchange(EXPERT_DATA if part.of_experts else DATA, op, part.bytes * part.shards, times) for part in shared]

@@ -1,7 +1,7 @@
-"""The kernels of a layer or an end of the model, forward and backward, which of the forward ones run again, and what passes between GPUs.
+"""Kernels of a layer or an end of the model, forward and backward; forward kernels that run again; exchanges between GPUs.
 
-Most forward kernels are those of a prefill, each followed by what it means backward. Routed experts are not: every expert gets tokens,
-and all of a GPU's experts run as one grouped matmul; tokens are put in the order of their experts and back.
+Most forward kernels are those of a prefill, each with its backward kernels. Routed experts differ: every expert gets tokens, all experts of
+a GPU run as one grouped matmul, and tokens are put in the order of their experts and back.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from perfmodel.transformer.training.step.system import CONTEXT, EXPERT, TENSOR, 
 
 LOGITS = "logits"
 VOCABULARY_STEP = 128
-"""Columns of the logits on one GPU come in multiples of it. Source: Megatron-LM, --make-vocab-size-divisible-by."""
+"""The number of columns of the logits on one GPU is a multiple of this. Source: Megatron-LM, --make-vocab-size-divisible-by."""
 LOSS_SUMS = 3
 """Numbers per token that GPUs with parts of the vocabulary exchange: maximum, sum, logit of the label (Shoeybi et al. 2019)."""
 GELU_KERNELS = (("GELU", 6, 2), ("GELU's gradient", 5, 6))
-"""Kernels of GPT-2's activation function as huggingface/transformers writes it, forward and backward: those that read one tensor, and two.
+"""Kernels of GPT-2's activation function in huggingface/transformers, forward and backward: number of those that read one tensor, and two.
 
 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). Forward: the cube, its factor, the factor of the sum, tanh, 1 +, half of x; two sums or
 products. Backward: four factors and the square; two gradients of the product, those of tanh and of the cube, two sums of gradients.
@@ -46,8 +46,8 @@ BEHIND = "gradient of inputs"
 class LayerOps:
     """Kernels in the order in which they run, backward those of the last operation first.
 
-    ``core``: forward kernels that selective recomputation runs again. ``unused``: how many of the last ones a second forward pass
-    can leave out, as nothing that backward needs comes after them.
+    ``core``: forward kernels that selective recomputation runs again. ``unused``: number of last forward kernels that recomputation can
+    leave out, as backward does not need their results.
     """
 
     forward: list[Op] = field(default_factory=list)
@@ -74,12 +74,12 @@ class LayerOps:
 
     @property
     def rest(self) -> list[Op]:
-        """Forward kernels that it can leave out."""
+        """Forward kernels that full recomputation can leave out."""
         return self.forward[len(self.forward) - self.unused :]
 
 
 def layer_ops(where: Layer | str, batch: MicroBatch) -> LayerOps:
-    """Kernels and exchanges of one layer; of the lookup and the gradient of its table; or of the last norm, all logits and the loss."""
+    """Kernels and exchanges of one layer, of the embedding (with the gradient of its table), or of the head (last norm, logits, loss)."""
     s, p, layer = batch.shape, batch.shape.parallel, where if isinstance(where, Layer) else None
     rows = _TrainingRows(batch, None if layer is None else local_layer(layer, p.tp))
     ops = rows.of(operations_at(where, s.model, p.tp, p.ep, dropout=s.dropout))
@@ -90,28 +90,28 @@ def layer_ops(where: Layer | str, batch: MicroBatch) -> LayerOps:
 
 
 class _TrainingRows:
-    """Kernels of operations: a method per kind that training does otherwise than inference."""
+    """Kernels of operations: a method per kind that differs between training and inference."""
 
     def __init__(self, batch: MicroBatch, layer: Layer | None = None) -> None:
-        self.batch, self.shape, self.step, self.found = batch, batch.shape, batch.forward, LayerOps()
+        self.batch, self.shape, self.step, self.collected = batch, batch.shape, batch.forward, LayerOps()
         self.ahead = Rows(self.shape.model, batch.forward, layer, self.shape.tokens, self.shape.local_tokens)
 
     def of(self, operations: Iterable[Operation]) -> LayerOps:
         """Kernels and exchanges of ``operations``."""
         for op in operations:
             getattr(self, op.kind, self.derived)(op)
-        return self.found
+        return self.collected
 
     def derived(self, op: Operation) -> None:
-        """Adds kernels of inference, with what they mean backward; what tensor-parallel GPUs add up, they add up of its gradient too."""
+        """Adds the kernels of inference and their backward kernels. Tensor-parallel GPUs add up gradients where they add up results."""
         for row in self.ahead.rows(op):
             if (passed := row.exchange) is None:
                 self.both(row)
             else:
-                self.found.pass_on(*([Exchange(TENSOR, passed.op, passed.bytes)] for _ in range(2)))
+                self.collected.pass_on(*([Exchange(TENSOR, passed.op, passed.bytes)] for _ in range(2)))
 
     def both(self, op: Op) -> None:
-        self.found.add([op], backward(op, self.batch))
+        self.collected.add([op], backward(op, self.batch))
 
     # Matrices
 
@@ -122,7 +122,7 @@ class _TrainingRows:
         forward, back = [matmul, *there], [*back, *backward(matmul, self.batch)]
         if op.kernel == HEAD_ROW and not self.batch.eager:
             forward, back = _padded(forward, op.features), _padded(back, op.features)
-        self.found.add(forward, back)
+        self.collected.add(forward, back)
 
     def _adapters(self, op: Operation, adapted: Op) -> tuple[list[Op], list[Op]]:
         """Low-rank adapters beside frozen matrices: two small matmuls forward, four backward, for each matrix that has one."""
@@ -143,18 +143,18 @@ class _TrainingRows:
     # Attention, activation function, residual stream
 
     def attention(self, op: Operation) -> None:
-        """Adds attention, in which K and V of other context-parallel GPUs pass by; backward dK and dV as well (ring, Liu et al. 2023)."""
+        """Adds attention, with K and V passed around context-parallel GPUs, backward dK and dV too (ring, Liu et al. 2023)."""
         [fused] = self.ahead.attention(op)
         forward, back = attention(fused, self.batch)
-        self.found.core += forward
-        self.found.add(forward, back)
+        self.collected.core += forward
+        self.collected.add(forward, back)
         s = self.shape
         if s.cp > 1:
             size = s.tokens * self.ahead.attended.kept * s.size
-            self.found.pass_on(*([Exchange(CONTEXT, P2P, times * size, s.cp - 1, "attention")] for times in (1, 2)))
+            self.collected.pass_on(*([Exchange(CONTEXT, P2P, times * size, s.cp - 1, "attention")] for times in (1, 2)))
 
     def activation(self, op: Operation) -> None:
-        """Adds the activation function, in many kernels if it is written out: so many that read one tensor, and two."""
+        """Adds the activation function, in many kernels if it is written out."""
         rows, cols = self.pairs if op.part == EXPERTS else self.shape.tokens, op.features
         assert self.ahead.mlp is not None
         fused = activation_function(self.ahead.mlp, self.step, rows, cols)
@@ -166,34 +166,36 @@ class _TrainingRows:
             single = pointwise(f"{name}, of one tensor", self.step, rows, cols)
             return [single.times(one), pointwise(f"{name}, of two tensors", self.step, rows, cols, reads=2).times(two)]
 
-        self.found.add(*(kernels(*each) for each in GELU_KERNELS))
+        self.collected.add(*(kernels(*each) for each in GELU_KERNELS))
 
     # Exchanges around matrices that tensor-parallel GPUs share (Korthikanti et al. 2022, section 4.2)
 
-    def _between(self, op: str, behind: str = "") -> Exchange:
+    def _tensor_exchange(self, op: str, behind: str = "") -> Exchange:
         return Exchange(TENSOR, op, self.shape.tokens * self.shape.hidden * self.shape.size, behind=behind)
 
     def enter(self, op: Operation) -> None:
-        """Adds exchanges: backward sums the partial input gradients of the GPUs. Under sequence parallelism forward gathers the tokens, and
-        backward gathers them again for the weight gradients, as only a share was kept.
+        """Adds exchanges: backward sums the GPUs' partial gradients of the input.
+
+        With sequence parallelism forward gathers the tokens, and backward gathers them again for the weight gradients, as only a share was
+        kept.
         """
         if self.shape.sp > 1:
-            back = [self._between(ALL_GATHER, BEHIND), self._between(REDUCE_SCATTER)]
-            self.found.pass_on([self._between(ALL_GATHER)], back)
+            back = [self._tensor_exchange(ALL_GATHER, BEHIND), self._tensor_exchange(REDUCE_SCATTER)]
+            self.collected.pass_on([self._tensor_exchange(ALL_GATHER)], back)
         elif self.shape.parallel.tp > 1:
-            self.found.pass_on([], [self._between(ALL_REDUCE)])
+            self.collected.pass_on([], [self._tensor_exchange(ALL_REDUCE)])
 
     def leave(self, op: Operation) -> None:
         """Adds exchanges that add up partial sums: an all-reduce, or a reduce-scatter under sequence parallelism."""
         if self.shape.sp > 1:
-            self.found.pass_on([self._between(REDUCE_SCATTER)], [self._between(ALL_GATHER)])
+            self.collected.pass_on([self._tensor_exchange(REDUCE_SCATTER)], [self._tensor_exchange(ALL_GATHER)])
         elif self.shape.parallel.tp > 1:
-            self.found.pass_on([self._between(ALL_REDUCE)], [])
+            self.collected.pass_on([self._tensor_exchange(ALL_REDUCE)], [])
 
     # Residual stream
 
     def _stream(self, name: str, reads: int = 1, mask: str = "") -> Op:
-        """A kernel over the hidden state. ``mask``: whether it reads or writes a byte per element that says which stay."""
+        """A kernel over the hidden state. ``mask``: whether it reads or writes a dropout mask, a byte per element."""
         rows, cols = self.shape.local_tokens, self.shape.hidden
         more = stored("mask", mask, rows * cols, 8 * DROPOUT_MASK_SIZE) if mask else None
         return pointwise(name, self.step, rows, cols, reads=reads, more=more)
@@ -201,13 +203,13 @@ class _TrainingRows:
     def dropout(self, op: Operation) -> None:
         """Adds dropout as a separate kernel, or in the forward pass as part of the residual add."""
         alone = self.batch.eager or op.part == EMBEDDING
-        self.found.add([self._stream("dropout", mask=WRITE)] if alone else [], [self._stream("dropout, gradient", mask=READ)])
+        self.collected.add([self._stream("dropout", mask=WRITE)] if alone else [], [self._stream("dropout, gradient", mask=READ)])
 
     def add(self, op: Operation) -> None:
-        """Adds the kernel of x + y; backward, of the sum of the two gradients of x."""
+        """Adds the kernel of x + y, and backward of the sum of the two gradients of x."""
         dropped = self.shape.dropout and not self.batch.eager
         made = self._stream("dropout and residual add", 2, WRITE) if dropped else self._stream("residual add", 2)
-        self.found.add([made], [self._stream("sum of gradients", 2)])
+        self.collected.add([made], [self._stream("sum of gradients", 2)])
 
     # Experts: the tokens of a GPU's experts are as many as its own, times experts each
 
@@ -222,9 +224,9 @@ class _TrainingRows:
         s = self.shape
         if s.parallel.ep > 1:
             passed = [Exchange(EXPERT, ALL_TO_ALL, self.pairs * s.hidden * s.size, 2)]
-            self.found.pass_on(passed, passed)
+            self.collected.pass_on(passed, passed)
         self.both(self.ahead.router(op)[0])
-        self._moved("tokens by expert", s.tokens, self.pairs)
+        self._move_rows("tokens by expert", s.tokens, self.pairs)
 
     def experts(self, op: Operation) -> None:
         """Adds one grouped matmul."""
@@ -233,10 +235,10 @@ class _TrainingRows:
         self.both(product(op.kernel, self.step, w, weights="B"))
 
     def combine(self, op: Operation) -> None:
-        """Adds the weighted sum of what a token's experts made."""
-        self._moved(op.name, self.pairs, self.shape.tokens)
+        """Adds the weighted sum of the results of a token's experts."""
+        self._move_rows(op.name, self.pairs, self.shape.tokens)
 
-    def _moved(self, name: str, read: Number, written: Number) -> None:
+    def _move_rows(self, name: str, read: Number, written: Number) -> None:
         """Adds kernels that gather or scatter rows of the hidden state, and their gradients the other way round."""
 
         def moved(name: str, read: Number, written: Number) -> list[Op]:
@@ -244,7 +246,7 @@ class _TrainingRows:
             accesses = (activation(READ, read * hidden, step), activation(WRITE, written * hidden, step))
             return [priced(name, step, OTHERS, accesses, max(read, written) * hidden)]
 
-        self.found.add(moved(name, read, written), moved(f"{name}, gradient", written, read))
+        self.collected.add(moved(name, read, written), moved(f"{name}, gradient", written, read))
 
     def shared_gate(self, op: Operation) -> None:
         """Adds nothing: a vector is too small to be counted."""
@@ -252,7 +254,7 @@ class _TrainingRows:
     # The ends of the model
 
     def embedding(self, op: Operation) -> None:
-        """Adds the lookup and the gradient of its table: zeros, and rows of the tokens. A tied table has another one from the head."""
+        """Adds the lookup and the gradient of its table: zeros, and rows of the tokens. A tied table also gets a gradient from the head."""
         step, s, back = self.step, self.shape, list[Op]()
         table = op.matrices[0].elements
         if s.rank is None:
@@ -261,10 +263,10 @@ class _TrainingRows:
             if s.model.tied_embeddings and s.parallel.pp == 1:
                 both = gradients(2 * table, s.size, READ)
                 back.append(priced("sum of the tied table's gradients", step, OTHERS, (both, gradients(table, s.size)), table))
-        self.found.add(self.ahead.embedding(op), back)
+        self.collected.add(self.ahead.embedding(op), back)
 
     def loss(self, op: Operation) -> None:
-        """Adds softmax and loss over fp32 numbers: in one kernel each way, or as PyTorch writes them."""
+        """Adds softmax and loss in fp32: one kernel each way, or PyTorch's sequence of kernels."""
         size, step, tp = self.shape.size, self.step, self.shape.parallel.tp
         logits = step.tokens * share(self.shape.model.vocab, tp)
 
@@ -274,18 +276,18 @@ class _TrainingRows:
             return priced(name, step, OTHERS, accesses, 4 * logits)
 
         if not self.batch.eager:
-            self.found.add([passes("softmax and loss", size, 4)], [passes("gradient of the loss", 4, size)])
+            self.collected.add([passes("softmax and loss", size, 4)], [passes("gradient of the loss", 4, size)])
         else:
             there = [passes("logits to fp32", size, 4)] if size != 4 else []
             back = [passes("gradient of the loss, zeros", 0, 4), passes("log-softmax, gradient", 8, 4)]
             back += [passes("gradient of the logits from fp32", 4, size)] if size != 4 else []
-            self.found.add([*there, passes("log-softmax", 4, 4)], back)
+            self.collected.add([*there, passes("log-softmax", 4, 4)], back)
         if tp > 1:
-            self.found.pass_on([Exchange(TENSOR, ALL_REDUCE, 4 * step.tokens, LOSS_SUMS)], [])
+            self.collected.pass_on([Exchange(TENSOR, ALL_REDUCE, 4 * step.tokens, LOSS_SUMS)], [])
 
 
 def _padded(ops: list[Op], columns: Number) -> list[Op]:
-    """``ops`` timed with a vocabulary padded to whole tiles, as Megatron-LM does; what they need and count is that of the real one."""
+    """``ops`` timed with a vocabulary padded to whole tiles, as in Megatron-LM; needed work and counts stay those of the real one."""
     whole, padded = ceil_div(columns, VOCABULARY_STEP) * VOCABULARY_STEP, []
     for op in ops:
         assert op.timed is not None

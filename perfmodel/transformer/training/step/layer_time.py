@@ -1,19 +1,17 @@
-"""Seconds of a layer, of an end of the model, and of single rows of a training step on one device. Equal ones are worked out once.
+"""Seconds of a layer, of an end of the model, and of single rows of a training step on one device. Equal ones are computed once.
 
-A row runs as long as its kernel alone, by the calibration of that kernel: launched one by one from Python, kernels leave gaps between
-them like those that timing one alone includes. Rows that nobody times alone are priced by their bytes. What differs in a step was
-fitted to steps and is a calibration of its own.
+A row takes the time of its kernel alone, by that kernel's calibration: kernels that Python launches one by one leave gaps, and timing a
+kernel alone includes such a gap. Rows that are never timed alone are priced by their bytes. A separate calibration, fitted to steps, holds
+what differs in a step.
 
-While kernels run, links are idle and so is a part of DRAM: each second of each is given away once. Every exchange that runs beside
-kernels asks a window for the seconds that it hides, and the window books them: two exchanges cannot hide behind the same second of a
-link, and a step is never shorter than what any one resource is busy.
+While kernels run, links are idle, and so is a part of DRAM. An exchange that runs beside kernels asks a window of them for the seconds that
+it hides, and the window books these. So two exchanges cannot hide in the same second of a link, and a step is never shorter than the time
+for which any resource is busy.
 
-A step whose kernels the host enqueues one by one: the device waits for the host, or the host waits until the step ends.
-
-The host begins a step with nothing enqueued, as the step before ends in a wait for the device. A kernel starts once it is enqueued
-and the one before it has ended. So a step takes the longest of all ways to go with the host up to some kernel and with the device
-from there on; between phases of one pace each, the turn is at a boundary.
-Source: two machines in a row, Johnson 1954; the events of measured steps.
+If the host enqueues kernels one by one, the device may wait for the host. The host begins a step with nothing enqueued, as the step before
+ends in a wait for the device. A kernel starts once it is enqueued and the kernel before it has ended. So a step takes the longest of all
+paths that follow the host up to some kernel and the device from there on. If host and device each have a constant pace within a phase, the
+longest path changes over at a boundary of phases. Source: two machines in a row, Johnson 1954; the events of measured steps.
 """
 
 from __future__ import annotations
@@ -42,16 +40,16 @@ from perfmodel.transformer.training.step.system import DRAM
 MODEL = "torch-training"
 """Time model of the calibrations that hold these parameters."""
 BACKWARD_KERNELS = ("torch-sdpa-cudnn", "torch-sdpa-flash")
-"""Borrowed where a device's own calibrations of attention are of forward passes only."""
+"""Kernels whose backward pass is borrowed if a device has only forward calibrations of attention."""
 FORWARD_PASS, BACKWARD_PASS = "forward", "backward"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """A device with what its times are predicted by; equal only to itself. ``attention``: implementation of fused attention.
+    """A device with what predicts its times; equal only to itself. ``attention``: implementation of fused attention.
 
-    ``parameters``: those of steps, of ``block``, which is its ``own`` or another device's; None where no step was ever calibrated:
-    then times are at the roof.
+    ``parameters``: parameters of the step calibration ``block``, which is its ``own`` or another device's; None if no step is calibrated,
+    and times are then at the roof.
     """
 
     device: Device
@@ -62,20 +60,20 @@ class Machine:
     own: bool = False
 
     def price(self, op: Op, share: float) -> float:
-        """Seconds of one run of a kernel priced by its bytes, or its vector operations: above its bound, as the share is below 1."""
+        """Seconds of one run of a kernel, by its bytes or its vector operations; above its bound, as ``share`` is below 1."""
         vector = self.device.peaks.vector.get("fp32")
         worked = 0.0 if vector is None else op.kernel.work.vector / vector.number
         return max(float(op.kernel.bytes(READ, WRITE) / (dram_bandwidth(self.device) * share)), float(worked))
 
 
 def machine(device: Device, fallbacks: FallbackDevices = tuple, attention: str | None = None) -> Machine:
-    """``device`` as steps are timed on it: by its own calibration of steps, or else by that of the nearest architecture."""
+    """``device`` with its own calibration of steps, or else that of the nearest architecture."""
     block, own = model_calibration(MODEL, device, fallbacks)
     return Machine(device, fallbacks, attention, None if block is None else block.parameters, block, own)
 
 
 def bandwidth_share(op: Op) -> float | None:
-    """The share of the DRAM bandwidth that prices ``op``; None if a calibration of its kernel does."""
+    """The share of the DRAM bandwidth that prices ``op``; None if a calibration of its kernel prices it."""
     return None if op.timed is None else SHARES.get(op.timed.kind)
 
 
@@ -85,7 +83,9 @@ def predicted_alone(op: Op, on: Machine, lower_s: float) -> Prediction:
         return predict_op(op, on.device, lower_s, on.fallbacks, on.attention)
     except UnavailableError:
         timed = op.timed
-        if timed is None or timed.obstacle or timed.implementations is not None or timed.direction != BACKWARD or on.attention is not None:
+        if timed is None or timed.obstacle or timed.direction != BACKWARD:
+            raise
+        if timed.implementations is not None or on.attention is not None:  # the kernel was named
             raise
         named = replace(op, timed=timed._replace(implementations=BACKWARD_KERNELS))
         return predict_op(named, on.device, lower_s, on.fallbacks)
@@ -105,7 +105,7 @@ def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: flo
 
 @lru_cache(maxsize=16384)
 def estimated(op: Op, on: Machine) -> OpTime:
-    """Bound, roof and time in a step of one run of ``op``."""
+    """Bound, roof and time of one run of ``op`` in a step."""
     parameters = on.parameters
     if parameters is None:
         return OpTime(op, op_estimate(op, on.device), None, "no training step is calibrated")
@@ -115,17 +115,18 @@ def estimated(op: Op, on: Machine) -> OpTime:
 
 @dataclass(slots=True)
 class Window:
-    """``seconds`` of kernels, and how long each resource is ``busy`` in them. ``outer``: a longer one that this is a part of."""
+    """``seconds`` of kernels, and seconds for which each resource is ``busy`` in them. ``outer``: longer window that contains this one."""
 
     seconds: float
     busy: dict[str, float] = field(default_factory=dict)
     outer: Window | None = None
 
     def hide(self, seconds: float, needs: Mapping[str, float]) -> float:
-        """Seconds, of those of an exchange, that run beside the kernels. ``needs``: of each resource in all."""
-        within = [self] if self.outer is None else [self, self.outer]
-        share = min([1.0, *(max(window.free(name), 0.0) / need for window in within for name, need in needs.items() if need)])
-        for window in within:
+        """The part of the ``seconds`` of an exchange that runs beside the kernels. ``needs``: seconds of each resource."""
+        windows, share = [self] if self.outer is None else [self, self.outer], 1.0
+        for window in windows:
+            share = min([share, *(max(window.free(name), 0.0) / need for name, need in needs.items() if need)])
+        for window in windows:
             window.book({name: share * need for name, need in needs.items()})
         return share * seconds
 
@@ -134,23 +135,23 @@ class Window:
         return self.seconds - self.busy.get(name, 0.0)
 
     def book(self, taken: Mapping[str, float], times: float = 1) -> None:
-        """Adds the seconds ``taken`` of each resource, ``times`` over."""
+        """Books ``times`` the seconds ``taken`` of each resource."""
         for name, seconds in taken.items():
             self.busy[name] = self.busy.get(name, 0.0) + times * seconds
 
 
 def joined(windows: Iterable[tuple[Window, float]]) -> Window:
-    """One window made of ``windows`` one after the other, each so many times."""
-    found = Window(0.0)
+    """One window of all ``windows`` in turn, given with their numbers."""
+    whole = Window(0.0)
     for window, times in windows:
-        found.seconds += times * window.seconds
-        found.book(window.busy, times)
-    return found
+        whole.seconds += times * window.seconds
+        whole.book(window.busy, times)
+    return whole
 
 
 @lru_cache(maxsize=16384)
-def _once(op: Op, on: Machine) -> Window:
-    """Window of one run: predicted, else at the roof."""
+def _run_window(op: Op, on: Machine) -> Window:
+    """Window of one run of ``op``: predicted, else at the roof."""
     share = bandwidth_share(op)
     if share is not None and on.parameters is not None:
         seconds = on.price(op, share)
@@ -161,15 +162,15 @@ def _once(op: Op, on: Machine) -> Window:
 
 
 def ops_window(ops: Iterable[Op], on: Machine) -> Window:
-    """Window of all runs of ``ops``, one after the other."""
-    return joined((_once(op if op.count == 1 else replace(op, count=1), on), float(op.count)) for op in ops)
+    """Window of all runs of ``ops`` in turn."""
+    return joined((_run_window(op if op.count == 1 else replace(op, count=1), on), float(op.count)) for op in ops)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerTime:
-    """The kernels ``ops`` of a layer, the embedding or the head, list by list.
+    """Windows of the lists of kernels ``ops`` of a layer, the embedding or the head.
 
-    ``cover``: kernels that hide exchanges, by pass and by the word that those name.
+    ``cover``: windows that hide exchanges, by pass and ``Exchange.behind``.
     """
 
     where: Layer | str
@@ -182,9 +183,8 @@ class LayerTime:
     cover: dict[tuple[str, str], Window]
 
     def repeated(self, recompute: Recomputation) -> list[tuple[str, Number]]:
-        """Lists of kernels that run once more backward, and the share of such layers in which they do; none at the ends of the model.
-
-        Of a segment only the last layer can leave out the rest.
+        """Lists of kernels that the backward pass runs again, each with the share of layers in which it does; empty at the ends of the
+        model. Only the last layer of a segment can leave out ``rest``.
         """
         if not isinstance(self.where, Layer):
             return []
@@ -213,7 +213,7 @@ US = 1e-6
 
 
 def longest_way(phases: Sequence[tuple[float, float]]) -> float:
-    """Seconds of phases in order, each (host, device) seconds.
+    """Seconds of the longest path through ``phases``, each given as (host, device) seconds.
 
     >>> longest_way([(1.0, 3.0), (1.0, 3.0)]), longest_way([(4.0, 1.0), (4.0, 2.0)])
     (6.0, 8.0)
@@ -231,7 +231,7 @@ def longest_way(phases: Sequence[tuple[float, float]]) -> float:
 
 
 def host_phases(parameters: Mapping[str, float], layers: int, tensors: int, *, again: bool) -> tuple[float, float, float]:
-    """Seconds of the host for the forward pass of ``layers``, for the backward pass, and for the optimizer. ``again``: checkpointed."""
+    """Seconds of the host for forward pass, backward pass and optimizer. ``again``: layers run again backward."""
     p = parameters
     forward = p["host_forward_us"] + (p["host_checkpoint_us"] if again else 0.0)
     backward = p["host_backward_us"] + (p["host_forward_us"] + p["host_again_us"] if again else 0.0)
@@ -239,7 +239,7 @@ def host_phases(parameters: Mapping[str, float], layers: int, tensors: int, *, a
 
 
 def exposed_host_s(host: tuple[float, float, float], forward_s: float, backward_s: float, micro_batches: int, optimizer_s: float) -> float:
-    """Seconds that a step takes beyond its kernels, where the GPU waits for the host. The head counts as backward: few, long kernels."""
+    """Seconds of a step beyond its kernels, in which the GPU waits for the host. The head counts as backward: few, long kernels."""
     phases = [(host[0], forward_s), (host[1], backward_s)] * micro_batches
     phases += [(host[2], 0.0), (0.0, optimizer_s)]  # the host goes over all tensors before it enqueues the first update
     return max(longest_way(phases) - sum(device for _, device in phases), 0.0)

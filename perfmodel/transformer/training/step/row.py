@@ -1,8 +1,8 @@
-"""Kernels of a training step: what a forward kernel means for the backward pass, and those that training alone has.
+"""Kernels of a training step: the backward kernels of each forward kernel, and kernels that only training has.
 
-Kernels that a library runs are timed by the calibration of that kernel alone. Those that nobody times alone are priced by their bytes
-and the share of the DRAM bandwidth that profiled steps show. Backward there are two matmuls for one, a sum for a bias, as many bytes
-again for the rest: the gradient of the inputs, dX = dY W^T, and that of the weights, dW = X^T dY, are each as large as the product.
+Kernels of a library are timed by their own calibration. Kernels that are never timed alone are priced by their bytes and the share of the
+DRAM bandwidth that profiled steps show. Each matmul has two backward, a bias a sum, other kernels as many bytes again: the gradient of the
+inputs, dX = dY W^T, and that of the weights, dW = X^T dY, are each as large as the product.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perfmodel.transformer.training.question import Parallel, TrainingConfig
 
 SUMS, OTHERS = "sums", "others"
 SHARES: Mapping[str, float] = chosen("training_dram_share")
-"""Shares of the DRAM bandwidth of the first and of the others."""
+"""Shares of the DRAM bandwidth by kind of kernel."""
 MATMULS = ("torch-matmul", "cublas")
 
 
@@ -66,10 +66,7 @@ def pointwise(
     strided: bool = False,
     more: Access | None = None,
 ) -> Op:
-    """A kernel that reads and writes whole tensors [rows, cols]. ``strided``: through another order of dimensions.
-
-    ``more``: one more access, of bytes.
-    """
+    """A kernel over whole tensors [rows, cols]. ``strided``: in another order of dimensions. ``more``: further access, in bytes."""
     elements, beside = rows * cols, () if more is None else (more,)
     accesses = (activation(READ, reads * elements, step), activation(WRITE, elements, step), *beside)
     shared = sum(ceil_div(access.elements * access.element_size, step.dtype.size) for access in beside)
@@ -79,12 +76,12 @@ def pointwise(
 
 
 def priced(name: str, step: ModelPass, share: str, accesses: tuple[Access, ...], vector: Number = 0) -> Op:
-    """A kernel whose bytes pass at ``share``, one of SHARES, of the DRAM bandwidth."""
+    """A kernel whose bytes pass at the share of the DRAM bandwidth that SHARES has under ``share``."""
     return Op(name, ELEMENTWISE, 1, Kernel(name, step.dtype, accesses, work=Work(0, vector, 0)), Timed(share, None, ()))
 
 
 def product(name: str, step: ModelPass, w: Matmul, *, weights: str = "", size: int | None = None) -> Op:
-    """A matmul. ``weights``: which of its matrices (A, B or C) are weights, or gradients of them of ``size`` bytes each."""
+    """A matmul. ``weights``: its matrix (A, B or C) of weights, or of their gradients with ``size`` bytes per element."""
     [plain] = w.kernels(product_tile((w.m, w.n), step.tile))
     accesses = tuple(in_bits(a, WEIGHTS, 8 * (size or int(a.element_size))) if a.tensor == weights else a for a in plain.accesses)
     return Op(name, MATMUL, 1, plain._replace(name=name, accesses=accesses), Timed("matmul", w, MATMULS))
@@ -96,13 +93,13 @@ def gradients(elements: Number, size: int, kind: str = WRITE) -> Access:
 
 
 def recomputed(op: Op) -> Op:
-    """``op`` as recomputation: executed work, but no needed work and no compulsory traffic."""
+    """``op`` as a recomputation: executed work without needed work or compulsory traffic."""
     accesses = tuple(access._replace(compulsory=0) for access in op.kernel.accesses)
     return replace(op, kernel=op.kernel._replace(flops=0, needed=Work(), accesses=accesses))
 
 
 BY_ROWS = ("output projection", "down projection")
-"""Matrices that tensor-parallel GPUs cut by rows: each has a part of every sum."""
+"""Matrices that tensor-parallel GPUs cut by rows: each GPU has a partial sum of every result."""
 LINEAR = ("RoPE", "embedding lookup", "dropout")
 """Operations whose gradient does not depend on what they read."""
 
@@ -110,7 +107,7 @@ LINEAR = ("RoPE", "embedding lookup", "dropout")
 def backward(op: Op, batch: MicroBatch, *, trained: bool | None = None) -> list[Op]:
     """Backward kernels of one forward kernel other than attention and collectives.
 
-    ``trained``: whether its weights are; by default all are where there are no adapters.
+    ``trained``: whether its weights are trained; by default they are if there are no adapters.
     """
     assert op.timed is not None
     trained = batch.shape.rank is None if trained is None else trained
@@ -140,7 +137,7 @@ def _matmul(op: Op, timed: Timed, batch: MicroBatch, trained: bool) -> list[Op]:
 
 
 def _elementwise(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
-    """Backward kernel that reads the gradient of what ``op`` wrote and what it read, and writes the gradient of what it read."""
+    """Backward kernel: reads the inputs of ``op`` and the gradient of its result, and writes the gradient of the inputs."""
     step, w = batch.forward, timed.workload
     written, read = (sum(a.elements for a in op.kernel.accesses if a.kind == kind and a.tensor != WEIGHTS) for kind in (WRITE, READ))
     keeps = 0 if op.name in LINEAR else read
@@ -153,7 +150,7 @@ def _elementwise(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
 
 
 def _norm(op: Op, timed: Timed, batch: MicroBatch, trained: bool) -> list[Op]:
-    """Backward kernels: the gradient of the inputs, row by row; those of the weights, summed over all rows."""
+    """Backward kernels: gradients of the inputs row by row, and gradients of the weights summed over all rows."""
     step, shape, w = batch.forward, batch.shape, timed.workload
     elements, name = w.rows * w.cols, f"{op.name}, gradient of inputs"
     read = activation(READ, 2 * elements, step)
@@ -170,24 +167,24 @@ DROPOUT = 0.1
 
 
 def attention(op: Op, batch: MicroBatch) -> tuple[list[Op], list[Op]]:
-    """Forward and backward kernels of the fused kernel ``op`` of inference.
+    """Forward and backward kernels of attention, the fused kernel ``op`` of inference.
 
-    With context parallelism a GPU meets the keys of all ``cp`` in turn, of which the causal mask leaves it half on average: as often
-    the triangle over its own part (Liu et al. 2023, ring attention; striped or zigzag, which even the halves out).
+    With context parallelism a GPU meets the keys of all ``cp`` GPUs in turn, and the causal mask leaves it half of them on average: as much
+    as ``cp`` triangles over its own part (ring attention, Liu et al. 2023; striped or zigzag orders even the halves out).
     """
     assert op.timed is not None
     w: Attention = op.timed.workload
     if batch.shape.flash:
-        return _fused(op, w, batch)
+        return _fused_attention(op, w, batch)
     w = replace(w, packed=False, mask=batch.eager, unfused_scale=batch.eager, dropout=DROPOUT if batch.shape.dropout else 0.0)
     forward, backward = (
-        [_apart(kernel, w, batch.shape.cp) for kernel in made(w, Tile(1, 1))] for made in (standard.forward, standard.backward)
+        [_unfused_kernel(kernel, w, batch.shape.cp) for kernel in made(w, Tile(1, 1))] for made in (standard.forward, standard.backward)
     )
     before, between, after = _by_heads(w, batch)
     return [*before, *forward, *between], [*after, *backward]
 
 
-def _fused(op: Op, w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op]]:
+def _fused_attention(op: Op, w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op]]:
     [sums, main] = flash2.backward(w, Tile(tile_rows(w.row_group * w.n), KEY_TILE))
     name = f"{op.name}, gradient"
     both = main._replace(name=name, accesses=(*sums.accesses, *main.accesses), work=sums.work + main.work)
@@ -196,8 +193,8 @@ def _fused(op: Op, w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op]]
     return [op.times(batch.shape.cp)], [Op(name, ATTENTION, batch.shape.cp, both, timed), *joint]
 
 
-def _apart(kernel: Kernel, w: Attention, cp: Number) -> Op:
-    """One kernel of standard attention. The causal mask saves it nothing: all scores are computed."""
+def _unfused_kernel(kernel: Kernel, w: Attention, cp: Number) -> Op:
+    """One separate kernel of standard attention. The causal mask saves no work: all scores are computed."""
     rows, half = w.query_heads * w.n, w.query_heads * w.n * w.kv_len // 2
     if kernel.name in standard.PRODUCTS:
         return Op(kernel.name, MATMUL, cp, kernel, Timed("matmul", standard.product(w, kernel.name), MATMULS))
@@ -215,7 +212,7 @@ def _apart(kernel: Kernel, w: Attention, cp: Number) -> Op:
 
 
 def _by_heads(w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op], list[Op]]:
-    """Copies from tokens to heads before the matmuls, back after them, and what backward copies beside its matmuls."""
+    """Copies from tokens to heads before the matmuls and back after them, and copies of the backward pass."""
     step, tokens = batch.forward, w.batch * w.n
 
     def copied(name: str, heads: Number, features: Number) -> Op:
@@ -231,6 +228,6 @@ def _by_heads(w: Attention, batch: MicroBatch) -> tuple[list[Op], list[Op], list
 
 
 def _heads_together(w: Attention, step: ModelPass, *, strided: bool) -> Op:
-    """The gradients of Q, K and V in one matrix, as the joint projection made them."""
+    """Kernel that joins the gradients of Q, K and V in one matrix, as the joint projection made Q, K and V."""
     name, cols = "gradients of Q, K and V side by side", (2 * w.heads) * w.d + w.heads * w.dv
     return pointwise(name, step, w.batch * w.n, cols, vector=0, strided=strided)

@@ -1,8 +1,8 @@
-"""The fastest layout of a training step on so many GPUs that fits their memory.
+"""The fastest layout of a training step that fits the memory of a given number of GPUs.
 
-Every layout is timed first, which is quick as equal pieces are worked out once; then memory is asked in the order of speed, until
-enough layouts are known to fit. What is searched: tensor parallelism within an NVLink domain, with and without sequence parallelism;
-pipeline stages of equal size, in turns or not; parts of a sequence; experts; ZeRO; micro-batches in powers of two; recomputation.
+Every layout is timed first, which is quick as equal pieces are computed once. Then memory is checked in the order of speed, until enough
+layouts fit. The search covers tensor parallelism within an NVLink domain, with and without sequence parallelism; pipeline stages of equal
+size, interleaved or not; context and expert parallelism; ZeRO; micro-batches in powers of two; recomputation.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LARGEST_MICRO_BATCH = 16
 TURNS = (1, 2, 3, 4, 6, 8)
 """Chunks of layers per stage that are tried."""
 LEAST_PART = 1024
-"""Tokens of a sequence below which it is not divided further."""
+"""Fewest tokens of a part of a sequence."""
 MOST_STAGES_OF_ZERO = 1
-"""Stages with which gradients and weights are divided: more would have to gather them for each micro-batch."""
+"""Most pipeline stages with ZeRO 2 or 3: with more, gradients and weights would be exchanged for each micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedLayout:
-    """One way to lay a step out, its seconds and the bytes at the peak of its fullest GPU."""
+    """A layout of a step, its seconds, and the peak bytes of its fullest GPU."""
 
     training: TrainingConfig
     seconds: float
@@ -82,7 +82,8 @@ def parallels(model: ModelSpec, gpus: int, batch: int, n: int, domain: int, flas
                 for ep in _expert_groups(model, dp):
                     for zero in range(4 if dp * cp > 1 else 1):
                         if zero < 2 or pp <= MOST_STAGES_OF_ZERO:
-                            yield from (Parallel(tp, sp, pp, cp=cp, ep=ep, dp=dp, zero=zero) for sp in {False, tp > 1})
+                            for sp in (False, True) if tp > 1 else (False,):
+                                yield Parallel(tp, sp, pp, cp=cp, ep=ep, dp=dp, zero=zero)
 
 
 def _expert_groups(model: ModelSpec, dp: int) -> list[int]:
@@ -91,7 +92,7 @@ def _expert_groups(model: ModelSpec, dp: int) -> list[int]:
 
 
 def candidates(training: TrainingConfig, gpus: int, domain: int) -> Iterator[TrainingConfig]:
-    """Every layout of ``training`` on ``gpus``; what it says of parallelism, micro-batches and recomputation is open."""
+    """Every layout of ``training`` on ``gpus``, with other parallelism, micro-batches and recomputation."""
     kinds = (NONE, FULL) if training.flash else (NONE, SELECTIVE, FULL)
     layers = len(training.model.layers)
     for parallel in parallels(training.model, gpus, int(training.batch), int(training.n), domain, training.flash):
@@ -125,7 +126,7 @@ def search(
     for layout in candidates(training, gpus, domain):
         job = job_of(layout, on, system, FUSED, half=half, overlap=overlap)
         states = [job.state(stage) for stage in {0, layout.parallel.pp - 1}]
-        held = max(int(state.weights + state.optimizer) for state in states)  # whatever its micro-batches do: a quick first test
+        held = max(int(state.weights + state.optimizer) for state in states)  # a quick first test: activations come on top
         timed.append((step_time(job).seconds if held <= room else float("inf"), layout))
     fitting: list[TimedLayout] = []
     refused = 0

@@ -1,8 +1,8 @@
-"""A step on many GPUs: micro-batches through pipeline stages, then what is done once per step.
+"""A step on many GPUs: micro-batches through pipeline stages, then work that is done once per step. Pipeline (1F1B, Narayanan et al.
 
-Pipeline (1F1B, Narayanan et al. 2021): m micro-batches on the slowest of p stages, and the time of one micro-batch on all others to
-fill and drain it, over v where each stage holds v chunks of layers in turns: for equal stages a bubble of (p - 1) / (v m). Stages wait
-for the one that takes longest with what is done once per step, too.
+2021): m micro-batches on the slowest of p stages, plus the time of one micro-batch on all others to fill and drain the pipeline, divided by
+v if each stage holds v interleaved chunks of layers. For equal stages the bubble is (p - 1) / (v m). Stages also wait for the one with the
+longest work per step.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data para
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchTime:
-    """Times of one micro-batch on one GPU of a stage, in seconds. ``added_s``: accumulation of its gradients; ``handed_s``: transfers to
-    and from the neighbouring stages.
+    """Times of one micro-batch on one GPU of a stage, in seconds.
 
-    ``forward``, ``backward``: kernels of each pass, with the use of each resource by kernels and exchanges; ``backward`` includes
-    recomputation, ``again_s``. ``passed``: exposed exchanges by group. ``head_s``: the forward pass from the last norm on, if it is on
-    this GPU. ``hidden_s``: exchanges within the stage that overlap with kernels.
+    ``added_s``: accumulation of its gradients; ``handed_s``: transfers to and from the neighbouring stages. ``forward``, ``backward``:
+    windows of the kernels of each pass, with the resources that kernels and exchanges use; ``backward`` includes ``again_s`` of
+    recomputation. ``passed``: exposed exchanges by group. ``head_s``: forward pass from the last norm on, if this GPU has it. ``hidden_s``:
+    exchanges within the stage that overlap with kernels.
     """
 
     forward: Window
@@ -107,7 +107,7 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
 
 
 def _handed(job: TrainingJob) -> float:
-    """Seconds of hidden states and their gradients, to and from the stages beside, for each chunk of layers."""
+    """Seconds to exchange hidden states and their gradients with neighbouring stages, for all chunks of layers."""
     p = job.training.parallel
     if p.pp == 1 or job.system is None:
         return 0.0
@@ -116,7 +116,7 @@ def _handed(job: TrainingJob) -> float:
 
 
 def _passed(job: TrainingJob, times: list[tuple[LayerTime, int]], forward: Window, backward: Window) -> tuple[dict[str, float], float]:
-    """Seconds of exchanges by group that nothing hides, and those of the hidden ones, which are booked in the windows of the passes."""
+    """Seconds of exposed exchanges by group, and seconds of hidden ones, which are booked in the windows of the passes."""
     if job.system is None:
         return {}, 0.0
     p = job.training.parallel
@@ -138,7 +138,7 @@ def _passed(job: TrainingJob, times: list[tuple[LayerTime, int]], forward: Windo
 def _exchanged(
     layer: LayerTime, way: str, system: System, near: Parallel, on: Machine, overlap: bool
 ) -> tuple[dict[str, float], float, dict[str, float]]:
-    """A layer's exchanges in one pass: exposed seconds by group, hidden seconds, and seconds of each resource that hidden ones use."""
+    """A layer's exchanges in one pass: exposed seconds by group, hidden seconds, and seconds of each resource for hidden ones."""
     forward = way == FORWARD_PASS
     kernels, passed = (layer.forward, layer.ops.forward_exchanges) if forward else (layer.backward, layer.ops.backward_exchanges)
     outer, exposed, beside = joined([(kernels, 1)]), dict[str, float](), 0.0
@@ -152,7 +152,7 @@ def _exchanged(
 
 
 def _hidden(exchange: Exchange, behind: Window | None, system: System, parallel: Parallel, device: Device) -> tuple[float, float]:
-    """Seconds of ``exchange``, and how many of them run beside the kernels of the window ``behind``."""
+    """Seconds of ``exchange``, and the part of them that runs beside the kernels of the window ``behind``."""
     seconds = exchange_seconds(exchange, system, parallel, device)
     return seconds, 0.0 if behind is None else behind.hide(seconds, needs(exchange, seconds, system, parallel, device))
 
@@ -161,7 +161,7 @@ def _hidden(exchange: Exchange, behind: Window | None, system: System, parallel:
 class StepTime:
     """Seconds of a step on the GPUs of its slowest ``stage``, part by part; ``parts`` add up to ``seconds``.
 
-    ``exchanged_s``: of all exchanges of the GPU that has the most, hidden or not; faster kernels would hide less of them.
+    ``exchanged_s``: all exchanges of the GPU with the most, hidden or not; faster kernels would hide less of them.
     """
 
     stage: int
@@ -207,7 +207,7 @@ def step_time(job: TrainingJob) -> StepTime:
 
 
 def _once(job: TrainingJob, stage: int, micro: MicroBatchTime) -> tuple[dict[str, float], float]:
-    """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches, and of exchanges that those hide."""
+    """Seconds of a stage's work once per step, after or beside its micro-batches, and seconds of exchanges that these hide."""
     t, step, state = job.training, job.micro_batch.forward, job.state(stage)
     updated, cleared = (ops_window(ops, job.on).seconds for ops in ([optimizer(t, state, step)], clearing(t, state, step)))
     exposed, hidden = data_seconds(job, micro, state)
@@ -215,10 +215,10 @@ def _once(job: TrainingJob, stage: int, micro: MicroBatchTime) -> tuple[dict[str
 
 
 def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple[float, float]:
-    """Seconds of exchanges between GPUs with the same weights that no kernel hides, and those that kernels do.
+    """Exposed and hidden seconds of exchanges between GPUs with the same weights.
 
-    Gradients go out during backward passes, weights come in during the passes that need them. What the first layer of a step waits
-    for, and what the last one leaves, nothing hides.
+    Gradients go out during backward passes, weights come in during the passes that need them. Nothing hides the weights that the first
+    layer waits for, and the gradients that the last one leaves.
     """
     if job.system is None:
         return 0.0, 0.0
@@ -237,8 +237,8 @@ def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple
 
 
 def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
-    """Seconds of a micro-batch on all stages, one after the other; those between the ends alike if not each is known."""
-    known = sum(one.seconds for one in stages.values())
+    """Seconds of a micro-batch on all stages in turn; unknown stages between the ends count like the known one."""
+    known = sum(micro.seconds for micro in stages.values())
     return known + (pp - len(stages)) * stages[1].seconds if pp > len(stages) else known
 
 
@@ -256,6 +256,6 @@ def tensors(job: TrainingJob) -> int:
 
 
 def _learned(op: Op) -> int:
-    """Number of weight tensors that a forward row reads; a layer norm has two, counted as one access."""
+    """Number of weight tensors that a forward row reads; a layer norm's two are one access."""
     count = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
     return 2 * count if op.timed is not None and op.timed.implementations == ("torch-layer-norm",) else count

@@ -25,9 +25,9 @@ from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.training.question import Parallel
 
 TENSOR, CONTEXT, EXPERT, DATA, EXPERT_DATA, STAGES = "tensor", "context", "expert", "data", "expert data", "pipeline"
-"""Groups of GPUs: those that share matrices, a sequence, experts; those with the same weights, or experts; neighbouring stages."""
+"""Groups of GPUs: they share matrices, a sequence, or experts; hold the same weights, or the same experts; are neighbouring stages."""
 DRAM = "DRAM"
-"""The resource that an exchange occupies besides the links of its levels."""
+"""Resource that an exchange occupies besides links."""
 PROBE = 1 << 24
 """Bytes of a trial exchange that tests whether a calibration covers a number of GPUs."""
 DIVIDED = 2
@@ -36,7 +36,7 @@ DIVIDED = 2
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """``op`` on a buffer of ``bytes``, ``count`` times, in each ``group`` of GPUs. ``behind``: kernels of this name may hide it."""
+    """The collective ``op`` on ``bytes``, ``count`` times, in each ``group`` of GPUs. ``behind``: name of kernels that may hide it."""
 
     group: str
     op: str
@@ -73,7 +73,7 @@ class LinkLevel:
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """``levels`` from the innermost outwards; ``start``: what any collective takes at least. ``device``: id of its profile."""
+    """``levels`` from the innermost outwards; ``start``: least time of any collective. ``device``: id of its profile."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -86,11 +86,11 @@ class System:
 
     @property
     def start_s(self) -> float:
-        """Seconds that any collective takes at least."""
+        """Least seconds of any collective."""
         return 0.0 if self.start is None else float(self.start.number)
 
     def holds(self, gpus: int) -> System:
-        """This system, if it has so many GPUs; else UsageError."""
+        """This system, if it has ``gpus`` GPUs; else UsageError."""
         if gpus > self.gpus:
             fix = "give fewer, or say with --system what joins them: a name of configs/systems, or a file"
             raise UsageError(f"{gpus:,} GPUs: {self.name} {'have' if self.name.startswith('GPUs') else 'has'} {self.gpus:,}", fix)
@@ -128,7 +128,7 @@ def _quantities(raw: dict[str, Any], **fields: str) -> dict[str, Quantity]:
 
 
 def of_device(device: Device) -> System:
-    """The system of as many GPUs as the interconnect in the profile of ``device`` joins; UnavailableError if it has none."""
+    """The system of all GPUs that the interconnect in the profile of ``device`` joins; UnavailableError if it has none."""
     link = device.interconnect
     if link is None:
         raise UnavailableError(f"{device.id} has no interconnect in its profile", "give --system, or take one GPU")
@@ -140,7 +140,7 @@ def of_device(device: Device) -> System:
 
 
 def over_network(system: System, parallel: Parallel) -> bool:
-    """Whether ZeRO divides gradients or weights (stages 2, 3) among GPUs that are not all joined by the innermost links."""
+    """Whether ZeRO divides gradients or weights (stages 2, 3) among GPUs beyond the innermost links."""
     if parallel.zero < DIVIDED or parallel.dp * parallel.cp == 1:
         return False
     return span(system, parallel, DATA).level is not system.levels[0]
@@ -148,9 +148,10 @@ def over_network(system: System, parallel: Parallel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Placement of a group of ``world`` GPUs. ``inside``: its GPUs per domain of the level ``inner``, the next one inside of the outermost.
+    """Placement of a group of ``world`` GPUs.
 
-    ``crossed``: levels whose links it uses, from the inside outwards: those whose domains hold several of its GPUs, and the outermost.
+    ``inside``: its GPUs per domain of the level ``inner``, the one below the outermost that it needs. ``crossed``: levels whose links it
+    uses, from the inside outwards: levels whose domains hold several of its GPUs, and the outermost one.
     """
 
     world: int
@@ -201,9 +202,7 @@ def exchange_seconds(exchange: Exchange, system: System, parallel: Parallel, dev
 
 
 def needs(exchange: Exchange, taken_s: float, system: System, parallel: Parallel, device: Device) -> dict[str, float]:
-    """Seconds for which ``exchange``, which takes ``taken_s``, occupies each resource: the links that it uses all the time, DRAM for
-    the bytes sent and received.
-    """
+    """Seconds for which ``exchange`` occupies each resource: its links for all of ``taken_s``, DRAM for bytes sent and received."""
     at = span(system, parallel, exchange.group)
     moved = exchange.count * 2 * sent_bytes(exchange.op, exchange.bytes, at.world)
     moved_s = float(moved) / (device.dram.bandwidth_bytes_per_s or float("inf"))
@@ -211,7 +210,7 @@ def needs(exchange: Exchange, taken_s: float, system: System, parallel: Parallel
 
 
 def slower(system: System, device: Device) -> float:
-    """Factor by which the innermost links of ``system`` are slower than those beside which ``device`` was calibrated; below 1 if faster."""
+    """Factor by which the innermost links of ``system`` are slower than the links in the profile of ``device``; below 1 if faster."""
     own = device.interconnect
     return 1.0 if own is None else float(own.bandwidth_per_direction.number / system.levels[0].bandwidth.number)
 
@@ -232,7 +231,7 @@ def inside_source(system: System, parallel: Parallel, device: Device) -> str:
 
 
 def calibrated(exchange: Exchange, world: int, device: Device) -> float | None:
-    """Seconds of one run among ``world`` GPUs of one host; None where nothing is calibrated that covers it."""
+    """Seconds of one run among ``world`` GPUs of one host; None if no calibration covers it."""
     case = Case(Collective(exchange.op, world, exchange.bytes, DTYPES["fp16"]), "nccl")  # bytes count, whatever they mean
     return calibrated_seconds(device, "collective", "fp16", case)
 
