@@ -9,6 +9,7 @@ Source: the roofline of Williams, Waterman & Patterson 2009 with the efficiencie
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL
 from perfmodel.core.hardware import Device
@@ -17,6 +18,9 @@ from perfmodel.core.roofline import rates_of
 from perfmodel.timing.base import Case, Model, never
 from perfmodel.timing.case_bounds import kernels_of
 from perfmodel.timing.engine import HARDEST, joined
+
+if TYPE_CHECKING:
+    from perfmodel.timing.fit import Floats
 
 
 @cached_by_identity
@@ -35,6 +39,12 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call; UnavailableError as ``terms``."""
     compute, traffic = terms(case, device)
     return p["launch_us"] * 1e-6 + joined(p.get("overlap", HARDEST), compute / p["compute_share"], traffic / p["bandwidth_share"])
+
+
+def seconds_of_rows(rows: Floats, p: Mapping[str, float]) -> Floats:
+    """Seconds by ``three-scalars`` of many calls, of each of which ``rows`` has the ``terms``."""
+    longest: Floats = (rows / (p["compute_share"], p["bandwidth_share"])).max(axis=1)
+    return p["launch_us"] * 1e-6 + longest
 
 
 def covers(case: Case) -> bool:
