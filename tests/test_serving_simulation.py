@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from math import ceil
 
 import pytest
 
@@ -12,7 +14,7 @@ from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
 from perfmodel.serving.metrics import ServingMetrics
 from perfmodel.serving.scheduler import Pool, Worker
-from perfmodel.serving.simulate import Simulation, simulate
+from perfmodel.serving.simulate import FEWEST_RUNS, MANY, RUNS, SIMULATED, Simulation, simulate
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def test_one_user_waits_for_nobody(mixed: bool) -> None:
     assert found.mean_tpot_s == pytest.approx(times.seconds(Iteration(decodes=1, context=1024 + 33)), rel=1e-3)
 
 
-def test_one_token_has_no_time_per_token() -> None:
+def test_one_token_has_no_time_per_token_and_each_further_one_a_step() -> None:
+    assert [at_once(Load(10, osl, 1), 1).mean_tpot_s for osl in (1, 2, 3, 9)] == [None, 1.0, 1.0, 1.0]
     assert simulate(Pool(Formula(), Batching(), 8), Load(4096, 1, 8)).mean_tpot_s is None
 
 
@@ -77,6 +80,40 @@ def test_long_prompts_are_cut_or_run_whole() -> None:
     """25 tokens in steps of 10: three chunks, or one step where the engine cuts none."""
     assert at_once(Load(25, 2, 1), 1, token_budget=10).mean_ttft_s == 3.0
     assert at_once(Load(25, 2, 1), 1, token_budget=10, chunked=False).mean_ttft_s == 1.0
+
+
+@pytest.mark.parametrize("prefix", range(26))
+def test_cached_tokens_of_a_prompt_do_not_run(prefix: int) -> None:
+    """One token runs at least: it gives the first one."""
+    assert at_once(Load(25, 2, 1, prefix=prefix), 1, token_budget=10).mean_ttft_s == ceil(max(25 - prefix, 1) / 10)
+
+
+def test_a_sequence_has_its_prompt_and_all_its_tokens_as_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "steps_until_change", lambda self: 1)
+    times = Second()
+    simulate(Pool(times, Batching(), 8), Load(10, 7, 1), requests=1)
+    assert [step.context for step in times.steps if step.decodes][:6] == [11, 12, 13, 14, 15, 16]
+
+
+def test_drawn_lengths_are_all_from_the_shortest_to_the_longest_alike() -> None:
+    """And delays lie between 0 and twice their mean."""
+    for load in (Load(8, 6, 3), Load(8, 6, rate=3.0)):
+        drawn = [one.drawn() for one in [Simulation(Pool(Formula(), Batching(), 4), load, 0.25, 0.5, 0)] for _ in range(6000)]
+        delays, *lengths = zip(*drawn, strict=True)
+        assert (sum(delays) / len(delays), max(delays)) == pytest.approx((0.25, 0.5), rel=0.03)
+        for found, longest in zip(lengths, (8, 6), strict=True):
+            counts = Counter(found)
+            assert set(counts) == set(range(longest // 2, longest + 1))
+            assert min(counts.values()) > 0.85 * max(counts.values())
+
+
+@pytest.mark.parametrize("users", [8, 32, 60, 100])
+def test_requests_that_warm_up_and_those_that_count_are_as_many_as_are_to_be_simulated(users: int) -> None:
+    """Twice the users warm up each run."""
+    counted = simulate(Pool(Formula(), Batching(), 64), Load(64, 16, users)).requests
+    runs = (SIMULATED - counted) / (2 * users)
+    assert runs == pytest.approx(round(runs), abs=RUNS / (2 * users))
+    assert FEWEST_RUNS <= round(runs) <= RUNS
 
 
 def test_a_step_that_is_scheduled_ahead_misses_what_comes_in_it() -> None:
@@ -111,12 +148,27 @@ def test_chances_of_drafts_are_those_of_drawing_each() -> None:
     one = Simulation(Pool(Formula(), Batching(), 4), load, 0.0, 1.0, 0)
     few, many = ([one.steps_for(tokens) for _ in range(2000)] for tokens in (64, 640))
     assert sum(many) / sum(few) == pytest.approx(10, rel=0.02)
+    drawn = [one.steps_for(MANY * load.queries + 1) for _ in range(20_000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(_mean_steps(load, MANY * load.queries + 1), abs=0.08)
+
+
+def _chances(load: Load) -> list[float]:
+    """Of 0, 1 and more accepted drafts of a step."""
+    a, most = load.acceptance, load.draft_tokens
+    return [a**k * (1 - a if k < most else 1) for k in range(most + 1)]
+
+
+def _mean_steps(load: Load, tokens: int) -> float:
+    """By the renewal equation: a step, and those for the tokens that it leaves."""
+    steps = [0.0]
+    for left in range(1, tokens + 1):
+        steps.append(1 + sum(chance * steps[max(left - 1 - k, 0)] for k, chance in enumerate(_chances(load))))
+    return steps[tokens]
 
 
 def _variance(load: Load) -> float:
     """Of the tokens of a step, from the chance of each number."""
-    a, most = load.acceptance, load.draft_tokens
-    chances = [a**k * (1 - a if k < most else 1) for k in range(most + 1)]
+    chances = _chances(load)
     mean = sum(chance * (k + 1) for k, chance in enumerate(chances))
     return sum(chance * (k + 1 - mean) ** 2 for k, chance in enumerate(chances))
 
