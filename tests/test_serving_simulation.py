@@ -107,7 +107,7 @@ def test_drawn_lengths_are_all_from_the_shortest_to_the_longest_alike() -> None:
             assert min(counts.values()) > 0.85 * max(counts.values())
 
 
-@pytest.mark.parametrize("users", [8, 32, 60, 100])
+@pytest.mark.parametrize("users", [8, 32, 60])
 def test_requests_that_warm_up_and_those_that_count_are_as_many_as_are_to_be_simulated(users: int) -> None:
     """Twice the users warm up each run."""
     counted = simulate(Pool(Formula(), Batching(), 64), Load(64, 16, users)).requests
