@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.engine import Batching
@@ -80,6 +82,13 @@ def test_long_prompts_are_cut_or_run_whole() -> None:
     """25 tokens in steps of 10: three chunks, or one step where the engine cuts none."""
     assert at_once(Load(25, 2, 1), 1, token_budget=10).mean_ttft_s == 3.0
     assert at_once(Load(25, 2, 1), 1, token_budget=10, chunked=False).mean_ttft_s == 1.0
+    assert at_once(Load(25, 9, 2), 2, token_budget=10, chunked=False).mean_ttft_s == 1.5, "no step has room, so it runs beside the first"
+
+
+@pytest.mark.parametrize("hold", range(5))
+def test_a_prompt_is_held_for_so_many_steps(hold: int) -> None:
+    """The second prompt has no room beside the first one, and would not fill the next step."""
+    assert at_once(Load(10, 9, 2), 2, token_budget=19, chunked=False, hold_steps=hold).mean_ttft_s == (1 + 2 + hold) / 2
 
 
 @pytest.mark.parametrize("prefix", range(26))
@@ -139,6 +148,17 @@ def test_alike_steps_together_take_what_they_take_one_by_one(batching: Batching,
     one_by_one = simulate(Pool(Formula(), batching, 6), load, 0.01, spread=0.5)
     for name in ("mean_ttft_s", "mean_tpot_s", "mean_itl_s", "running", "waiting", "requests_per_s", "decoding"):
         assert getattr(together, name) == pytest.approx(getattr(one_by_one, name), rel=0.03, abs=1e-3), name
+
+
+@given(first=st.floats(0.01, 1), growth=st.floats(0, 1), count=st.integers(2, 60), share=st.floats(0.01, 0.99))
+def test_who_comes_in_between_waits_for_the_end_of_the_step_under_way(first: float, growth: float, count: int, share: float) -> None:
+    """Of steps that grow: the first that ends at that moment or after it."""
+    worker = Worker(Pool(Formula(), Batching(), 8), Load(8, 8, 1))
+    worker.first_step_s, worker.growth_s, worker.count = first, growth, count
+    now = share * worker.elapsed(count)
+    end = worker.cut(now)
+    assert end == worker.elapsed(worker.count)
+    assert worker.elapsed(worker.count - 1) - 1e-9 <= now <= end + 1e-9
 
 
 def test_chances_of_drafts_are_those_of_drawing_each() -> None:
