@@ -57,6 +57,13 @@ def test_one_user_waits_for_nobody(mixed: bool) -> None:
     assert found.mean_tpot_s == pytest.approx(times.seconds(Iteration(decodes=1, context=1024 + 33)), rel=1e-3)
 
 
+def test_a_request_alone_takes_the_sum_of_its_steps() -> None:
+    """Decode steps run together; each has one token more of context."""
+    times = Formula(floor=1e-4, context=1e-6)
+    took = times.seconds(Iteration(chunk=100)) + sum(times.seconds(Iteration(decodes=1, context=100 + done)) for done in range(1, 60))
+    assert 1 / simulate(Pool(times, Batching(), 8), Load(100, 60, 1), requests=1).requests_per_s == pytest.approx(took)
+
+
 def test_one_token_has_no_time_per_token_and_each_further_one_a_step() -> None:
     assert [at_once(Load(10, osl, 1), 1).mean_tpot_s for osl in (1, 2, 3, 9)] == [None, 1.0, 1.0, 1.0]
     assert simulate(Pool(Formula(), Batching(), 8), Load(4096, 1, 8)).mean_tpot_s is None
@@ -150,7 +157,7 @@ def test_alike_steps_together_take_what_they_take_one_by_one(batching: Batching,
         assert getattr(together, name) == pytest.approx(getattr(one_by_one, name), rel=0.03, abs=1e-3), name
 
 
-@given(first=st.floats(0.01, 1), growth=st.floats(0, 1), count=st.integers(2, 60), share=st.floats(0.01, 0.99))
+@given(first=st.floats(0.01, 1), growth=st.floats(0, 0.1), count=st.integers(2, 60), share=st.floats(0.01, 0.99))
 def test_who_comes_in_between_waits_for_the_end_of_the_step_under_way(first: float, growth: float, count: int, share: float) -> None:
     """Of steps that grow: the first that ends at that moment or after it."""
     worker = Worker(Pool(Formula(), Batching(), 8), Load(8, 8, 1))
