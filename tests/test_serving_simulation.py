@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from math import ceil
 
 import pytest
 from hypothesis import given
@@ -101,7 +100,7 @@ def test_a_prompt_is_held_for_so_many_steps(hold: int) -> None:
 @pytest.mark.parametrize("prefix", range(26))
 def test_cached_tokens_of_a_prompt_do_not_run(prefix: int) -> None:
     """One token runs at least: it gives the first one."""
-    assert at_once(Load(25, 2, 1, prefix=prefix), 1, token_budget=10).mean_ttft_s == ceil(max(25 - prefix, 1) / 10)
+    assert at_once(Load(25, 2, 1, prefix=prefix), 1, token_budget=1).mean_ttft_s == max(25 - prefix, 1)
 
 
 def test_a_sequence_has_its_prompt_and_all_its_tokens_as_context(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +108,14 @@ def test_a_sequence_has_its_prompt_and_all_its_tokens_as_context(monkeypatch: py
     times = Second()
     simulate(Pool(times, Batching(), 8), Load(10, 7, 1), requests=1)
     assert [step.context for step in times.steps if step.decodes][:6] == [11, 12, 13, 14, 15, 16]
+
+
+def test_a_loop_begins_with_all_tokens_that_its_sequences_have() -> None:
+    simulation = Simulation(Pool(Formula(), Batching(), 8), Load(64, 40, 8), 0.0, 0.5, 0)
+    simulation.in_the_middle(8, 8)
+    [worker] = simulation.workers
+    assert worker.decoding
+    assert worker.tokens == sum(request.isl + request.steps - end + worker.decode_steps for end, _, request in worker.decoding)
 
 
 def test_drawn_lengths_are_all_from_the_shortest_to_the_longest_alike() -> None:

@@ -294,6 +294,20 @@ def test_a_convolution_is_a_product_of_its_windows() -> None:
     assert depthwise.kernel.work.vector == 2 * 4 * 28 * 28 * 64 * 9
 
 
+@pytest.mark.parametrize("name", ["bilinear", "bicubic", "nearest"])
+def test_images_made_larger_count_by_their_planes(name: str) -> None:
+    """Twice the images or twice the channels are twice the bytes, and where pixels are mixed twice the planes."""
+
+    def made(images: int, channels: int) -> tuple[int, int, int]:
+        [op] = counted(Call(f"aten::upsample_{name}2d", (contiguous(images, channels, 8, 8), "[16, 24]")))
+        assert op.timed is not None
+        return int(op.kernel.bytes("read")), int(op.kernel.bytes("write")), op.timed.workload.rows
+
+    one = made(3, 5)
+    assert one == (3 * 5 * 64 * 2, 3 * 5 * 16 * 24 * 2, 0 if name == "nearest" else 15)
+    assert made(6, 5) == made(3, 10) == tuple(2 * number for number in one)
+
+
 def test_gradients_of_grouped_products_are_a_product_for_each_group() -> None:
     offsets = contiguous(8, dtype="int32")
     [op] = counted(Call("aten::_grouped_mm", (contiguous(7168, 4096), contiguous(4096, 1024), offsets)))
