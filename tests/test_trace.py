@@ -308,6 +308,14 @@ def test_images_made_larger_count_by_their_planes(name: str) -> None:
     assert made(6, 5) == made(3, 10) == tuple(2 * number for number in one)
 
 
+def test_gradients_of_a_lookup_are_as_wide_as_its_rows() -> None:
+    """Gradients of 64 places are read, with the places of 8 bytes four times to sort them, and added to as many rows."""
+    for width in (256, 512):
+        call = Call("aten::embedding_dense_backward", (contiguous(4, 16, width), contiguous(4, 16, dtype="int64"), "1000", "-1", "False"))
+        [op] = counted(call)
+        assert (op.kernel.bytes("read"), op.kernel.bytes("write")) == (64 * width * 2 + 4 * 64 * 8, 64 * width * 2)
+
+
 def test_gradients_of_grouped_products_are_a_product_for_each_group() -> None:
     offsets = contiguous(8, dtype="int32")
     [op] = counted(Call("aten::_grouped_mm", (contiguous(7168, 4096), contiguous(4096, 1024), offsets)))
