@@ -74,11 +74,11 @@ def _meant(
 
     The UsageError begins with ``option``. It suggests the nearest of ``words``, or else ``otherwise``, or the path of a ``file``.
     """
-    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    wanted_words, parts = set(wanted.split("-")), {entry: entry.split("-") for entry in known}
-    matches = [wanted] if wanted in known else [entry for entry in known if wanted_words <= set(parts[entry])]
+    spelled, parts = _words(name), {entry: _words(entry) for entry in known}
+    wanted, wanted_words = "-".join(spelled), set(spelled)
+    matches = [entry for entry in known if parts[entry] == spelled] or [entry for entry in known if wanted_words <= set(parts[entry])]
     matches = matches or [entry for entry in known if wanted_words <= {*parts[entry], *map("".join, pairwise(parts[entry]))}]
-    modules = [match for match in matches if MODULE in match.split("-")]
+    modules = [match for match in matches if MODULE in parts[match]]
     matches = modules if len(modules) == 1 and wanted not in ("", "nvidia") else matches
     plain = [match for match in matches if all(set(parts[match]) <= set(parts[other]) for other in matches)]
     matches = plain if wanted and len(plain) == 1 else matches
@@ -88,6 +88,11 @@ def _meant(
     if len(matches) > 1:
         raise UsageError(f"{option}{name!r} could be any of {len(matches)} {kind}s", f"say which: {', '.join(matches)}")
     return matches[0]
+
+
+def _words(name: str) -> list[str]:
+    """Words of a name in lower case, whether hyphens, underscores or spaces part them."""
+    return re.sub(r"[\s_]+", "-", name.strip().lower()).split("-")
 
 
 def _trusted(path: Path, read: Callable[[], _Model], checked: Callable[[Path], _Model]) -> _Model:

@@ -6,8 +6,9 @@ import gc
 import io
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,3 +74,11 @@ def run() -> Callable[..., Outcome]:
 def run_full(run: Callable[..., Outcome]) -> Callable[..., Outcome]:
     """``run`` with every table and note."""
     return lambda line, *more: run(line, *more, "--full")
+
+
+@pytest.fixture
+def interrupts_arrive() -> Iterator[None]:
+    """In what a shell runs in the background they are ignored, and in all that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

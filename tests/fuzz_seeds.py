@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from fuzzing import RECORDS, answer, examples, readers
 
 from perfmodel.catalog import load_config
-from perfmodel.core.files import read_json
+from perfmodel.core.files import read_json, read_yaml
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.saved_metrics import metrics_of
 from tools.commands import all_commands, command
@@ -62,7 +61,7 @@ MEASURING = {
 
 def device() -> Any:
     """A profile with every kind of block, two of its calibrations left."""
-    tree = yaml.safe_load((ROOT / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text())
+    tree = read_yaml(ROOT / "hardware_specs" / "nvidia-h200-sxm.yaml")[0]
     wanted = {("attention", "torch-sdpa-flash"), ("matmul", "torch-matmul")}
     kept = [block for block in tree["calibration"] if (block["workload"], block["implementation"]) in wanted]
     return tree | {"calibration": kept[:3], "microbenchmarks": tree["microbenchmarks"][:2]}
@@ -81,7 +80,7 @@ def sparse_device() -> Any:
 def models() -> list[Any]:
     """One configuration per kind of layer."""
     names = ("gpt2", "llama-3-8b", "mixtral-8x7b", "gemma-2-2b", "deepseek-v2", "llama-4-scout-17b-16e", "gpt-oss-20b", "qwen3-30b-a3b")
-    return [yaml.safe_load((ROOT / "configs" / "models" / f"{name}.yaml").read_text()) for name in names]
+    return [read_yaml(ROOT / "configs" / "models" / f"{name}.yaml")[0] for name in names]
 
 
 def records() -> list[Any]:
@@ -95,12 +94,12 @@ def tree(name: str) -> Any:
 
 def systems() -> list[Any]:
     """The shipped systems."""
-    return [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs" / "systems").glob("*.yaml"))]
+    return [read_yaml(path)[0] for path in sorted((ROOT / "configs" / "systems").glob("*.yaml"))]
 
 
 def engines() -> list[Any]:
     """The shipped engines."""
-    return [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs" / "engines").glob("*.yaml"))]
+    return [read_yaml(path)[0] for path in sorted((ROOT / "configs" / "engines").glob("*.yaml"))]
 
 
 def with_engine() -> list[str]:

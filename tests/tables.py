@@ -6,12 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from perfmodel.core.files import read_yaml
 
 
 @cache
 def _tables() -> Any:
-    return yaml.safe_load((Path(__file__).parent / "data" / "tables.yaml").read_text(encoding="utf-8"))
+    return read_yaml(Path(__file__).parent / "data" / "tables.yaml")[0]
 
 
 def table(name: str) -> Any:

@@ -53,18 +53,18 @@ SEEN = {
     "--complete attention --algorithm fou": "four-pass",
     "sweep --n 512,1024 --d 64 --algorithm all": "four-pass",
     "--complete sweep --algorithm fou": "four-pass",
-    "compare standard four-pass --attention n=512,d=64 --hardware example-card": "four-pass",
+    "compare standard four-pass --attention n=512,d=64 --hardware my-lab-card_2": "four-pass",
     "roofline --attention n=512,d=64,algorithm=four-pass": "four-pass, n 512 d 64",
     # a device
-    "attention --n 512 --d 64 --hardware example-card": "Example Card",
-    "--complete attention --hardware example-c": "example-card",
-    "hardware list --full": "example-card",
-    "hardware show example-card": "695.8 GB/s",
-    "hardware check example-card": "example-card",
-    "sweep --n 512 --d 64 --hardware h200,example-card": "example-card",
-    "roofline --hardware example-card --matmul 512x512x512": "Example Card",
-    "compare nvidia-a10 example-card --matmul 512x512x512": "Example Card",
-    "model gpt2 --phase decode --hardware example-card": "Example Card",
+    "attention --n 512 --d 64 --hardware my-lab-card_2": "My Lab Card 2",
+    "--complete attention --hardware my-lab": "my-lab-card_2",
+    "hardware list --full": "my-lab-card_2",
+    "hardware show my-lab-card_2": "695.8 GB/s",
+    "hardware check my-lab-card_2": "my-lab-card_2",
+    "sweep --n 512 --d 64 --hardware h200,my-lab-card_2": "my-lab-card_2",
+    "roofline --hardware my-lab-card_2 --matmul 512x512x512": "My Lab Card 2",
+    "compare nvidia-a10 my-lab-card_2 --matmul 512x512x512": "My Lab Card 2",
+    "model gpt2 --phase decode --hardware my-lab-card_2": "My Lab Card 2",
     # a command
     "--help": "ridge ",
     "ridge --help": "--dtype",
@@ -136,17 +136,17 @@ TESTS = (
     "walks", "counts", "counts_more", "profiles", "chips", "report_formats", "docs", "docstrings", "architecture", "options",
     "command_line", "statements", "dependencies", "models", "weight_formats", "bad_input", "explain", "sweep_command", "sweep_points",
     "sweep_grid", "properties", "lower_bound", "laws", "metamorphic", "readme", "calibrate", "calibrations", "fuzz_commands",
-    "fuzz_readers", "ops", "answers", "verdicts", "attention_command",
+    "fuzz_readers", "ops", "answers", "verdicts", "attention_command", "help", "engines", "other_makers", "hybrid_layers",
 )  # fmt: skip
 """What runs over all algorithms, devices, formats, commands, models and architectures."""
 
 
 @pytest.mark.slow
 def test_no_other_test_fails(tmp_path: Path) -> None:
-    """A copy of the tree with the six files in it."""
+    """A copy of the tree with the seven files in it."""
     tree = tmp_path / "tree"
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "adding", "test_adding.py"))
-    for folder in ("perfmodel", "hardware_specs"):
+    for folder in ("perfmodel", "hardware_specs", "configs"):
         shutil.copytree(ADDED / folder, tree / folder, dirs_exist_ok=True)
     listed = [f"tests/test_{name}.py" for name in TESTS]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *listed]

@@ -169,6 +169,8 @@ def test_crossover_of_flash1(run, sram, law, exact):
     assert by_accesses["last_d_by_law"] == pytest.approx(law, abs=0.05)
     assert by_accesses["last_d"] == exact
     assert by_accesses["wins_here"] is True
+    short = run(f"attention --n 64 --d 64 --algorithm standard --algorithm flash1 --sram {sram} --crossover --json").json
+    assert {border["last_d_by_law"] for border in short["crossover"]} == {None}, "one tile of rows: the leading terms say nothing"
 
     def wins(n=4096, d=64, m=sram):
         found = run(f"attention --n {n} --d {d} --algorithm standard --algorithm flash1 --sram {m} --json").json

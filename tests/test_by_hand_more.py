@@ -14,7 +14,7 @@ from each import each
 
 from perfmodel import api
 from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system
-from perfmodel.core.cache import dram_bytes, resident_blocks
+from perfmodel.core.cache import MatmulLaunch, dram_bytes, multicast_bytes, resident_blocks
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, suggest
@@ -197,6 +197,23 @@ def test_blocks_out_of_step_read_alone(share: float, spread: float, missed: floa
     """With W' = W x spread, (1 - 0.55 L2 / W')^2 of all re-reads miss."""
     found, group = reads(4 * 528, 4, share, lockstep=False, length_spread=spread)
     assert found == pytest.approx(group * (4 + (4 * 528 - 4) * missed), rel=1e-6)
+
+
+@pytest.mark.parametrize(("cluster", "times", "saved"), [(1, 4, 0), (2, 4, 2), (4, 4, 3), (2, 1, 0), (4, 1.5, 0.5), (2, 1.5, 0.5)])
+def test_multicast_saves_no_more_than_is_read_again(cluster: int, times: float, saved: float) -> None:
+    """A cluster reads once what each of its blocks would, but never less than each byte once."""
+    accesses = tuple(Access(name, READ, size * times, 2, size, size, reread=True) for name, size in (("A", 64), ("B", 1024)))
+    launch = MatmulLaunch(4, 1, 1 << 10, 128, True, cluster=cluster)
+    assert multicast_bytes(Kernel("product", DTYPES["fp16"], accesses, launch=launch)) == saved * 1024 * 2
+
+
+@each("share", [0.05, 0.17, 0.2, 0.3, 0.5])
+def test_of_a_mask_that_heads_scan_one_after_another_what_was_scanned_since_counts_twice(share: float) -> None:
+    """The mask and as much of the scores beside it, of 60 MiB; lost from 0.18 to 0.5 of these."""
+    size = round(share * 60 * MIB)
+    mask = Access("mask", READ, 8 * size, 1, size, size, reread=True, scans=8)
+    lost = min(max((2 * share - 0.18) / (0.5 - 0.18), 0), 1)
+    assert dram_bytes(Kernel("scores", DTYPES["fp16"], (mask,)), H200, READ) == pytest.approx(size * (1 + 7 * lost), rel=1e-6)
 
 
 @each("share", [0.1, 0.3, 0.5, 0.7, 0.9])

@@ -183,7 +183,10 @@ def test_one_file_writes_every_report(tmp_path, monkeypatch, run):
 # Completion
 
 
-@each(("words", "found"), table("words_are_completed"))
+@each(
+    ("words", "found"),
+    [*table("words_are_completed"), *((["sweep", *words], found) for words, found in table("axes_and_studies_are_completed"))],
+)
 def test_words_are_completed(run, words, found):
     outcome = run("--complete", *words)
     assert (outcome.code, outcome.out.split(), outcome.err) == (0, found, "")

@@ -24,6 +24,7 @@ from perfmodel.report.formats import suffixes
 from perfmodel.validation.records import shipped_records
 from tools.commands import all_commands
 
+pytestmark = pytest.mark.usefixtures("interrupts_arrive")
 ASK = "attention --n 64 --d 64"
 WRITERS = {
     **dict.fromkeys(suffixes(), ASK),
@@ -37,14 +38,6 @@ WRITERS = {
 def _apart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     no_measuring(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def _interrupts_arrive():
-    """In what a shell runs in the background they are ignored, and in all that it starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def started(line: str, **options: Any) -> subprocess.Popen[str]:

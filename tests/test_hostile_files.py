@@ -15,6 +15,8 @@ from fuzz_seeds import ROOT, records, sparse_device
 from fuzzing import ESCAPES, answer, check, guard
 from tables import table
 
+from perfmodel.core.files import read_yaml
+
 STEER = "".join(ESCAPES)
 GRID = ["sweep", "--n", "64,128", "--d", "64", "--hardware"]
 
@@ -169,7 +171,7 @@ def test_a_damaged_answer_is_refused(key: str, value: float) -> None:
 
 
 def test_damaged_numbers_of_other_files_are_refused() -> None:
-    profile = yaml.safe_load((ROOT / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text())
+    profile = read_yaml(ROOT / "hardware_specs" / "nvidia-h200-sxm.yaml")[0]
     config = {"model_type": "llama", "num_hidden_layers": 1, "layer_types": [["full_attention"]]}
     files = {
         "a.yaml": (damaged(profile, "calibration", 0, "parameters", "launch_us", value=1e308), "matmul -m 64 -n 64 -k 64 --hardware {}"),

@@ -18,6 +18,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.trace import Trace, plain
 from perfmodel.transformer import generation, kv_cache, parameters
+from perfmodel.transformer.architectures._parts import HfFields, grouped
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.explain import explain, traced
 from perfmodel.transformer.hf import parse
@@ -25,12 +26,24 @@ from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.sparse_rows import blocks_seen, seen
-from perfmodel.transformer.spec import AttentionLayer, Indexer, LatentAttention, ModelSpec
+from perfmodel.transformer.spec import AttentionLayer, DenseMlp, Indexer, LatentAttention, Layer, ModelSpec
 from perfmodel.transformer.state_rows import chunk_flops
 from perfmodel.transformer.step import DECODE, ModelPass, Split, decode, prefill
 from perfmodel.transformer.training.question import TrainingConfig, checked
 
 HYBRID = ("qwen3_next", "nemotron_h", "glm_moe_dsa", "minimax_m3")
+
+
+def test_a_kind_of_layer_that_only_one_rule_knows_is_what_it_makes_of_it() -> None:
+    """A common kind keeps its meaning, and a kind without a rule is refused."""
+    values = {"model_type": "mine", "num_hidden_layers": 2, "layer_types": ["scan", "full_attention"]}
+    scan, full = (Layer(mixer, DenseMlp(64)) for mixer in (Mamba2(4, 16, 1, 32), grouped(4, 2, 16, None)))
+    fields = HfFields(values)
+    assert fields.kinds({"scan": scan, "full_attention": full}) == [scan, full]
+    fields.check_kinds([scan, full])
+    for knowing, layers, place in ((fields, [scan, scan], 1), (HfFields(values), [scan, full], 0)):
+        with pytest.raises(DataError, match=rf"layer_types\.{place}"):
+            knowing.check_kinds(layers)
 
 
 @each("name", model_names())

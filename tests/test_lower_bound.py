@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, find_model
-from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.cost import READ, WRITE, Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
@@ -198,6 +198,22 @@ def test_collectives_in_parts(op: str, size: int, world: int, data: Any) -> None
 
 
 # Instances
+
+
+SIZES = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9))
+
+
+@given(kernels=st.lists(st.tuples(SIZES, SIZES), max_size=6))
+def test_a_workload_reads_what_no_earlier_kernel_writes_and_writes_each_tensor_once(kernels: list[tuple[Any, Any]]) -> None:
+    """Of a tensor of several sizes the largest counts."""
+    found, expected = Needs(), dict[tuple[str, str], int]()
+    for reads, writes in kernels:
+        own = {(READ, name): size for name, size in reads.items()} | {(WRITE, name): size for name, size in writes.items()}
+        needed = {(kind, name) for kind, name in own if kind == WRITE or name not in found.written}
+        expected |= {key: max(own[key], expected.get(key, 0)) for key in needed}
+        found += Needs(tensors=own, written=frozenset(writes))
+    assert found.tensors == expected
+    assert found.written == {name for _, writes in kernels for name in writes}
 
 
 def test_scores_that_stay_in_the_cache_are_no_bound() -> None:

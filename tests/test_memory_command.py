@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 from each import each
 from tables import table
@@ -133,16 +129,3 @@ def test_every_model(run, name):
     assert data["bytes"]["peak"] >= data["bytes"]["weights"] + data["bytes"]["optimizer"]
     assert sum(row["count"] for row in data["kept"] if row["name"] == "layer input") == len(find_model(name).layers)
     assert data["memory"]["capacity_bytes"] == find_device("h200").dram.capacity.number
-
-
-def test_starts_cheaply():
-    code = (
-        "import io, json, sys, contextlib\n"
-        "from perfmodel.cli import main\n"
-        "with contextlib.redirect_stdout(io.StringIO()): assert main(['memory', 'llama-3-8b']) == 0\n"
-        "print(json.dumps(sorted(sys.modules)))"
-    )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    modules = set(json.loads(finished.stdout))
-    assert {"numpy", "numba", "pydantic.main", "rich.table", "torch"} & modules == set()
-    assert len(modules) <= 290

@@ -51,6 +51,8 @@ def test_shipped_file_is_valid_and_meets_its_published_count(name):
     assert spec.name == name
     assert total(spec) == raw.get("parameters", total(spec))
     assert 0 < active(spec) <= total(spec)
+    if spec.learned_positions:  # a token looks one of them up
+        assert active(replace(spec, max_positions=2 * spec.max_positions)) == active(spec)
 
 
 def test_models_and_configurations_have_places_of_their_own():

@@ -89,7 +89,7 @@ def test_no_tile_that_fits_beats_the_io_bound(name, dtype):
         return
     assert unit
     fitting = 0
-    for _ in range(60):
+    for _ in range(30):
         w = matmul.Matmul(rng.randint(1, 5000), rng.randint(1, 5000), rng.randint(1, 5000), dtype=DTYPES[dtype])
         try:
             result = matmul.evaluate(w, device, rng.choice([None, rng.randint(1, 700)]), rng.choice([None, rng.randint(1, 700)]))
@@ -102,7 +102,7 @@ def test_no_tile_that_fits_beats_the_io_bound(name, dtype):
         assert result.total.lower_s <= result.total.roofline_s <= result.total.no_overlap_s
         if result.occupancy is not None and result.slots is not None and device.multiprocessors is not None:
             assert result.slots == device.multiprocessors.number * result.occupancy.blocks
-    assert fitting >= 10
+    assert fitting >= 3
 
 
 @settings(max_examples=60, deadline=None)

@@ -123,15 +123,14 @@ def test_an_empty_part_is_refused(line):
 
 @each("name", COMMANDS)
 def test_absurd_numbers_are_refused_in_every_option(name):
-    """A number, a size, a share, a name: none of them is read from these."""
+    """A number, a size, a share, a name: none of them is read from these, of which each option gets every third."""
     parser = command(name)
-    for param in valued(name):
+    for at, param in enumerate(valued(name)):
         words = base(name, param)[len(name.split()) :]
         if "str" in str(param.type_descriptor.annotation):
-            for value in ("nan", "1e400"):
-                refused([*base(name, param), param.opts[0], value])
+            refused([*base(name, param), param.opts[0], ("nan", "1e400")[at % 2]])
         else:
-            for value in ABSURD:
+            for value in ABSURD[at % 3 :: 3]:
                 assert len(misread(parser, [*words, param.opts[0], value])) < 1000
         misread(parser, [*words, param.opts[0], "-0"])
 

@@ -10,6 +10,7 @@ import pytest
 
 from perfmodel.catalog import data_folder, find_device
 from perfmodel.core.errors import DataError
+from perfmodel.core.files import read_yaml
 from perfmodel.core.power import energy
 from perfmodel.core.sanity import validated
 from perfmodel.validation.records import held_out, read_records, shipped_records
@@ -65,9 +66,7 @@ def test_terms_of_a_point_price_to_its_watts():
 
 @pytest.mark.parametrize(("name", "value"), [("static_w", -1.0), ("burst_over_limit", 0.5), ("busy_w", {"matmul": -1.0})])
 def test_a_fit_without_meaning_is_refused(name, value):
-    import yaml
-
-    raw = yaml.safe_load((data_folder("hardware_specs") / f"{H200}.yaml").read_text())
+    raw = read_yaml(data_folder("hardware_specs") / f"{H200}.yaml")[0]
     raw["power"][name] = value
     with pytest.raises(DataError, match="power: "):
         validated(raw)

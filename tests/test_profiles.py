@@ -89,10 +89,10 @@ def test_all_devices_have_a_profile() -> None:
 
 
 @each("name", IDS)
-def test_id_is_the_file_name_in_lower_case_words(name: str) -> None:
-    assert device(name).id == name
-    assert all(word.isalnum() and word == word.lower() for word in name.split("-"))
-    assert name.startswith(f"{device(name).vendor.lower()}-")
+def test_id_is_the_file_name_and_finds_the_device(name: str) -> None:
+    """In any spelling of its words."""
+    for spelled in (name, name.upper(), name.replace("-", "_"), name.replace("_", "-"), name.replace("-", " ")):
+        assert catalog.find_device(spelled).id == device(name).id == name
 
 
 @each("name", IDS)

@@ -59,6 +59,12 @@ def test_reasons_name_what_does_not_divide():
     assert (1, 1, 1, 2) not in reasons("llama-3-8b", 2, "t4")  # two copies that exchange nothing
 
 
+@pytest.mark.parametrize("name", ["llama-3-8b", "gpt2"])
+def test_each_group_runs_steps_of_its_own_budget(name: str) -> None:
+    """So as many activations are on a GPU, however many groups there are."""
+    assert len({_memory(name, Split(dp=groups)).activations for groups in (1, 2, 8)}) == 1
+
+
 def test_an_engine_that_keeps_no_room_for_tokens_to_come_runs_more():
     """A request holds its prompt and half its output on average; one that may not be put back holds all from the start."""
     kept, loose, most = (_memory("llama-3-8b", Split(1), reserved=share, **ROOMY) for share in (1.0, 0.0, 0.5))

@@ -65,7 +65,7 @@ REFUSED_DEVICES = {
     r"has no DRAM capacity": lambda words, device: device.dram.capacity is None,
 }
 FIX = re.compile(r"give (--[a-z-]+ \S+)")
-SPARSE = 18
+SPARSE = 27
 """In the normal run one in so many models or devices, others for each command, but for the quick ``WHOLE`` ones: the rest is slow."""
 WHOLE = {"memory", "fuse", "matmul", "mlp", "occupancy", "recompute", "softmax"}
 

@@ -60,7 +60,8 @@ def gain(device: Device, w: Attention) -> float:
 @pytest.mark.parametrize("device", GPUS, ids=lambda device: device.id)
 def test_how_much_faster_a_fused_kernel_is_can_be_said(device: Device) -> None:
     limits = WIDEST["A100" if "a100" in device.id else next((name for name in WIDEST if name in device.id), "other")]
-    shapes = [attention(n, heads, batch, d, causal) for n, heads, batch in SHAPES for d, causal in ((64, False), (128, True))]
+    first = GPUS.index(device)
+    shapes = [attention(*sizes, *((64, False), (128, True))[(first + at) % 2]) for at, sizes in enumerate(SHAPES)]
     for w in shapes:
         assert gain(device, w) <= limits[min(w.heads, 16)], (device.id, w)
 
@@ -171,7 +172,7 @@ def test_intervals_hold_on_devices_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [(A100_40.id, A100_80.id, B200.id, H100.id), pytest.param(("nvidia-h200-sxm",), marks=pytest.mark.slow)], ids=len
+    "names", [(A100_40.id, B200.id), pytest.param((A100_80.id, H100.id, "nvidia-h200-sxm"), marks=pytest.mark.slow)], ids=len
 )
 def test_the_table_of_devices_left_out_is_what_the_records_give(names: tuple[str, ...]) -> None:
     stored = read_json(STANDARD_FILE)

@@ -13,14 +13,15 @@ from each import each
 
 from perfmodel.catalog import calibrated_devices, device_ids
 from perfmodel.timing.base import find_model, model_names
+from perfmodel.validation.records import as_record
 from tools.measure.hardware import current_profile
 from tools.measure.steps import measure
-from tools.scores import tuned
-from tools.scores.accuracy_parts import PAGE, PART, PARTS
+from tools.scores import tuned, wide_rows
+from tools.scores.accuracy_parts import PAGE, PART, PARTS, STATES
 
 ROOT = Path(__file__).parents[1]
 MODELS = sorted(path for folder in ("timing/models", "transformer/time_models") for path in (ROOT / "perfmodel" / folder).glob("*.py"))
-SLOW = ("wide", "first", "families")
+SLOW = ("wide", "first", "families", "borrowed")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PARTS])
@@ -28,6 +29,16 @@ def test_parts_from_the_code_are_current(name):
     shown = dict(PART.findall(PAGE.read_text(encoding="utf-8")))
     assert shown.keys() == PARTS.keys()
     assert shown[name] == PARTS[name](shown[name]), "refresh with: python -m tools.refresh.docs"
+
+
+def test_a_third_of_the_borrowed_rows_are_current():
+    shown = dict(PART.findall(PAGE.read_text(encoding="utf-8")))["borrowed"]
+    drawn = [(wide_rows.group_of(as_record(raw)), raw) for raw in wide_rows.raws((wide_rows.BORROWED,))]
+    kept = sorted({group for group, _ in drawn})[::3]
+    judged = wide_rows.judged(raw for group, raw in drawn if group in kept)
+    rows = wide_rows.lines({key: one for key, one in judged.items() if one.errors}, STATES)
+    assert len(rows) > 5
+    assert all(f"| {' | '.join(row)} |" in shown for row in rows), "refresh with: python -m tools.refresh.docs"
 
 
 # Constants

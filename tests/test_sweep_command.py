@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from each import each
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import table
 
 import perfmodel
 from perfmodel.catalog import data_folder
@@ -147,25 +145,11 @@ def test_rows_to_a_file_and_the_report_to_others(run: Any, tmp_path: Path) -> No
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 3
 
 
-def test_help_lists_axes_and_columns_without_numpy(run: Any) -> None:
-    ask = "from perfmodel.cli import main\nmain(['sweep', 'model', '--help'])"
-    code = f"import sys\n{ask}\nprint(sorted({{'numpy', 'pyarrow'}} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
+def test_help_lists_axes_and_columns(run: Any) -> None:
     for word in ("--minimize", "kv-dtype", "roofline_s", "seconds", "tokens_per_s"):
-        assert word in done.stdout
-    assert run("sweep model --help").out in done.stdout
+        assert word in run("sweep model --help").out
     assert "max_context" in run("sweep kv-cache --help").out
     assert "Axes of attention: hardware" in run("sweep --help").out
-
-
-def test_a_sweep_loads_no_more_than_numpy() -> None:
-    code = (
-        "import sys\nfrom perfmodel.cli import main\nmain(['sweep', '--n', '64', '--d', '64'])\nprint(sorted({MODULES} & set(sys.modules)))"
-    )
-    heavy = "'numba', 'pyarrow', 'pandas', 'distributed', 'pydantic', 'rich.table', 'matplotlib'"
-    done = subprocess.run([sys.executable, "-c", code.replace("MODULES", heavy)], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
 
 
 def test_progress_has_rate_and_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,12 +224,6 @@ def test_a_study_whose_ranges_look_like_numbers_of_other_bases(run: Any, tmp_pat
     path.write_text("sweep:\n  axes: {n: 1:3, d: [64, 020], batch: 1:8:+7}\n")
     rows = run(f"sweep {path} --json").json["rows"]
     assert [sorted({row[name] for row in rows}) for name in ("n", "d", "batch")] == [[1, 2, 3], [20, 64], [1, 8]]
-
-
-@each(("words", "found"), table("axes_and_studies_are_completed"))
-def test_axes_and_studies_are_completed(run: Any, words: list[str], found: list[str]) -> None:
-    outcome = run("--complete", "sweep", *words)
-    assert (outcome.code, outcome.out.split(), outcome.err) == (0, found, "")
 
 
 def test_every_axis_and_option_and_study_is_completed(run: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from math import prod
 from typing import Any
 
@@ -19,6 +20,7 @@ from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.base import SweepInput
 from perfmodel.sweep.grid import SubGrid, grid_of
 from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study, workload_named
+from perfmodel.sweep.summary import _wins
 from perfmodel.sweep.values import is_expression, values_of
 
 WHOLE, SIZE = SweepInput("n", ""), SweepInput("sram", "", unit="B")
@@ -218,3 +220,13 @@ def test_study_files_without_meaning(tmp_path, text: str, words: list[str]) -> N
         read_study(str(path))
     for word in (str(path), *words):
         assert word in str(caught.value)
+
+
+@given(pairs=st.lists(st.tuples(*2 * [st.sampled_from([1.0, 2.0, 3.0, math.inf, math.nan])]), min_size=1))
+def test_of_two_that_both_have_a_number_one_wins_or_they_are_equal(pairs: list[tuple[float, float]]) -> None:
+    first, other = np.array(pairs).T
+    counts: dict[str, list[int]] = {}
+    (wins, both), (losses, _) = _wins(first, other, counts, "other"), _wins(other, first, {}, "first")
+    assert (both == np.isfinite(first) & np.isfinite(other)).all()
+    assert (wins.astype(int) + losses + (both & (first == other)) == both).all()
+    assert counts == {"other": [wins.sum(), both.sum()]}

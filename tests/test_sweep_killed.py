@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +26,7 @@ from perfmodel.sweep.table import WHOLE, Field
 from perfmodel.sweep.writers import find, formats
 from perfmodel.sweep.writers.parquet import ParquetWriter
 
+pytestmark = pytest.mark.usefixtures("interrupts_arrive")
 NAMES = ["rows.csv", "rows.jsonl", "rows.parquet", "rows"]
 NO_ROOM = r"No space left on device\n.*can be read; make room and go on with --resume"
 KILLED = """
@@ -37,14 +38,6 @@ with pytest.MonkeyPatch.context() as patch:
     tests.at_chunk(patch, int(chunk), lambda: os.kill(os.getpid(), signal.SIGKILL))
     tests.write(Path(path), resume=resume == "True")
 """
-
-
-@pytest.fixture(autouse=True)
-def _interrupts_arrive() -> Iterator[None]:
-    """In what a shell runs in the background they are ignored, and in all that it starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def killed(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, *, resume: bool = False) -> None:
@@ -69,7 +62,7 @@ EVENTS: list[Callable[..., None]] = [interrupted, killed, without_room]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
 def test_whatever_happens_on_the_way_the_end_is_that_of_an_undisturbed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, seed: int
 ) -> None:

@@ -294,6 +294,28 @@ def test_a_convolution_is_a_product_of_its_windows() -> None:
     assert depthwise.kernel.work.vector == 2 * 4 * 28 * 28 * 64 * 9
 
 
+@pytest.mark.parametrize("name", ["bilinear", "bicubic", "nearest"])
+def test_images_made_larger_count_by_their_planes(name: str) -> None:
+    """Twice the images or twice the channels are twice the bytes, and where pixels are mixed twice the planes."""
+
+    def made(images: int, channels: int) -> tuple[int, int, int]:
+        [op] = counted(Call(f"aten::upsample_{name}2d", (contiguous(images, channels, 8, 8), "[16, 24]")))
+        assert op.timed is not None
+        return int(op.kernel.bytes("read")), int(op.kernel.bytes("write")), op.timed.workload.rows
+
+    one = made(3, 5)
+    assert one == (3 * 5 * 64 * 2, 3 * 5 * 16 * 24 * 2, 0 if name == "nearest" else 15)
+    assert made(6, 5) == made(3, 10) == tuple(2 * number for number in one)
+
+
+def test_gradients_of_a_lookup_are_as_wide_as_its_rows() -> None:
+    """Gradients of 64 places are read, with the places of 8 bytes four times to sort them, and added to as many rows."""
+    for width in (256, 512):
+        call = Call("aten::embedding_dense_backward", (contiguous(4, 16, width), contiguous(4, 16, dtype="int64"), "1000", "-1", "False"))
+        [op] = counted(call)
+        assert (op.kernel.bytes("read"), op.kernel.bytes("write")) == (64 * width * 2 + 4 * 64 * 8, 64 * width * 2)
+
+
 def test_gradients_of_grouped_products_are_a_product_for_each_group() -> None:
     offsets = contiguous(8, dtype="int32")
     [op] = counted(Call("aten::_grouped_mm", (contiguous(7168, 4096), contiguous(4096, 1024), offsets)))

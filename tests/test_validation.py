@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from each import each
+from sampled import own_counted, sampled
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.cost import Tile
@@ -15,7 +16,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.records import Record, read_records, shipped_records
+from perfmodel.validation.records import Record
 
 DATA = Path(__file__).parent / "data"
 RECORD = {
@@ -47,15 +48,10 @@ def test_no_published_measurement_beats_its_bound(run, name):
     assert max(row["lower_s"] / row["measured_s"] for row in checked) > 0.6, "a bound so low that it says nothing"
 
 
-@cache
-def shipped() -> list[Record]:
-    return [record for path in shipped_records() for _, record in read_records(path)]
-
-
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_shipped_measurements_keep_their_bounds(every: int) -> None:
     """Records that are shipped, on every device."""
-    records = shipped()[::every]
+    records = list(sampled(every))
     bounds = [(record, evaluated(record, find_device(record.hardware))[1]) for record in records if record.hardware in device_ids()]
     assert len(bounds) > 5000 / every
     assert all(lower <= record.time_s.median for record, lower in bounds if lower is not None)
@@ -67,7 +63,7 @@ def test_shipped_measurements_keep_their_bounds(every: int) -> None:
 @cache
 def counted() -> list[Record]:
     own = ("numba-flash", "numba-flash-mma", "numba-flash1")
-    return [record for record in shipped() if "l2_to_sm_bytes" in record.counters and record.implementation in own]
+    return [record for record in own_counted() if "l2_to_sm_bytes" in record.counters and record.implementation in own]
 
 
 @each("record", counted)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @command
 def serve(options: ServeQuestion, to: Pictured) -> None:
-    """What a serving engine delivers to its users: first token, time per token, tokens/s, memory, power, price.
+    """What a serving engine delivers: latency, tokens/s, memory, power, price.
 
     Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8
     """

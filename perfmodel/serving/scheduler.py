@@ -193,8 +193,9 @@ class Worker:
             return None
         if self.count < 2:
             return None
-        late, half = now - self.start, self.first_step_s - self.growth_s / 2
-        steps = late / self.first_step_s if self.growth_s <= 0 else (sqrt(half * half + 2 * self.growth_s * late) - half) / self.growth_s
+        late, growth = now - self.start, max(self.growth_s, 0.0)
+        half = self.first_step_s - growth / 2
+        steps = 2 * late / (half + sqrt(half * half + 2 * growth * late))  # the root of elapsed, in the form that bears a growth near 0
         self.count = min(self.count, max(ceil(steps), 1))
         self.version += 1
         return self.start + self.elapsed(self.count)

@@ -7,16 +7,18 @@ scalars. Errors are those of held-out records. The three scalars are fitted to t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model
-from perfmodel.timing.models.pooled import THREE_SCALARS
+from perfmodel.timing.models.pooled import THREE_SCALARS, seconds_of_rows, terms
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.validation.compare import Count, RecordRow, compare, compare_files, groups
 from perfmodel.validation.fit_points import fit
@@ -219,15 +221,13 @@ def _three_scalars(fitted_rows: list[RecordRow], judged: list[RecordRow]) -> Sco
     """Score on ``judged`` of the three-scalar model fitted to ``fitted_rows``."""
     if len(fitted_rows) < len(THREE_SCALARS.parameters):
         return Score()
-    fitted, wanted = (
-        [(row.case, row.device, row.record.time_s.median) for row in rows if row.case and row.device] for rows in (fitted_rows, judged)
-    )
-
-    def predicted(p: Mapping[str, float]) -> list[float]:
-        return [THREE_SCALARS.seconds(case, device, p) for case, device, _ in fitted]
-
+    known = [[row for row in rows if row.case and row.device] for rows in (fitted_rows, judged)]
     try:
-        p = fit(predicted, [measured for *_, measured in fitted], THREE_SCALARS.priors())
-        return scored([abs(THREE_SCALARS.seconds(case, device, p) / measured - 1) for case, device, measured in wanted])
+        fitted, wanted = (
+            np.array([terms(row.case, row.device) for row in rows if row.case and row.device]).reshape(-1, 2) for rows in known
+        )
     except PerfmodelError:  # a collective, a step of a model
         return Score()
+    times, measured = ([row.record.time_s.median for row in rows] for rows in known)
+    p = fit(lambda p: seconds_of_rows(fitted, p).tolist(), times, THREE_SCALARS.priors())
+    return scored([abs(seconds / time - 1) for seconds, time in zip(seconds_of_rows(wanted, p).tolist(), measured, strict=True)])

@@ -154,7 +154,7 @@ def _block_steps(x: Operand) -> int:
     places = int(prod(x.shape[2:]))
     along = min(MOST_THREADS, max(32, int(1 << (places - 1).bit_length())))
     across = MOST_THREADS // along
-    return ceil_div(places, along) * along * ceil_div(x.shape[0], across) * across
+    return int(ceil_div(places, along) * along * ceil_div(x.shape[0], across) * across)
 
 
 def softmax_backward(call: Call) -> Op:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfmodel.core.architectures import transferable
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL
@@ -32,6 +33,9 @@ from perfmodel.timing.transfer import copied_share, product_share
 
 POOLED = "pooled"
 
+if TYPE_CHECKING:
+    from perfmodel.timing.fit import Floats
+
 
 @cached_by_identity
 def terms(case: Case, device: Device) -> tuple[float, float]:
@@ -49,6 +53,12 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call; UnavailableError as ``terms``."""
     compute, traffic = terms(case, device)
     return p["launch_us"] * 1e-6 + joined(p.get("overlap", HARDEST), compute / p["compute_share"], traffic / p["bandwidth_share"])
+
+
+def seconds_of_rows(rows: Floats, p: Mapping[str, float]) -> Floats:
+    """Seconds by ``three-scalars`` of many calls, of each of which ``rows`` has the ``terms``."""
+    longest: Floats = (rows / (p["compute_share"], p["bandwidth_share"])).max(axis=1)
+    return p["launch_us"] * 1e-6 + longest
 
 
 def covers(case: Case) -> bool:

@@ -15,6 +15,8 @@ LARGEST = 10**9
 MOST_LAYERS = 10**4
 MOST_SHOWN = 40
 """Characters of a value from a file."""
+COMMON_KINDS = {"full_attention", "sliding_attention", "chunked_attention", "linear_attention"}
+"""Kinds of layers in ``layer_types`` that mean the same in every architecture."""
 WANTED: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "4096, without quotes, fraction or exponent"),
     bool: ("true or false", "true"),
@@ -26,6 +28,9 @@ WANTED: dict[Any, tuple[str, str]] = {
 
 class HfFields(Fields):
     """A config.json. A field that is absent and one that is null differ: null turns a feature off."""
+
+    own_kinds: frozenset[str] = frozenset()
+    """Kinds of layers that only this rule knows."""
 
     @property
     def architecture(self) -> str:
@@ -112,11 +117,17 @@ class HfFields(Fields):
         for index, kind in enumerate(kinds):
             if not isinstance(kind, str) or kind not in meanings:
                 raise DataError(f"layer_types.{index}: no rule for {kind!r:.60}", f"there are rules for {', '.join(meanings)}")
+        self.own_kinds |= meanings.keys() - COMMON_KINDS
         return [meanings[kind] for kind in kinds]
 
     def check_kinds(self, layers: Sequence[Layer]) -> None:
-        """DataError if ``layer_types`` has a window or linear attention where the rule has none, or the other way round."""
+        """DataError if ``layer_types`` has a window or linear attention where the rule has none, or the other way round.
+
+        A kind that only the rule knows is what the rule made of it.
+        """
         for index, (kind, layer) in enumerate(zip(self.get("layer_types", list) or [], layers, strict=False)):
+            if isinstance(kind, str) and kind in self.own_kinds:
+                continue
             linear, full = not isinstance(layer.attention, GroupedAttention | LatentAttention), layer.attention.window is None
             if (kind == "linear_attention") != linear or (kind == "full_attention") != (full and not linear):
                 raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
