@@ -75,7 +75,7 @@ def tables(report: Report, brief: bool = False) -> list[Table]:
 def readable(report: Report) -> Report:
     """``report`` with control characters in shown texts replaced (``visible``)."""
     unshown = {name: getattr(report, name) for name in UNSHOWN}
-    rewritten: Report = _rewritten(replace(report, data={}, records=[], profile=""))
+    rewritten: Report = _rewritten(replace(report, **{name: type(value)() for name, value in unshown.items()}))
     return replace(rewritten, **unshown)
 
 
