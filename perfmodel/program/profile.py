@@ -81,6 +81,7 @@ class ProgramProfile:
     """The operators of ``steps`` steps on ``device``. ``span_s``: seconds from the first start to the last end.
 
     ``graphs``: number of kernels replayed by CUDA graphs. ``gpus``: number of GPUs in the file, of which this is the busiest.
+    ``tool``: the profiler that wrote a file without operators, empty for torch.profiler; ``ncu`` writes no start times.
     """
 
     device: str
@@ -89,6 +90,7 @@ class ProgramProfile:
     operators: list[Operator]
     graphs: int = 0
     gpus: int = 1
+    tool: str = ""
 
     @cached_property
     def kernels(self) -> list[Launched]:
@@ -298,11 +300,7 @@ def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
     """The profile of all kernels that lie in whole steps, each with the operator that launched it."""
     operators: dict[int, Operator] = {}
     spans, graphs, held_steps = [], 0, set[int]()
-    busy = defaultdict[Any, float](float)
-    for kernel, gpu, _, _ in events.kernels:
-        busy[gpu] += kernel.seconds
-    busiest = max(busy, key=lambda gpu: busy[gpu])
-    kernels = [event for event in events.kernels if event[1] == busiest]
+    kernels, gpus = busiest(events.kernels)
     origin = min(kernel.start_s for kernel, _, _, _ in kernels)
     steps = sorted(events.steps, key=lambda step: step.start_s)
     for kernel, _, launched_by, called_by in sorted(kernels, key=lambda event: event[0].start_s):
@@ -312,15 +310,15 @@ def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
         if steps and launched and step is None:
             continue
         held_steps |= set() if step is None else {id(step)}
-        kernel = _placed(kernel, origin, launch)
-        spans += [kernel.start_s, kernel.start_s + kernel.seconds]
+        placed = _placed(kernel, origin, launch)
+        spans += [placed.start_s, placed.start_s + placed.seconds]
         replayed = launch is not None and "GraphLaunch" in launch.name
         graphs += replayed
         has_operator = host is not None and not replayed
-        key = id(host) if has_operator else id(kernel)
+        key = id(host) if has_operator else id(placed)
         if key not in operators:
             operators[key] = Operator(host.call if host is not None and host.call and has_operator else Call("", ()), [], replayed)
-        operators[key].kernels.append(kernel)
+        operators[key].kernels.append(placed)
     for operator in operators.values():
         operator.call = with_lists(operator.call, operator.kernels)
     if not spans:  # the steps hold none of the kernels
@@ -329,7 +327,16 @@ def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
         (str(properties.get("name", "")) for properties in head.get("deviceProperties") or [] if isinstance(properties, dict)), ""
     )
     count = len(held_steps) or repetitions([operator.call.name or operator.kernels[0].name for operator in operators.values()])
-    return ProgramProfile(device, count, max(spans) - min(spans), list(operators.values()), graphs, len(busy))
+    return ProgramProfile(device, count, max(spans) - min(spans), list(operators.values()), graphs, gpus)
+
+
+def busiest(kernels: Sequence[tuple[Launched, Any, *tuple[Any, ...]]]) -> tuple[list[Any], int]:
+    """Those of ``kernels``, each with its GPU, that ran on the GPU with most kernel time; and the number of GPUs."""
+    busy = defaultdict[Any, float](float)
+    for kernel, gpu, *_ in kernels:
+        busy[gpu] += kernel.seconds
+    longest = max(busy, key=lambda gpu: busy[gpu])
+    return [entry for entry in kernels if entry[1] == longest], len(busy)
 
 
 def _step_at(moment: float, steps: Sequence[_Host]) -> _Host | None:
