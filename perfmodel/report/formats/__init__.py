@@ -21,7 +21,7 @@ from perfmodel.report.document import Report, Table
 
 _NEEDS = re.compile(r"^NEEDS = (.+)$", re.MULTILINE)
 """Pattern of that line. Modules are read and not imported, as help lists the formats and some load much."""
-UNSHOWN = ("data", "records", "profile", "timeline")
+UNSHOWN = ("data", "records", "profile", "timeline", "counters")
 """Fields of a report that are saved but not shown, so that they keep every character."""
 
 
