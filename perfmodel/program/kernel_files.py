@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,8 @@ def read_kernel_profile(path: Path) -> ProgramProfile | None:
     if not any(kernel.seconds for kernel, _, _ in found):
         raise DataError(f"{path}: no kernel has a duration", f"collect it: {COMMANDS[forms[0].tool]}")
     kernels, gpus = busiest(found)
-    origin = min(kernel.start_s for kernel, _, _ in kernels)
-    operators = [Operator(Call("", ()), [replace(kernel, start_s=kernel.start_s - origin)]) for kernel, _, _ in kernels]
+    origin, call = min(kernel.start_s for kernel, _, _ in kernels), Call("", ())
+    operators = [Operator(call, [replace(kernel, start_s=kernel.start_s - origin)]) for kernel, _, _ in kernels]
     span_s = max(kernel.start_s + kernel.seconds for kernel, _, _ in kernels) - origin
     return ProgramProfile(kernels[0][2], 1, span_s, operators, 0, gpus, forms[0].tool)
 
@@ -121,8 +122,17 @@ def _interval(table: CsvTable, cells: Mapping[str, str], start: str, end: str) -
 
 def _sizes(table: CsvTable, cells: Mapping[str, str], columns: tuple[str, ...]) -> tuple[int, ...]:
     """Sizes in ``columns``; none if one of them is empty."""
-    values = [_number(table, cells, column) for column in columns]
-    return tuple(map(int, values)) if all(values) else ()
+    sizes = _whole(tuple(cells.get(column, "") for column in columns))
+    if sizes is None:
+        values = [_number(table, cells, column) for column in columns]
+        return tuple(map(int, values)) if all(values) else ()
+    return sizes
+
+
+@lru_cache(4096)
+def _whole(texts: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Sizes written as ``texts``; None if one of them is no short whole number."""
+    return tuple(map(int, texts)) if all(text.isdecimal() and text != "0" and len(text) < 13 for text in texts) else None
 
 
 # One reader a form
@@ -139,11 +149,12 @@ def _of_ncu(table: ncu_csv.NcuTable) -> Iterator[Found]:
 
 
 def _of_nsys(table: CsvTable) -> Iterator[Found]:
-    columns = {column.split(" (")[0]: column for column in table.header}
+    shared, columns = lru_cache(4096)(short_name), {column.split(" (")[0]: column for column in table.header}
     units = {name: column.partition(" (")[2].rstrip(")") for name, column in columns.items()}
     if not {"Start", "Duration"} <= set(columns) or not {units["Start"], units["Duration"]} <= set(TIME_UNITS):
         raise table.wrong("no columns of start and duration with a unit of time that is known")
     start_unit, unit, byte = TIME_UNITS[units["Start"]], TIME_UNITS[units["Duration"]], BYTE_UNITS.get(units.get("Bytes", ""), 0)
+    axes = [tuple(f"{word}{axis}" for axis in "XYZ") for word in ("Grd", "Blk")]
     for cells in table.rows():
         name = cells["Name"]
         if not name:
@@ -151,11 +162,9 @@ def _of_nsys(table: CsvTable) -> Iterator[Found]:
         kind = "gpu_memset" if "memset" in name.lower() else "gpu_memcpy" if "memcpy" in name.lower() else "kernel"
         start, seconds = _number(table, cells, columns["Start"], start_unit), _number(table, cells, columns["Duration"], unit)
         moved = int(_number(table, cells, columns.get("Bytes", ""), byte or 1)) if byte else 0
-        grid, block = (_sizes(table, cells, tuple(f"{word}{axis}" for axis in "XYZ")) for word in ("Grd", "Blk"))
+        grid, block = (_sizes(table, cells, sizes) for sizes in axes)
         gpu = cells.get("Device", "")
-        kernel = FileKernel(
-            short_name(name), kind, start, seconds, int(_number(table, cells, "Strm")), moved, prod(grid), None, grid, block
-        )
+        kernel = FileKernel(shared(name), kind, start, seconds, int(_number(table, cells, "Strm")), moved, prod(grid), None, grid, block)
         yield kernel, gpu, re.sub(r" \(\d+\)$", "", gpu)
 
 
