@@ -107,6 +107,7 @@ def test_whatever_is_broken_is_one_message_with_its_line(tmp_path: Path) -> None
         (V3 + V3_ROWS.replace("9000", "4000"), "line 2: End_Timestamp is 4000, before Start_Timestamp, 5000"),
         (V3 + V3_ROWS.replace("9000", "5000").replace("9600", "9500"), "no kernel has a duration"),
         (V3 + V3_ROWS.replace("256,1,1", "many,1,1"), "line 2: Workgroup_Size_X is 'many'"),
+        (V1.replace("BeginNs", "DispatchNs"), "line 1: no columns BeginNs and EndNs"),
         (NSYS + '"' + "a" * (1 << 21), "line 2: longer than"),
     ):
         with pytest.raises(DataError, match=said):

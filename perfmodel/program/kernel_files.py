@@ -56,7 +56,7 @@ FORMS = [
         for tool, columns in {
             NSYS: ("CorrId", "GrdX", "Name"),
             ROCPROFV3: ("Kernel_Name", "Start_Timestamp", "End_Timestamp"),
-            ROCPROF: ("KernelName", "BeginNs", "EndNs"),
+            ROCPROF: ("KernelName", "gpu-id"),
         }.items()
     ),
 ]
@@ -190,6 +190,8 @@ def _of_rocprofv3(table: CsvTable) -> Iterator[Found]:
 
 
 def _of_rocprof(table: CsvTable) -> Iterator[Found]:
+    if not {"BeginNs", "EndNs"} <= set(table.header):
+        raise table.wrong("no columns BeginNs and EndNs, so no times")
     for cells in table.rows():
         start, seconds = _interval(table, cells, "BeginNs", "EndNs")
         kernel = _amd(

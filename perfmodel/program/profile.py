@@ -206,7 +206,8 @@ def _begun(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:
     while not (match := re.search(r'"traceEvents"\s*:\s*\[', text)):
         piece = file.read(CHUNK)
         if not piece or len(text) > LONGEST_EVENT:
-            raise DataError(f'{path}: there is no list "traceEvents" in it', _WRITTEN)
+            fix = f"{_WRITTEN}, or a table of ncu, nsys or rocprof with its header"
+            raise DataError(f'{path}: there is no list "traceEvents" in it', fix)
         text += piece
     _read_object(text[: match.start()].rstrip("\n\r\t ,") + "}", head)
     return text, match.end()
