@@ -236,7 +236,7 @@ KINDS = {
 HEADS = {
     PRODUCT: r"gemm|gemv|cutlass|cublas|cijk_|nvjet|xmma|wgmma|mfma|matmul|splitk|dot_kernel|tensorop|convol|conv\dd|conv_|fprop|dgrad"
     "|wgrad|winograd|_mm_|^mm_|moe_kernel",
-    COPY: r"\bcopy\b|memcpy|memset|copybuffer|fillbuffer|catarray|transpose|permute|kv_?cache|cache_flash|copy_kernel|nchwtonhwc|nhwcto",
+    COPY: r"\bcopy(\b|_)|memcpy|memset|copybuffer|fillbuffer|catarray|transpose|permute|kv_?cache|cache_flash|copy_kernel|(nchw|nhwc)to",
     ELEMENTS: "elementwise|vectorized|reduce|norm|gamma|softmax|triton_(poi|red|per)|act_and_mul|silu|gelu|swiglu|rope|rotary|adam|optim"
     "|multi_tensor|embedding|index|scatter|gather|fill|quant|topk|sort|scan|dropout|pool|upsample|cast|cross_?entropy|philox|arange",
 }
