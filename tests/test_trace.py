@@ -159,6 +159,10 @@ def test_whatever_is_cut_off_or_foreign_is_one_message(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=said):
             read(written(tmp_path, content))
+    (tmp_path / "a.ncu-rep").write_bytes(b"\x00\xff" * 100)
+    with pytest.raises(DataError, match="no text") as raised:
+        read(tmp_path / "a.ncu-rep")
+    assert "ncu --import" in str(raised.value)
     for place, said in ((tmp_path, "not a regular file"), (tmp_path / "none.json", "no such file")):
         with pytest.raises(DataError, match=said):
             read(place)

@@ -187,7 +187,7 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
     if not any(issubclass(question, Destination) for question in _questions(function)):
         raise UsageError(f"{name} gives no report", "run it on the command line")
     reports: list[Report] = []
-    overrides = {"show": lambda self, report: reports.append(report), "pictures": True, "timed": True}  # in place of stdout
+    overrides = {"show": lambda self, report: reports.append(report), "pictures": True}  # in place of stdout
     questions = [type(kind.__name__, (kind,), overrides) if issubclass(kind, Destination) else kind for kind in _questions(function)]
     arguments = [field_.name for question in questions for field_ in fields(question) if field_.metadata["option"].argument]
     if len(places) > len(arguments):

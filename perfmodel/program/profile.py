@@ -154,7 +154,8 @@ def events(path: Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise DataError(f"{path} is cut off or broken: its compressed data end early", "write the profile again") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text: byte {error.start} is not UTF-8", "give a .json or .json.gz profile") from None
+        fix = "give a .json or .json.gz profile, or the table that nsys stats or ncu --import --csv make of a report"
+        raise DataError(f"{path} is no text: byte {error.start} is not UTF-8", fix) from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}", "give a file that can be read") from None
 
@@ -332,7 +333,7 @@ def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
 
 
 def busiest(kernels: Sequence[tuple[Launched, Any, *tuple[Any, ...]]]) -> tuple[list[Any], int]:
-    """Those of ``kernels``, each with its GPU, that ran on the GPU with most kernel time; and the number of GPUs."""
+    """Kernels of the GPU with most kernel time, of ``kernels`` each with its GPU; and the number of GPUs."""
     busy = defaultdict[Any, float](float)
     for kernel, gpu, *_ in kernels:
         busy[gpu] += kernel.seconds
