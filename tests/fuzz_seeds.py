@@ -109,7 +109,7 @@ def with_engine() -> list[str]:
 
 
 def csv(name: str) -> str:
-    """The head of a file that Nsight Compute wrote."""
+    """The head of a file that a profiler wrote."""
     return "\n".join((DATA / name).read_text().splitlines()[:9])
 
 
@@ -188,10 +188,11 @@ SEEDS: dict[str, list[Seeds]] = {
     "perfmodel.report.document.read_report": [Seeds(".json", [tree("report/example.json")], ["report {}", "report {} --json"])],
     "perfmodel.study.schema.read_study": [Seeds(".yaml", studies(), ["report {}", "roofline {}"])],
     "perfmodel.sweep.study.read_study": [Seeds(".yaml", sweeps())],
-    "perfmodel.validation.cuda.ncu_csv.parse": [
-        Seeds(".csv", [csv("ncu_long.csv"), csv("ncu_wide.csv")], ["validate --counters-csv {} --json"])
+    "perfmodel.program.ncu_csv.parse": [Seeds(".csv", [csv("ncu_long.csv"), csv("ncu_wide.csv")], ["validate --counters-csv {} --json"])],
+    "perfmodel.program.kernel_files.read_kernel_profile": [
+        Seeds(".csv", [csv(f"kernels_{tool}.csv") for tool in ("nsys", "rocprof", "rocprofv3", "counters")], ["trace {} --hardware h200"])
     ],
-    "perfmodel.validation.ncu_points.read_kernels": [Seeds(".csv", [csv("ncu_long.csv"), csv("ncu_wide.csv")])],
+    "perfmodel.program.ncu_points.read_kernels": [Seeds(".csv", [csv("ncu_long.csv"), csv("ncu_wide.csv")])],
     "perfmodel.validation.records.read_records": [
         Seeds(
             ".jsonl",

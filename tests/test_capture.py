@@ -81,7 +81,7 @@ def test_a_step_lasts_as_long_as_its_kernels_or_the_host() -> None:
     assert profile.span_s >= STEP.launches * STEP.launch_s[1]
     fast, _ = predicted_profile(Captured(STEP.calls, 0, 0, (0.0, 0.0, 0.0)), device, calibrated_devices)
     assert sum(kernel.seconds for kernel in fast.kernels) <= fast.span_s < profile.span_s
-    assert fast.waits()["host"] == 0.0
+    assert fast.waits["host"] == 0.0
 
 
 def test_the_command_says_that_it_is_predicted(run: Any, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from perfmodel.core.cost import READ, WRITE, Tile
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import evaluate_tile
 from perfmodel.kernels.attention.question import AttentionQuestion
+from perfmodel.program.ncu_csv import CountedKernel
 from perfmodel.timing.base import Case, models_of
 from perfmodel.timing.implementations import algorithm_of
 from perfmodel.timing.launched import implementation_kernels, kernels_of
-from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.libraries.kernels import find as find_library
 from tools.measure.counted import apart, count
 from tools.measure.counted import cases as counted_cases

@@ -12,13 +12,13 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.kernels.matmul import Matmul, evaluate
+from perfmodel.program.ncu_csv import CountedKernel
+from perfmodel.program.ncu_points import COLLECTED, COMMAND, KernelCount, added, count_of, read_kernels, short_name
 from perfmodel.report.charts.roofline_metrics import bound, flag, intensity, share_of_roof
 from perfmodel.report.document import from_data
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.roofline_chart import roofline
 from perfmodel.report.saved_metrics import of_report
-from perfmodel.validation.cuda.ncu_csv import CountedKernel
-from perfmodel.validation.ncu_points import COLLECTED, COMMAND, KernelCount, added, count_of, read_kernels, short_name
 from perfmodel.validation.records import read_records, shipped_records
 
 DATA = Path(__file__).parent / "data"

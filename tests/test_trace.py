@@ -13,6 +13,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.errors import DataError
 from perfmodel.program.answer import ProgramAnswer
 from perfmodel.program.calls import Call, Operand, UnknownError, broadcast, promoted
+from perfmodel.program.capture import captured
 from perfmodel.program.gains import gains
 from perfmodel.program.operators import counted, table
 from perfmodel.program.profile import read, repetitions
@@ -76,7 +77,7 @@ def test_shipped_profiles_are_counted_and_predicted_within_their_bounds(name: st
     assert all(one.lower_s <= one.group.measured_s * 1.0001 for one in found.priced)
     assert found.lower_s <= found.predicted_s("low") <= found.predicted_s() <= found.predicted_s("high")
     assert sum(one.measured_s for one in found.groups) == pytest.approx(sum(kernel.seconds for kernel in found.profile.kernels))
-    assert found.profile.busy_s + sum(found.profile.waits().values()) == pytest.approx(found.profile.span_s)
+    assert found.profile.busy_s + sum(found.profile.waits.values()) == pytest.approx(found.profile.span_s)
 
 
 def test_kernels_of_a_training_step_are_predicted_within_a_tenth() -> None:
@@ -88,7 +89,7 @@ def test_kernels_of_a_training_step_are_predicted_within_a_tenth() -> None:
 def test_waits_are_the_hosts_where_it_launches_late(tmp_path: Path) -> None:
     path = written(tmp_path, events([("aten::copy_", 100, 10), ("aten::copy_", 150, 10), ("aten::copy_", 160.5, 10)]))
     profile = read(path)
-    assert profile.waits() == pytest.approx({"host": 40e-6, "launch": 0.5e-6})
+    assert profile.waits == pytest.approx({"host": 40e-6, "launch": 0.5e-6})
     assert profile.busy_s == pytest.approx(30e-6)
 
 
@@ -149,10 +150,29 @@ def test_whatever_is_cut_off_or_foreign_is_one_message(tmp_path: Path) -> None:
     for content, said in (
         ("[]", "no kernel"),
         ("{}", "traceEvents"),
-        ('{"traceEvents": [1, null, {"cat": "kernel", "ph": "X"}]}', "lacks"),
+        ('{"traceEvents": [1, null, {"cat": "kernel", "ph": "X"}]}', "event 1, .* lacks"),
+        ('{"traceEvents": [{}, ' + '{"args":' * 100_000, "event 2 is nested too deep"),
+        ('{"traceEvents": [{"ts": ' + "1" * 5000 + "}]}", "too many digits"),
+        ('{"a": ' + "[" * 100_000 + '1, "traceEvents": []}', "no kernel"),
+        ("<!DOCTYPE html><html></html>", "traceEvents"),
+        ("", "traceEvents"),
     ):
         with pytest.raises(DataError, match=said):
             read(written(tmp_path, content))
+    (tmp_path / "a.ncu-rep").write_bytes(b"\x00\xff" * 100)
+    with pytest.raises(DataError, match="no text") as raised:
+        read(tmp_path / "a.ncu-rep")
+    assert "ncu --import" in str(raised.value)
+    for place, said in ((tmp_path, "not a regular file"), (tmp_path / "none.json", "no such file")):
+        with pytest.raises(DataError, match=said):
+            read(place)
+
+
+@pytest.mark.parametrize("rest", ['"a": ' + "[" * 100_000, '"peak_bytes": 1e999}', '"launch_s": [0, NaN, 1]}'])
+def test_a_captured_program_that_makes_no_sense_is_one_message(tmp_path: Path, rest: str) -> None:
+    fields = '"peak_bytes": 1, "before_bytes": 0, "launch_s": [0, 0, 0], "operators": [["aten::neg"]], "calls": [0], '
+    with pytest.raises(DataError, match="no captured program"):
+        captured(written(tmp_path, f'{{"schema": "perfmodel.operators/1", {fields}{rest}'))
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -27,11 +27,13 @@ from sampled import own_counted
 from tables import table
 
 from perfmodel.catalog import device_ids, find_device
+from perfmodel.core import csv_table
 from perfmodel.core.arith import quantile
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.workload import Attention
+from perfmodel.program import ncu_csv
 from perfmodel.validation.cases import KernelCase
-from perfmodel.validation.cuda import counters, gpu, microbench, ncu_csv, prepare, run
+from perfmodel.validation.cuda import counters, gpu, microbench, prepare, run
 from perfmodel.validation.cuda.cases import (
     WORKLOADS,
     attention_case,
@@ -618,20 +620,20 @@ def test_files_that_are_wrong_name_the_line(tmp_path: Path, lines: list[str], wo
 
 def test_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = text_file(tmp_path, HEADER, *[f'{READS},"byte","1"'] * 4)
-    monkeypatch.setattr(ncu_csv, "MAX_ROWS", 3)
+    monkeypatch.setattr(csv_table, "MAX_ROWS", 3)
     with pytest.raises(DataError, match="line 5: more than 3 rows"):
         ncu_csv.parse(path)
-    monkeypatch.setattr(ncu_csv, "MAX_CELLS", 7)
+    monkeypatch.setattr(csv_table, "MAX_CELLS", 7)
     with pytest.raises(DataError, match="line 3: more than 7 cells"):
         ncu_csv.parse(path)
-    monkeypatch.setattr(ncu_csv, "MAX_BYTES", 20)
+    monkeypatch.setattr(csv_table, "MAX_BYTES", 20)
     with pytest.raises(DataError, match="larger than 20 B"):
         ncu_csv.parse(path)
     path.write_bytes(b"\xff")
     with pytest.raises(DataError, match="line 1: byte 0 is not UTF-8"):
         ncu_csv.parse(path)
-    path.write_bytes(b"x" * (ncu_csv.MAX_LINE_BYTES + 1))
-    monkeypatch.setattr(ncu_csv, "MAX_BYTES", 1 << 30)
+    path.write_bytes(b"x" * (csv_table.MAX_LINE_BYTES + 1))
+    monkeypatch.setattr(csv_table, "MAX_BYTES", 1 << 30)
     with pytest.raises(DataError, match="line 1: longer than"):
         ncu_csv.parse(path)
     with pytest.raises(DataError, match="not a regular file"):

@@ -86,6 +86,11 @@ class Pictured(Destination):
         """Whether any of the files shows charts."""
         return any(name.endswith((".html", ".svg", ".png")) for name in self.files)
 
+    @property
+    def timed(self) -> bool:
+        """Whether any of the files shows a timeline."""
+        return any(name.endswith((".trace", ".trace.json")) for name in self.files)
+
 
 _ALL = "all"
 """Value of ``--explain`` that stands for every number."""

@@ -52,7 +52,7 @@ def roofline(options: RooflineQuestion, to: Pictured) -> None:
     """
     values = options.given()
     if options.ncu_command:
-        from perfmodel.validation.ncu_points import COMMAND
+        from perfmodel.program.ncu_points import COMMAND
 
         if len(values) > 1 or to.given():
             raise UsageError("--ncu-command only prints a command", "give it alone")

@@ -17,19 +17,23 @@ if TYPE_CHECKING:
     from perfmodel.transformer.step import ModelPass
 
 
+class _Served(Pictured):
+    OFFERS = ("charts", "timeline")
+
+
 @command
-def serve(options: ServeQuestion, to: Pictured) -> None:
+def serve(options: ServeQuestion, to: _Served) -> None:
     """What a serving engine delivers: latency, tokens/s, memory, power, price.
 
     Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8
     """
-    document = _searched(options, to.pictures) if options.search else _served(options, to.pictures)
+    document = _searched(options, to.pictures) if options.search else _served(options, to.pictures, to.timed)
     to.emit(document)
     if options.search and document.data["best"] is None:
         raise typer.Exit(3)
 
 
-def _served(options: ServeQuestion, pictures: bool) -> Report:
+def _served(options: ServeQuestion, pictures: bool, timed: bool) -> Report:
     """The report on one layout."""
     from perfmodel.catalog import calibrated_devices, find_engine, find_model
     from perfmodel.report.serve import report
@@ -44,7 +48,7 @@ def _served(options: ServeQuestion, pictures: bool) -> Report:
     def times(engine: Engine, base_pass: ModelPass) -> KernelTimes:
         return step_times(model, device, engine, base_pass, fallbacks)
 
-    return report(serving_answer(options, model, stored, device, engine, times), pictures)
+    return report(serving_answer(options, model, stored, device, engine, times), pictures, timed)
 
 
 def _searched(options: ServeQuestion, pictures: bool) -> Report:

@@ -21,7 +21,9 @@ class TraceQuestion(Question):
     """A profile, the device that it was taken on, and other devices to predict."""
 
     file: str = argument(
-        "FILE", "What torch.profiler's export_chrome_trace wrote, with record_shapes=True, or perfmodel.capture: .json or .json.gz."
+        "FILE",
+        "What torch.profiler's export_chrome_trace wrote, with record_shapes=True, or perfmodel.capture: .json or .json.gz. Kernels "
+        "alone: CSV of ncu, nsys stats (cuda_gpu_trace), rocprof or rocprofv3.",
     )
     hardware: str | None = option("Device that was profiled: id, words of one, or a profile's path. [default: the one it names]")
     on: list[str] | None = option("Another device to predict the program on. Repeatable.")
@@ -40,6 +42,7 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
     Example: perfmodel trace step.json.gz --on b200 --on mi300x -o step.html
     """
     from perfmodel.catalog import find_device
+    from perfmodel.report import kernel_trace
     from perfmodel.report.trace import report
 
     answer, prices = _answer(options.file, options.hardware), _prices(options.gpu_hour or ())
@@ -47,6 +50,15 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
     devices = {device.id: device for device in (find_device(name, "--on") for name in options.on or ())}
     if strange := set(prices) - set(devices):
         raise UsageError(f"--gpu-hour {min(strange)}: the program is not predicted there", f"add --on {min(strange)}")
+    if other is not None and bool(other.profile.tool) != bool(answer.profile.tool):
+        raise UsageError(
+            "--compare: one of both files has operators, the other kernels alone", "give two of torch.profiler, or two without"
+        )
+    if answer.profile.tool:
+        if devices:
+            raise UsageError(f"--on: {options.file} has kernels alone, nothing is predicted of them", "profile with torch.profiler")
+        to.emit(kernel_trace.report(answer, options.file, other, options.compare or "", pictures=to.pictures))
+        return
     moved = [answer.on(device) for device in devices.values()]
     to.emit(report(answer, options.file, moved, prices, other, options.compare or "", pictures=to.pictures))
 
@@ -56,11 +68,12 @@ def _answer(file: str, hardware: str | None) -> ProgramAnswer:
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.program.answer import ProgramAnswer, captured_answer
     from perfmodel.program.capture import captured
+    from perfmodel.program.kernel_files import read_kernel_profile
     from perfmodel.program.profile import read
     from perfmodel.validation.cuda.gpu import profile_of
 
     program = captured(Path(file))
-    profile = read(Path(file)) if program is None else None
+    profile = (read_kernel_profile(Path(file)) or read(Path(file))) if program is None else None
     name = hardware or (profile_of(profile.device) if profile is not None and profile.device else None)
     if name is None:
         raise UsageError(f"{file} names no device", "say which one it was taken on: --hardware h200")

@@ -61,7 +61,7 @@ def validate(options: ValidationQuestion, to: _Records) -> None:
 
     options.check_together()
     if options.counters_csv is not None:
-        from perfmodel.validation.cuda.ncu_csv import parse
+        from perfmodel.program.ncu_csv import parse
 
         kernels = parse(Path(options.counters_csv))
         require(options.required, len(kernels), "kernels are in the file")

@@ -78,7 +78,7 @@ class ProgramAnswer:
     @property
     def waits(self) -> dict[str, float]:
         """Seconds of a step in which nothing runs, by the cause."""
-        return {name: seconds / self.profile.steps for name, seconds in self.profile.waits().items()}
+        return {name: seconds / self.profile.steps for name, seconds in self.profile.waits.items()}
 
     @property
     def known_share(self) -> float:

@@ -17,11 +17,13 @@ from perfmodel.program.calls import LIST_CHUNK, Argument, Call, Operand, Unknown
 from perfmodel.program.launched import SMALL_EMBEDDING
 from perfmodel.program.operators import counted
 from perfmodel.program.price import operator_prediction
-from perfmodel.program.profile import Launched, Operator, ProgramProfile, opened
+from perfmodel.program.profile import LATEST_S, Launched, Operator, ProgramProfile, opened
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.op_time import op_estimate
 
 SCHEMA = "perfmodel.operators/1"
+LARGEST = 1 << 28
+"""Most characters of a captured program."""
 LAUNCH_S = (20e-6, 28e-6, 50e-6)
 """Seconds of the host per launch in PyTorch, with Python's part: least, median and most over models measured with an H200."""
 
@@ -83,8 +85,8 @@ def captured(path: Path) -> Captured | None:
     try:
         with opened(path) as file:
             head = file.read(100)
-            text = head + file.read() if SCHEMA in head else ""
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+            text = head + file.read(LARGEST) if SCHEMA in head else ""
+    except (DataError, OSError, EOFError, zlib.error, UnicodeDecodeError):
         return None  # what reads profiles says why
     if not text:
         return None
@@ -92,8 +94,10 @@ def captured(path: Path) -> Captured | None:
         content = json.loads(text)
         operators = [Call(str(name), tuple(map(_argument, arguments))) for name, *arguments in content["operators"]]
         calls, (least_s, usual, most_s) = [operators[number] for number in content["calls"]], map(float, content["launch_s"])
+        if not all(0 <= seconds < LATEST_S for seconds in (least_s, usual, most_s)):
+            raise ValueError("a time that cannot be")
         return Captured(calls, int(content["peak_bytes"]), int(content["before_bytes"]), (least_s, usual, most_s))
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError):
         raise DataError(f"{path} is cut off or no captured program", "write it again with perfmodel.capture(...).save") from None
 
 

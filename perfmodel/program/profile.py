@@ -9,14 +9,17 @@ import gzip
 import json
 import re
 import zlib
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import gcd, prod
 from pathlib import Path
 from typing import Any, TextIO
 
+from perfmodel.core import checks
 from perfmodel.core.errors import DataError
 from perfmodel.program.calls import LIST_CHUNK, Argument, Call, Operand
 
@@ -43,6 +46,7 @@ DTYPES = {
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 STEP = re.compile(r"^ProfilerStep#\d+$")
 CHUNK = 1 << 22
+_WRITTEN = "give what torch.profiler's export_chrome_trace wrote"
 LONGEST_EVENT = 1 << 26
 """Most characters of an event; a longer one is an error."""
 
@@ -72,11 +76,12 @@ class Operator:
     graph: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProgramProfile:
     """The operators of ``steps`` steps on ``device``. ``span_s``: seconds from the first start to the last end.
 
     ``graphs``: number of kernels replayed by CUDA graphs. ``gpus``: number of GPUs in the file, of which this is the busiest.
+    ``tool``: the profiler that wrote a file without operators, empty for torch.profiler; ``ncu`` writes no start times.
     """
 
     device: str
@@ -85,8 +90,9 @@ class ProgramProfile:
     operators: list[Operator]
     graphs: int = 0
     gpus: int = 1
+    tool: str = ""
 
-    @property
+    @cached_property
     def kernels(self) -> list[Launched]:
         """All kernels by their start."""
         return sorted((kernel for operator in self.operators for kernel in operator.kernels), key=lambda kernel: kernel.start_s)
@@ -94,8 +100,9 @@ class ProgramProfile:
     @property
     def busy_s(self) -> float:
         """Seconds in which at least one kernel, copy or fill ran."""
-        return self.span_s - sum(self.waits().values())
+        return self.span_s - sum(self.waits.values())
 
+    @cached_property
     def waits(self) -> dict[str, float]:
         """Idle seconds by cause: ``host``, which had not launched the next kernel yet, or ``launch``, the delay of a launch."""
         waits = {"host": 0.0, "launch": 0.0}
@@ -144,19 +151,20 @@ def events(path: Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         with opened(path) as file:
             yield from _decoded(file, head, path)
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file", "give what torch.profiler's export_chrome_trace wrote") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise DataError(f"{path} is cut off or broken: its compressed data end early", "write the profile again") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text: byte {error.start} is not UTF-8", "give a .json or .json.gz profile") from None
+        fix = "give a .json or .json.gz profile, or the table that nsys stats or ncu --import --csv make of a report"
+        raise DataError(f"{path} is no text: byte {error.start} is not UTF-8", fix) from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}", "give a file that can be read") from None
 
 
 def opened(path: Path) -> TextIO:
-    """``path`` opened as text, compressed or not."""
-    with path.open("rb") as file:
+    """``path`` opened as text, compressed or not; a pipe or a device is refused."""
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file", _WRITTEN)
+    with checks.opened(path) as file:
         compressed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rt", encoding="utf-8") if compressed else path.open(encoding="utf-8")
 
@@ -177,6 +185,8 @@ def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[st
                 raise DataError(f"{path} is cut off or broken at event {number + 1:,}", "write the profile again") from None
             text, at = text[at:] + piece, 0
             continue
+        except (RecursionError, ValueError):
+            raise DataError(f"{path}: event {number + 1:,} is nested too deep or holds a number of too many digits", _WRITTEN) from None
         number += 1
         if isinstance(event, dict):
             yield event
@@ -197,7 +207,8 @@ def _begun(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:
     while not (match := re.search(r'"traceEvents"\s*:\s*\[', text)):
         piece = file.read(CHUNK)
         if not piece or len(text) > LONGEST_EVENT:
-            raise DataError(f'{path}: there is no list "traceEvents" in it', "give what torch.profiler's export_chrome_trace wrote")
+            fix = f"{_WRITTEN}, or a table of ncu, nsys or rocprof with its header"
+            raise DataError(f'{path}: there is no list "traceEvents" in it', fix)
         text += piece
     _read_object(text[: match.start()].rstrip("\n\r\t ,") + "}", head)
     return text, match.end()
@@ -205,7 +216,7 @@ def _begun(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:
 
 def _read_object(text: str, head: dict[str, Any]) -> None:
     """Put the keys of ``text`` into ``head`` if it is a JSON object."""
-    with suppress(json.JSONDecodeError, TypeError):
+    with suppress(ValueError, TypeError, RecursionError):
         head |= json.loads(text)
 
 
@@ -214,40 +225,45 @@ def _read_object(text: str, head: dict[str, Any]) -> None:
 
 @dataclass(slots=True)
 class _Host:
-    """An event of the host: an operator, a launch or a step; times in seconds."""
+    """An event of the host: an operator with its ``call``, a launch or a step; times in seconds."""
 
     name: str
     start_s: float
     end_s: float
-    arguments: Mapping[str, Any]
+    call: Call | None = None
 
 
 @dataclass(slots=True)
 class _Events:
-    """Events by kind; operators and launches by the ids that kernels refer to."""
+    """Events by kind; operators and launches by the ids that kernels refer to; kernels with GPU, launch's id and operator's id.
+
+    ``shared`` holds each name and each call once.
+    """
 
     operators: dict[Any, _Host] = field(default_factory=dict)
     launches: dict[Any, _Host] = field(default_factory=dict)
     steps: list[_Host] = field(default_factory=list)
-    kernels: list[dict[str, Any]] = field(default_factory=list)
+    kernels: list[tuple[Launched, Any, Any, Any]] = field(default_factory=list)
+    shared: dict[Any, Any] = field(default_factory=dict)
+
+
+_WRONG = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 def _profile(event_dicts: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> ProgramProfile:
     sorted_events = _Events()
-    for event in event_dicts:
+    for number, event in enumerate(event_dicts, 1):
         try:
             _sort(event, sorted_events)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            where = f"event {str(event.get('name', event))[:60]!r}"
-            raise DataError(
-                f"{path}: {where} lacks a time, a length or its arguments, or has one that cannot be", "give what export_chrome_trace wrote"
-            ) from None
+        except _WRONG:
+            where = f"event {number:,}, {str(event.get('name', event))[:60]!r},"
+            raise DataError(f"{path}: {where} lacks a time, a length or its arguments, or has one that cannot be", _WRITTEN) from None
     if not sorted_events.kernels:
         raise DataError(f"{path}: no kernel of a GPU is in it", "profile with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
     try:
         return _linked(sorted_events, head)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise DataError(f"{path}: an event is not as torch writes it ({error})", "give what export_chrome_trace wrote") from None
+    except _WRONG as error:
+        raise DataError(f"{path}: an event is not as torch writes it ({error})", _WRITTEN) from None
 
 
 def _sort(event: dict[str, Any], into: _Events) -> None:
@@ -257,22 +273,28 @@ def _sort(event: dict[str, Any], into: _Events) -> None:
     start, length = float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6
     if not (0 <= length < LATEST_S and abs(start) < LATEST_S):
         raise ValueError("a time that cannot be")
+    name = into.shared.setdefault(str(event["name"]), str(event["name"]))
     if kind in ON_DEVICE:
-        event["args"].get("stream")
-        into.kernels.append(event)
+        arguments = event["args"]
+        moved, blocks = int(arguments.get("bytes") or 0), prod(arguments.get("grid") or (0,))
+        kernel = Launched(name, kind, start, length, _number(arguments.get("stream", 0)), moved, blocks)
+        into.kernels.append((kernel, arguments.get("device", 0), arguments.get("correlation"), arguments.get("External id", NO_OPERATOR)))
         return
-    host = _Host(str(event["name"]), start, start + length, event.get("args", {}))
+    arguments, host = event.get("args", {}), _Host(name, start, start + length)
     if kind == "cpu_op":
-        into.operators[host.arguments.get("External id")] = host
+        call = called(name, arguments)
+        host.call = into.shared.setdefault(call, call)
+        into.operators[arguments.get("External id")] = host
     elif kind in LAUNCHES:
-        into.launches[host.arguments.get("correlation")] = host
-    elif STEP.match(host.name):
+        into.launches[arguments.get("correlation")] = host
+    elif STEP.match(name):
         into.steps.append(host)
 
 
 LATEST_S = 1e12
 """Largest time in seconds that a profile may state."""
 LAUNCHES = ("cuda_runtime", "cuda_driver")
+NO_OPERATOR = object()
 _READ = frozenset({*ON_DEVICE, *LAUNCHES, "cpu_op", "user_annotation"})
 
 
@@ -280,39 +302,55 @@ def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
     """The profile of all kernels that lie in whole steps, each with the operator that launched it."""
     operators: dict[int, Operator] = {}
     spans, graphs, held_steps = [], 0, set[int]()
-    busy = defaultdict[Any, float](float)
-    for event in events.kernels:
-        busy[event["args"].get("device", 0)] += float(event["dur"])
-    busiest = max(busy, key=lambda gpu: busy[gpu])
-    kernels = [event for event in events.kernels if event["args"].get("device", 0) == busiest]
-    origin = min(float(event["ts"]) for event in kernels) * 1e-6
-    for event in sorted(kernels, key=lambda event: float(event["ts"])):
-        arguments = event["args"]
-        launch = events.launches.get(arguments.get("correlation"))
-        host = events.operators.get(arguments.get("External id")) if "External id" in arguments else None
+    kernels, gpus = busiest(events.kernels)
+    origin = min(kernel.start_s for kernel, _, _, _ in kernels)
+    steps = sorted(events.steps, key=lambda step: step.start_s)
+    for kernel, _, launched_by, called_by in sorted(kernels, key=lambda event: event[0].start_s):
+        launch, host = events.launches.get(launched_by), events.operators.get(called_by)
         launched = host or launch
-        step = next((step for step in events.steps if launched and step.start_s <= launched.start_s <= step.end_s), None)
-        if events.steps and launched and step is None:
+        step = None if launched is None else _step_at(launched.start_s, steps)
+        if steps and launched and step is None:
             continue
         held_steps |= set() if step is None else {id(step)}
-        kernel = _kernel(event, origin, None if launch is None else launch.end_s - origin)
-        spans += [kernel.start_s, kernel.start_s + kernel.seconds]
+        placed = _placed(kernel, origin, launch)
+        spans += [placed.start_s, placed.start_s + placed.seconds]
         replayed = launch is not None and "GraphLaunch" in launch.name
         graphs += replayed
-        key = id(host) if host is not None and not replayed else id(event)
+        has_operator = host is not None and not replayed
+        key = id(host) if has_operator else id(placed)
         if key not in operators:
-            call = called(host) if host is not None and not replayed else Call("", ())
-            operators[key] = Operator(call, [], replayed)
-        operators[key].kernels.append(kernel)
+            operators[key] = Operator(host.call if host is not None and host.call and has_operator else Call("", ()), [], replayed)
+        operators[key].kernels.append(placed)
     for operator in operators.values():
         operator.call = with_lists(operator.call, operator.kernels)
     if not spans:  # the steps hold none of the kernels
-        return _linked(_Events(events.operators, events.launches, [], events.kernels), head)
+        return _linked(replace(events, steps=[]), head)
     device = next(
         (str(properties.get("name", "")) for properties in head.get("deviceProperties") or [] if isinstance(properties, dict)), ""
     )
-    steps = len(held_steps) or repetitions([operator.call.name or operator.kernels[0].name for operator in operators.values()])
-    return ProgramProfile(device, steps, max(spans) - min(spans), list(operators.values()), graphs, len(busy))
+    count = len(held_steps) or repetitions([operator.call.name or operator.kernels[0].name for operator in operators.values()])
+    return ProgramProfile(device, count, max(spans) - min(spans), list(operators.values()), graphs, gpus)
+
+
+def busiest(kernels: Sequence[tuple[Launched, Any, *tuple[Any, ...]]]) -> tuple[list[Any], int]:
+    """Kernels of the GPU with most kernel time, of ``kernels`` each with its GPU; and the number of GPUs."""
+    busy = defaultdict[Any, float](float)
+    for kernel, gpu, *_ in kernels:
+        busy[gpu] += kernel.seconds
+    longest = max(busy, key=lambda gpu: busy[gpu])
+    return [entry for entry in kernels if entry[1] == longest], len(busy)
+
+
+def _step_at(moment: float, steps: Sequence[_Host]) -> _Host | None:
+    """The last of ``steps``, sorted by their start, that holds ``moment``; None if none does."""
+    place = bisect_right(steps, moment, key=lambda step: step.start_s)
+    return next((step for step in reversed(steps[max(0, place - 2) : place]) if moment <= step.end_s), None)
+
+
+def _placed(kernel: Launched, origin: float, launch: _Host | None) -> Launched:
+    """``kernel`` with times from ``origin`` on."""
+    ended = None if launch is None else launch.end_s - origin
+    return Launched(kernel.name, kernel.kind, kernel.start_s - origin, kernel.seconds, kernel.stream, kernel.moved, kernel.blocks, ended)
 
 
 def repetitions(names: Sequence[str]) -> int:
@@ -326,23 +364,15 @@ def repetitions(names: Sequence[str]) -> int:
     return next((count for count in parts if list(names) == list(names[: len(names) // count]) * count), 1)
 
 
-def _kernel(event: Mapping[str, Any], origin: float, launched: float | None) -> Launched:
-    arguments = event["args"]
-    start, seconds = float(event["ts"]) * 1e-6 - origin, float(event["dur"]) * 1e-6
-    moved, blocks = int(arguments.get("bytes") or 0), prod(arguments.get("grid") or (0,))
-    return Launched(str(event["name"]), str(event["cat"]), start, seconds, _number(arguments.get("stream", 0)), moved, blocks, launched)
-
-
 def _number(value: Any) -> int:
     return int(value) if str(value).lstrip("-").isdigit() else 0
 
 
-def called(host: _Host) -> Call:
-    """The call that an operator's event records: tensors with shape, strides and format, other arguments as text.
+def called(name: str, recorded: Mapping[str, Any]) -> Call:
+    """The call of ``name`` that an operator's event records: tensors with shape, strides and format, other arguments as text.
 
     A collective has its larger buffer and the number of GPUs that take part.
     """
-    recorded = host.arguments
     if "Collective name" in recorded:
         elements = max(_number(recorded.get(f"{way} msg nelems", 0)) for way in ("In", "Out"))
         buffer = Operand((elements,), DTYPES.get(f"c10::{recorded.get('dtype')}", DTYPES.get(str(recorded.get("dtype")).lower(), "")))
@@ -353,7 +383,7 @@ def called(host: _Host) -> Call:
         _argument(shape, types[place] if place < len(types) else "", _at(strides, place, []), _at(values, place, ""))
         for place, shape in enumerate(shapes)
     ]
-    return Call(host.name, tuple(arguments))
+    return Call(name, tuple(arguments))
 
 
 _WIDTHS = {"1": "int8", "2": "bf16", "4": "fp32", "8": "int64"}

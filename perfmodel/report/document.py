@@ -143,6 +143,15 @@ class KernelSpan(SavedPart):
 
 
 @dataclass(frozen=True, slots=True)
+class CounterSample(SavedPart):
+    """``values`` by name that the counter ``name`` has from ``at_s`` seconds on."""
+
+    name: str
+    at_s: float
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Report(SavedPart):
     """A report. ``verdict``: at most three sentences: whether it fits, the time with interval and rate, and what limits it.
 
@@ -153,7 +162,8 @@ class Report(SavedPart):
     A report for a design review also has its ``question``, its ``assumptions``, and its ``sensitivity``: what would change the answer.
 
     ``records``: measurements that it rests on, in the record format. ``profile``: text of a device profile that was made. ``timeline``:
-    kernels over time. A report without ``data`` is a document: JSON saves all of it, and ``read_report`` reads it back.
+    kernels over time, with ``counters`` beside them. A report without ``data`` is a document: JSON saves all of it, and ``read_report``
+    reads it back.
     """
 
     title: str
@@ -164,6 +174,7 @@ class Report(SavedPart):
     records: list[dict[str, Any]] = field(default_factory=list)
     profile: str = ""
     timeline: list[KernelSpan] = field(default_factory=list)
+    counters: list[CounterSample] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     data_tables: list[DataTable] = field(default_factory=list)
     formulas: list[Formula] = field(default_factory=list)

@@ -10,10 +10,10 @@ from perfmodel.core.dtypes import DTYPES, canonical
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_si
+from perfmodel.program.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount
 from perfmodel.report.charts.schema import RooflinePoint
 from perfmodel.report.roofline_chart import with_shares
 from perfmodel.report.saved import Interval
-from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount
 
 UNKNOWN = "", ""
 """Unit and format of a kernel with unknown FLOP."""

@@ -12,6 +12,7 @@ from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import guess_notes, head
 from perfmodel.report.power import with_power
 from perfmodel.report.saved import Interval
+from perfmodel.report.serve_timeline import counters, timeline
 from perfmodel.report.step import StepPart, by_share, moved_bytes, step_meters, time_bars, tokens
 from perfmodel.serving.answer import ServingAnswer
 from perfmodel.serving.engine import Engine
@@ -30,8 +31,8 @@ BRIEF = (
 )
 
 
-def report(answer: ServingAnswer, pictures: bool = False) -> Report:
-    """``answer`` as a Report with data of schema perfmodel.serve/1."""
+def report(answer: ServingAnswer, pictures: bool = False, timed: bool = False) -> Report:
+    """``answer`` as a Report with data of schema perfmodel.serve/1. ``timed``: with the simulated steps over time."""
     step_pass, metrics, step = answer.decode_pass, _metrics(answer), answer.decode_step
     parts = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in step_pass.rows]
     rows = [_row(part, step_pass.seconds) for part in parts]
@@ -49,6 +50,8 @@ def report(answer: ServingAnswer, pictures: bool = False) -> Report:
         metered=name,
         figures=_figures(answer),
         brief=[as_table("", {"": metrics}, labels=BRIEF)],
+        timeline=timeline(answer) if timed else [],
+        counters=counters(answer) if timed else [],
     )
 
 

@@ -50,8 +50,8 @@ def report(
     ``moved``: the program on other devices; ``prices``: of an hour by device. ``other``: a profile to compare with, called ``other_name``.
     """
     rows = {id(row.group): row for row in answer.priced}
-    operators = [_operator(group, rows.get(id(group))) for group in answer.groups]
-    metrics = _metrics(answer)
+    operators = [operator_metrics(group, rows.get(id(group))) for group in answer.groups]
+    metrics = step_metrics(answer)
     if answer.captured is not None:
         operators = list(map(_unmeasured, operators))
         metrics = [*_unmeasured(metrics), *_captured(answer, answer.captured)]
@@ -65,8 +65,11 @@ def report(
         for gain in won
     ]
     devices = [_device(elsewhere, prices) for elsewhere in moved]
-    changes = _changes(answer, other) if other is not None else []
-    asked_tables = [*([as_rows("on other devices", devices)] if devices else []), *([_changed(changes, other_name)] if changes else [])]
+    changes = changes_of(answer, other) if other is not None else []
+    asked_tables = [
+        *([as_rows("on other devices", devices)] if devices else []),
+        *([changes_table(changes, other_name)] if changes else []),
+    ]
     more = [
         *([as_rows("what can be won, parts of it twice", gained)] if gained else []),
         as_rows("operators of a step", operators[:LISTED]),
@@ -133,7 +136,8 @@ def _captured(answer: ProgramAnswer, captured: Captured) -> list[Metric]:
     ]
 
 
-def _metrics(answer: ProgramAnswer) -> list[Metric]:
+def step_metrics(answer: ProgramAnswer) -> list[Metric]:
+    """Metrics of a step: its time, idle time, kernels, and what is known and predicted of them."""
     return [
         Metric("steps", answer.profile.steps),
         Metric("span_s", answer.step_s, unit="s"),
@@ -152,7 +156,7 @@ def _metrics(answer: ProgramAnswer) -> list[Metric]:
     ]
 
 
-def _operator(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
+def operator_metrics(group: OperatorGroup, priced: Priced | None) -> list[Metric]:
     """Metrics of an operator: measured and predicted time, bound, and the difference."""
     per_call = seconds(priced.prediction) if priced else None
     predicted = per_call and Interval(*(group.count * float(end or 0.0) for end in (per_call.value, per_call.low, per_call.high)))
@@ -220,7 +224,7 @@ def _headline(
     if moved:
         return headline(first, second, "; ".join(_best_of(device, answer) for device in moved[:2]))
     if other is not None:
-        return headline(first, second, _compared(answer, other, other_name))
+        return headline(first, second, compared(answer, other, other_name))
     if answer.known_share < 0.5 and answer.captured is None:
         has_shapes = any(group.call.arguments for group in answer.groups)
         fix = "the operators have no shapes: profile with record_shapes=True and ProfilerActivity.CPU"
@@ -243,7 +247,7 @@ def _measured(answer: ProgramAnswer, predicted: Interval) -> str:
 WAITS = {"host": "for the host", "launch": "between queued kernels"}
 
 
-def _compared(answer: ProgramAnswer, other: ProgramAnswer, name: str) -> str:
+def compared(answer: ProgramAnswer, other: ProgramAnswer, name: str) -> str:
     """Sentence that compares the steps of two profiles, and says if they seem to be of different programs."""
     ratio = answer.step_s / other.step_s if other.step_s else 0.0
     phrase = (
@@ -332,7 +336,7 @@ class OperatorChange:
         ]
 
 
-def _changes(answer: ProgramAnswer, other: ProgramAnswer) -> list[OperatorChange]:
+def changes_of(answer: ProgramAnswer, other: ProgramAnswer) -> list[OperatorChange]:
     """Changes of all operators of both profiles, the largest first."""
     here, their = _by_name(answer), _by_name(other)
     changes = []
@@ -354,7 +358,8 @@ def _by_name(answer: ProgramAnswer) -> dict[str, list[OperatorGroup]]:
     return groups
 
 
-def _changed(changes: Sequence[OperatorChange], other: str) -> Table:
+def changes_table(changes: Sequence[OperatorChange], other: str) -> Table:
+    """The table of the largest ``changes`` to the profile ``other``."""
     return as_rows(f"here and in {PurePath(other).name}", [change.metrics for change in changes[:LISTED]])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_time
+from perfmodel.program.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Chart, Pair, ScatterChart
 from perfmodel.report.document import SCREEN_ROWS, Figure, Report, Table
@@ -16,7 +17,6 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.compare import RecordGroup, RecordRow, groups, label
-from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.validation.run import GroupScore, ValidationRun
 
 LISTED = 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf
 
@@ -20,7 +20,7 @@ from perfmodel.serving.memory import Memory
 from perfmodel.serving.metrics import ServingMetrics
 from perfmodel.serving.pools import Pools, pool_of, transfer_s
 from perfmodel.serving.question import ServeQuestion
-from perfmodel.serving.scheduler import Pool
+from perfmodel.serving.scheduler import LoggedSteps, Pool
 from perfmodel.serving.simulate import simulate
 from perfmodel.serving.steps import KernelTimes, Times, has_guesses, mostly_predicted
 from perfmodel.transformer.estimate import PassEstimate, PassRow
@@ -44,7 +44,8 @@ MOST_GPUS = 64
 class ServingAnswer:
     """``metrics`` of ``load`` on an engine whose steps take ``times``. ``most_running``: sequences that it can hold until their last token.
 
-    With ``pools``, times, memory and sequences are those of one decode worker; metrics and GPUs are of all workers.
+    With ``pools``, times, memory and sequences are those of one decode worker; metrics and GPUs are of all workers. ``steps``: the first
+    ones of the simulation, of one group if groups of a dense model run independently.
     """
 
     times: KernelTimes
@@ -55,6 +56,7 @@ class ServingAnswer:
     gpu_hour: float | None = None
     spread: float = 1.0
     pools: Pools | None = None
+    steps: list[LoggedSteps] = field(default_factory=list)
 
     @property
     def engine(self) -> Engine:
@@ -312,9 +314,10 @@ def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | N
     group_load = load.among(groups)
     pool = Pool(group_times, engine.batching.over(group_split), slots // groups)
     request_s, requests = engine.overhead.before_s(load.isl * (1 + spread) / 2), requests and ceil(requests / groups)
-    metrics = simulate(pool, group_load, request_s, spread=spread, requests=requests)
+    steps: list[LoggedSteps] = []
+    metrics = simulate(pool, group_load, request_s, spread=spread, requests=requests, log=steps)
     copies = groups if load.concurrency is None or group_load.concurrency is None else load.concurrency / group_load.concurrency
-    return ServingAnswer(times, load, memory, most_running, metrics.times(copies), gpu_hour, spread)
+    return ServingAnswer(times, load, memory, most_running, metrics.times(copies), gpu_hour, spread, None, steps)
 
 
 def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
@@ -335,8 +338,10 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
     isl = load.isl * (1 + spread) / 2
     cache = before.fit(max(round(isl), 1)).sequence
     moved_s = transfer_s(cache, pools.prefill.base_pass.split, split, pools.decode.device, pools.gpus)
-    metrics = simulate(second, load, engine.overhead.before_s(isl), spread=spread, requests=requests, prefill=first, transfer_s=moved_s)
-    return ServingAnswer(pools.decode, load, after, most, metrics, gpu_hour, spread, pools)
+    steps: list[LoggedSteps] = []
+    before_s = engine.overhead.before_s(isl)
+    metrics = simulate(second, load, before_s, spread=spread, requests=requests, prefill=first, transfer_s=moved_s, log=steps)
+    return ServingAnswer(pools.decode, load, after, most, metrics, gpu_hour, spread, pools, steps)
 
 
 def _too_large(memory: Memory, base_pass: ModelPass, length: int) -> tuple[str, str]:

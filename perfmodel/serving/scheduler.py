@@ -59,16 +59,42 @@ class Pool:
         return replace(self, workers=min(self.workers, users))
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedSteps:
+    """``count`` equal steps of a worker from ``start`` on, the first of ``first_s`` seconds and each further one ``growth_s`` longer.
+
+    ``lane``: its pool and number. ``step``: the tokens of the first one. ``running``, ``waiting``: requests as they begin; ``tokens``:
+    those that the cache holds then, of all running sequences together.
+    """
+
+    lane: str
+    start: float
+    count: int
+    first_s: float
+    growth_s: float
+    step: Iteration
+    running: int
+    waiting: int
+    tokens: int
+
+    @property
+    def phase(self) -> str:
+        """What runs in each of them: prefill, decode, or both."""
+        return " + ".join(name for name, tokens in (("prefill", self.step.chunk), ("decode", self.step.decodes)) if tokens)
+
+
 class Worker:
     """One engine process: its waiting and its running requests, and the ``count`` equal steps under way since ``start``.
 
     ``first_step_s``: seconds of the first of these steps; each further one takes ``growth_s`` more. ``slots_used``: slots that requests
     have, of ``slots``; ``looked_at_step``: number of the decode step at which the scheduler last looked for requests. ``fresh``: requests
     that joined decoding after a prefill worker ran their prompt. ``tokens``: tokens of all decoding sequences; ``decoded``: end of the
-    last decode step. ``holding``: whether prompts are held back, for ``waited`` steps so far.
+    last decode step. ``holding``: whether prompts are held back, for ``waited`` steps so far. ``lane``: its name in a log;
+    ``held``: requests that run and wait, and tokens in the cache, as the steps under way began.
     """
 
-    def __init__(self, pool: Pool, load: Load) -> None:
+    def __init__(self, pool: Pool, load: Load, lane: str = "") -> None:
+        self.lane, self.step, self.held = lane, Iteration(), (0, 0, 0)
         self.times, self.batching = pool.times, pool.batching
         self.per_step, self.queries = load.tokens_per_step, load.queries
         tokens = pool.batching.token_budget // load.queries if pool.batching.mixed else pool.slots
@@ -108,6 +134,8 @@ class Worker:
             step = Iteration(chunk, reached // len(self.chunks), len(self.chunks), decodes, context, queries)
         else:
             step = Iteration(decodes=decodes, context=context, queries=queries)
+        done = sum(request.isl - request.left for request in self.prompts)
+        self.step, self.held = step, (self.slots_used, len(self.waiting), round(self.tokens) + done)
         self.first_step_s, self.count, self.growth_s = self.times.seconds(step), 1 if self.chunks else self.steps_until_change(), 0.0
         if self.count > 1:
             last = Iteration(decodes=decodes, context=context + round((self.count - 1) * self.per_step), queries=queries)
@@ -199,6 +227,10 @@ class Worker:
         self.count = min(self.count, max(ceil(steps), 1))
         self.version += 1
         return self.start + self.elapsed(self.count)
+
+    def logged(self) -> LoggedSteps:
+        """The steps under way, with requests and tokens as they began."""
+        return LoggedSteps(self.lane, self.start, self.count, self.first_step_s, self.growth_s, self.step, *self.held)
 
     # What has run
 

@@ -21,7 +21,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.load import Load
 from perfmodel.serving.metrics import ServingMetrics, SimulatedRun, metrics
-from perfmodel.serving.scheduler import Pool, SentRequest, Worker
+from perfmodel.serving.scheduler import LoggedSteps, Pool, SentRequest, Worker
 
 RUNS, FEWEST_RUNS = 8, 2
 """Most and fewest simulated runs of a loop: few for many users, whose runs have many requests."""
@@ -31,6 +31,10 @@ LEAST = 16
 """Fewest requests that count in a run."""
 MANY = 16
 """Number of decode steps above which it is drawn at once and not step by step."""
+ENGINE, PREFILL, DECODE = "engine", "prefill", "decode"
+"""Names of workers in a log: of the only pool, and of two."""
+LOGGED = 4000
+"""Number of steps after which a log takes no more."""
 ROUNDS = 20
 """Iterations for the number of users under way at a rate."""
 STRIDES = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
@@ -41,15 +45,25 @@ class Simulation:
     """One simulated run of ``load``. ``pool``: workers that decode, and also run prompts if there is no ``prefill`` pool.
 
     ``request_s``: mean seconds until the scheduler knows a request; ``transfer_s``: seconds to send its cache between pools. ``spread``:
-    shortest length over the longest.
+    shortest length over the longest. ``log``: gets the first steps of all workers, up to ``LOGGED``.
     """
 
     def __init__(
-        self, pool: Pool, load: Load, request_s: float, spread: float, seed: int, prefill: Pool | None = None, transfer_s: float = 0.0
+        self,
+        pool: Pool,
+        load: Load,
+        request_s: float,
+        spread: float,
+        seed: int,
+        prefill: Pool | None = None,
+        transfer_s: float = 0.0,
+        log: list[LoggedSteps] | None = None,
     ) -> None:
         self.pool, self.load, self.request_s, self.transfer_s = pool, load, request_s, transfer_s
-        self.workers = [Worker(pool, load) for _ in range(pool.workers)]
-        self.prefill = [Worker(prefill, load) for _ in range(prefill.workers)] if prefill else []
+        name = DECODE if prefill else ENGINE
+        self.workers = [Worker(pool, load, f"{name} {number}") for number in range(1, pool.workers + 1)]
+        self.prefill = [Worker(prefill, load, f"{PREFILL} {number}") for number in range(1, prefill.workers + 1)] if prefill else []
+        self.log, self.unlogged = log, LOGGED
         shortest = [max(int(longest * spread), 1) for longest in (load.isl, load.osl)]
         self.lengths = [(low, longest - low + 1) for low, longest in zip(shortest, (load.isl, load.osl), strict=True)]
         self.random = Random(seed)
@@ -192,6 +206,9 @@ class Simulation:
 
     def finish(self, worker: Worker) -> None:
         """Ends the steps of ``worker``: their tokens go out, and it is ready for the next ones."""
+        if self.log is not None and self.unlogged > 0:
+            self.log.append(worker.logged())
+            self.unlogged -= worker.count
         prompted, ended = worker.finish(self.clock)
         for request in ended:
             self.end(request)
@@ -233,17 +250,18 @@ def simulate(
     requests: int | None = None,
     prefill: Pool | None = None,
     transfer_s: float = 0.0,
+    log: list[LoggedSteps] | None = None,
 ) -> ServingMetrics:
     """Metrics of the users of ``pool``. ``spread``: lengths are drawn evenly between this share of the longest and the longest.
 
-    ``requests``: number of requests of a benchmark that begins with all users at once; None for a loop in steady state. UsageError for a
-    rate that is too high.
+    ``requests``: number of requests of a benchmark that begins with all users at once; None for a loop in steady state. ``log``: gets
+    the first steps of the first run. UsageError for a rate that is too high.
     """
     if load.concurrency is not None:
         pool, prefill = pool.among(load.concurrency), prefill and prefill.among(load.concurrency)
 
     def run(seed: int) -> Simulation:
-        return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s)
+        return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s, None if seed else log)
 
     slots = pool.workers * Worker(pool, load).slots
     most_running = inf if prefill else slots

@@ -14,8 +14,8 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import BACKWARD, FORWARD
+from perfmodel.program.ncu_csv import CountedKernel
 from perfmodel.validation.cases import ATTENTION_KEYS, KernelCase
-from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.libraries import gradients_of, load_torch
 from perfmodel.validation.libraries.kernels import find
 

@@ -21,7 +21,7 @@ from perfmodel.report.document import Report, Table
 
 _NEEDS = re.compile(r"^NEEDS = (.+)$", re.MULTILINE)
 """Pattern of that line. Modules are read and not imported, as help lists the formats and some load much."""
-UNSHOWN = ("data", "records", "profile", "timeline")
+UNSHOWN = ("data", "records", "profile", "timeline", "counters")
 """Fields of a report that are saved but not shown, so that they keep every character."""
 
 
@@ -75,7 +75,7 @@ def tables(report: Report, brief: bool = False) -> list[Table]:
 def readable(report: Report) -> Report:
     """``report`` with control characters in shown texts replaced (``visible``)."""
     unshown = {name: getattr(report, name) for name in UNSHOWN}
-    rewritten: Report = _rewritten(replace(report, data={}, records=[], profile=""))
+    rewritten: Report = _rewritten(replace(report, **{name: type(value)() for name, value in unshown.items()}))
     return replace(rewritten, **unshown)
 
 

@@ -1,6 +1,6 @@
 """Chrome's trace format: a timeline of kernels to open in Perfetto. ``step.trace.json`` has this format too.
 
-Source: Trace Event Format, Google; complete events (ph X) in microseconds, one thread per lane.
+Source: Trace Event Format, Google; complete events (ph X) in microseconds, one thread per lane, and counters (ph C).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def render(report: Report) -> str:
     if not report.timeline:
         raise UsageError(
             "--output: this report has no kernels in time to write as .trace",
-            "ask for one step on one GPU, of prefill, decode or training: no search",
+            "ask for one step on one GPU, of prefill, decode or training, or for an engine: no search",
         )
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(span.lane for span in report.timeline), 1)}
     named = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": report.title}}]
@@ -31,4 +31,7 @@ def render(report: Report) -> str:
         }
         for span in report.timeline
     ]
-    return visible_json(json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *threads, *spans]}, allow_nan=False)) + "\n"
+    counters = [
+        {"ph": "C", "name": sample.name, "pid": 0, "ts": round(1e6 * sample.at_s, 4), "args": sample.values} for sample in report.counters
+    ]
+    return visible_json(json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *threads, *spans, *counters]}, allow_nan=False)) + "\n"

@@ -10,6 +10,7 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
+from perfmodel.program.ncu_points import KernelCount, read_kernels
 from perfmodel.report import roofline as roofline_answer
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
@@ -25,7 +26,6 @@ from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of
 from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import RecordRow
-from perfmodel.validation.ncu_points import KernelCount, read_kernels
 
 SHOWN = 0.0005
 """Relative excess over a roof that is visible in a percentage of one decimal."""

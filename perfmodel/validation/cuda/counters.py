@@ -21,12 +21,12 @@ from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate
 from perfmodel.kernels.attention.algorithms import find
+from perfmodel.program.ncu_csv import METRICS, CountedKernel, counters, parse, seconds
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.compare import Count, label
 from perfmodel.validation.cuda.cases import checked
 from perfmodel.validation.cuda.gpu import Environment, current_gpu, in_words, load_numba_cuda, open_gpu, small_grids, this_environment
-from perfmodel.validation.cuda.ncu_csv import METRICS, CountedKernel, counters, parse, seconds
 from perfmodel.validation.cuda.run import OnRecord, Progress
 from perfmodel.validation.kernels import FILL
 from perfmodel.validation.records import Record, Seconds, raw_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfmodel.core.errors import DataError
-from perfmodel.validation.cuda.ncu_csv import TIME, CountedKernel, parse
+from perfmodel.program.ncu_csv import TIME, CountedKernel, parse
 
 TIMES = (TIME, "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")
 """Metrics of the duration; the last one as on the details page."""
@@ -197,7 +197,7 @@ def added(name: str, ones: Sequence[KernelCount]) -> KernelCount:
     )
 
 
-_MANGLED = re.compile(r"\[v\d+[^\]]*\]")
+_MANGLED = re.compile(r"\[v\d+[^\]]*\]|^std::enable_if<.*?>::type ")
 
 
 def short_name(name: str) -> str:

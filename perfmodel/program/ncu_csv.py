@@ -1,33 +1,22 @@
-"""Read what ``ncu --csv`` prints: one row per metric of a kernel, or with ``--page raw`` one row per kernel.
-
-The text is a user's file: its size is limited, lines before the header are skipped, and every complaint names file and line.
-"""
+"""Read what ``ncu --csv`` prints: one row per metric of a kernel, or with ``--page raw`` one row per kernel."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import os
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
 
 from perfmodel.core.checks import opened
+from perfmodel.core.csv_table import CsvTable, Form
 from perfmodel.core.errors import DataError
 from perfmodel.core.files import LARGEST_NUMBER
 
-MAX_BYTES, MAX_LINE_BYTES = 256 << 20, 1 << 20
-MAX_BEFORE = 1 << 20
-"""Characters before the header."""
-MAX_ROWS, MAX_CELLS = 1_000_000, 15_000_000
-"""Most rows and cells of a file; the numbers of so many cells take less than 1 GB."""
 NAME, METRIC, UNIT, VALUE, RUN = "Kernel Name", "Metric Name", "Metric Unit", "Metric Value", "ID"
 EXPECTED = "give what ncu --csv prints, with its header line"
-APART = "ncu --csv --log-file profile.csv writes the table alone, without what the program prints"
+NCU = Form("ncu --csv", (RUN, NAME), EXPECTED, "ncu --csv --log-file profile.csv writes the table alone, without what the program prints")
 
 TIME = "gpu__time_duration.sum"
 SECTOR_BYTES = 32
@@ -55,12 +44,17 @@ _NO_VALUE = {"", "n/a", "nan", "no data", "-"}
 
 @dataclass(frozen=True, slots=True)
 class CountedKernel:
-    """One launch: its place in the file, its name, and its metrics in base units (B, s, counts). ``line``: where it starts."""
+    """One launch: its place in the file, its name, and its metrics in base units (B, s, counts); ``line``: where it starts.
+
+    ``grid`` and ``block``: their sizes as the file writes them, empty if it does not.
+    """
 
     run: int
     name: str
     line: int
     metrics: dict[str, float] = field(default_factory=dict)
+    grid: str = ""
+    block: str = ""
 
 
 @lru_cache(1024)
@@ -81,68 +75,22 @@ def unit_factor(unit: str) -> float | None:
 def parse(path: Path) -> list[CountedKernel]:
     """The kernels of ``path`` in the order of their launches; DataError names file and line."""
     with opened(path) as file:
-        if os.fstat(file.fileno()).st_size > MAX_BYTES:
-            raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "profile fewer kernels or metrics")
-        table = _Table(path, file)
-        return list((_row_per_metric if METRIC in table.header else _row_per_kernel)(table))
+        return list(kernels_of(NcuTable(path, file, NCU)))
 
 
-class _Table:
-    """The table of a file. ``line``: number of the last line that was read, so that an error names its line."""
+def kernels_of(table: NcuTable) -> Iterator[CountedKernel]:
+    """Kernels of ``table``, of either form."""
+    return (_row_per_metric if METRIC in table.header else _row_per_kernel)(table)
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path, self.line = path, 0
-        self._lines = self._decoded(file)
-        self.header = self._found_header()
 
-    def wrong(self, what: str, fix: str = EXPECTED) -> DataError:
-        """An error that names file and line."""
-        return DataError(f"{self.path}, line {self.line}: {what}", fix)
-
-    def _decoded(self, file: BinaryIO) -> Iterator[str]:
-        for text in iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""):
-            self.line += 1
-            if len(text) > MAX_LINE_BYTES:
-                raise self.wrong(f"longer than {MAX_LINE_BYTES:,} B")
-            try:
-                yield text.decode("utf-8-sig" if self.line == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise self.wrong(f"byte {error.start} is not UTF-8") from None
-
-    def _found_header(self) -> list[str]:
-        """The first line with the columns that every form has; before it comes the output of the profiled program."""
-        read, none = 0, f"{self.path}: no line with {RUN!r} and {NAME!r}"
-        for line in self._lines:
-            with contextlib.suppress(csv.Error):  # a line of the program's
-                if RUN in line and NAME in line and {RUN, NAME} <= set(cells := next(csv.reader([line], strict=True), [])):
-                    return cells
-            read += len(line)
-            if read > MAX_BEFORE:
-                raise DataError(f"{none} among the first {self.line:,}: this is not from ncu --csv", APART)
-        raise DataError(f"{none}: this is not from ncu --csv", EXPECTED)
-
-    def rows(self) -> Iterator[dict[str, str]]:
-        """Cells by column; ncu's own lines (==PROF==) are left out."""
-        count, width = 0, len(self.header)
-        try:
-            for cells in csv.reader(self._lines, strict=True):
-                if not cells or cells[0].startswith("=="):
-                    continue
-                if len(cells) != width:
-                    raise self.wrong(f"{len(cells)} cells, the header has {width}")
-                count += 1
-                if count > MAX_ROWS or count * width > MAX_CELLS:
-                    most = f"{MAX_ROWS:,} rows" if count > MAX_ROWS else f"{MAX_CELLS:,} cells"
-                    raise self.wrong(f"more than {most}", "profile fewer kernels or metrics")
-                yield dict(zip(self.header, cells, strict=True))
-        except csv.Error as error:
-            raise self.wrong(f"not CSV: {error}") from None
+class NcuTable(CsvTable):
+    """A file of ncu's; lines of ncu's own (==PROF==) are left out."""
 
     def kernel(self, cells: dict[str, str]) -> CountedKernel:
         """The launch of a row, without metrics."""
         if not cells[RUN].strip().isdecimal() or len(cells[RUN]) > 18:
             raise self.wrong(f"{RUN} is {cells[RUN][:40]!r}, not a whole number")
-        return CountedKernel(int(cells[RUN]), cells[NAME], self.line)
+        return CountedKernel(int(cells[RUN]), cells[NAME], self.line, {}, cells.get("Grid Size", ""), cells.get("Block Size", ""))
 
     def store(self, kernel: CountedKernel, metric: str, text: str, unit: str) -> None:
         """Add the metric in base units; metrics without a number or with an unknown unit are left out."""
@@ -162,7 +110,7 @@ class _Table:
         kernel.metrics[sys.intern(metric)] = number * factor
 
 
-def _row_per_metric(table: _Table) -> Iterator[CountedKernel]:
+def _row_per_metric(table: NcuTable) -> Iterator[CountedKernel]:
     """Kernels of a table with one row per metric; rows of a launch need not be adjacent."""
     missing = [column for column in (UNIT, VALUE) if column not in table.header]
     if missing:
@@ -174,7 +122,7 @@ def _row_per_metric(table: _Table) -> Iterator[CountedKernel]:
     yield from kernels.values()
 
 
-def _row_per_kernel(table: _Table) -> Iterator[CountedKernel]:
+def _row_per_kernel(table: NcuTable) -> Iterator[CountedKernel]:
     """Kernels of a table with a row per kernel and a column per metric, named with dots or double underscores; units follow the header."""
     metrics = [column for column in table.header if "__" in column]
     if not metrics:
