@@ -46,7 +46,7 @@ def report(answer: ProgramAnswer, name: str, other: ProgramAnswer | None = None,
     kinds = _kinds(answer)
     pauses = sorted(((seconds, kernel.name) for kernel, seconds, _ in answer.profile.gaps()), reverse=True)[:PAUSES] if started else []
     told = [
-        metric if metric.key in KNOWN and (started or metric.key not in STARTED) else replace(metric, value=None)
+        metric if metric.key in KNOWN and (started or metric.key not in STARTED) else metric._replace(value=None)
         for metric in step_metrics(answer)
     ]
     kind_rows = [[Metric("kind", kind, "kind", "text"), *_time(seconds, answer.measured_s)] for kind, seconds in kinds.items()]
@@ -100,7 +100,7 @@ def _kernel(
     """Metrics of all runs of one kernel; those of an operator first, null but for its time and FLOP."""
     flops, moved = (sum(counts.flops.values()) if counts.flops else None), counts.bytes.get("dram")
     told = {"name": group.kernels[0], "flops": flops, "unknown": OPERATORS}
-    metrics = [replace(metric, label="", value=told.get(metric.key, metric.value)) for metric in operator_metrics(group, None)]
+    metrics = [metric._replace(label="", value=told.get(metric.key, metric.value)) for metric in operator_metrics(group, None)]
     roof_s = float(points[counts.name].roofline_s or 0.0) if counts.name in points else None
     shapes = {(run.grid, run.block) for run in runs}
     grid, block = shapes.pop() if len(shapes) == 1 else ((), ())

@@ -34,7 +34,10 @@ from perfmodel.timing.transfer import copied_share, product_share
 POOLED = "pooled"
 
 if TYPE_CHECKING:
-    from perfmodel.timing.fit import Floats
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 
 @cached_by_identity
