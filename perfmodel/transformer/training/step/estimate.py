@@ -48,7 +48,8 @@ class TrainingKernel(PassRow):
 class TrainingEstimate:
     """One step. ``lines``: kernels of a GPU of the slowest stage; ``time``: with what passes between GPUs and waits.
 
-    ``memory``: the peak of the fullest GPU; None where nobody asked or ``unknown`` says why.
+    ``memory``: the peak of the fullest GPU; None where nobody asked or ``unknown`` says why. ``notes``: sentences on how kernels are
+    launched, in place of those of the implementation.
     """
 
     job: TrainingJob
@@ -57,6 +58,7 @@ class TrainingEstimate:
     lines: Sequence[TrainingKernel]
     memory: Peak | None = None
     unknown: str = ""
+    notes: Sequence[str] = ()
 
     @property
     def training(self) -> TrainingConfig:
