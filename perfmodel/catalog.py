@@ -15,6 +15,7 @@ from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.files import parse_json, parse_yaml, read_json, read_yaml, validated_section
 from perfmodel.core.kept import LazyList
 from perfmodel.core.question import short_name, typed
+from perfmodel.transformer.question import EAGER_ENGINE
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -202,24 +203,47 @@ def model_names() -> list[str]:
 
 def find_model(name: str) -> ModelSpec:
     """The model that ``name`` means: a name, whole hyphen-separated words of exactly one, or the path of a config.json."""
-    if name.endswith((".json", ".yaml", ".yml")) or "/" in name:
-        return load_model(Path(name))
+    path, shipped = _model_path(name)
+    if not shipped:
+        return load_model(path)
     from perfmodel.transformer.hf import spec
-
-    known_name = _meant(name, model_names(), "", "model", "a config.json")
-    path = data_folder("configs") / "models" / f"{known_name}.yaml"
 
     def read() -> ModelSpec:
         raw = read_yaml(path)[0]
-        return spec(raw["config"], known_name, raw["source"])
+        return spec(raw["config"], path.stem, raw["source"])
 
     return _trusted(path, read, load_model)
+
+
+def _model_path(name: str) -> tuple[Path, bool]:
+    """The file of the model that ``name`` means, and whether it is shipped."""
+    if name.endswith((".json", ".yaml", ".yml")) or "/" in name:
+        return Path(name), False
+    known_name = _meant(name, model_names(), "", "model", "a config.json")
+    return data_folder("configs") / "models" / f"{known_name}.yaml", True
+
+
+def model_fields(name: str) -> dict[str, Any]:
+    """Fields of config.json of the language model that ``name`` means, as ``find_model`` finds it."""
+    from perfmodel.transformer.hf import flat
+
+    raw, _, _ = _model_content(_model_path(name)[0])
+    return flat(raw)[0]
 
 
 def load_model(path: Path) -> ModelSpec:
     """The model in ``path``: a config.json, a folder with one, or YAML with the same fields under ``config``."""
     from perfmodel.transformer.hf import parse
 
+    raw, name, source = _model_content(path)
+    try:
+        return parse(raw, name, source)
+    except DataError as error:
+        raise DataError(f"{path}: {error.message}", error.fix) from None
+
+
+def _model_content(path: Path) -> tuple[Any, str, str]:
+    """What a config.json at ``path``, or in that folder, says, the name of its model, and its source; YAML has it under ``config``."""
     path = path / "config.json" if os.path.isdir(path) else path  # unlike Path.is_dir, False for names that are too long
     raw, name, source = None, path.parent.resolve().name if path.stem == "config" else path.stem, str(path)
     if not os.path.lexists(path):
@@ -235,10 +259,7 @@ def load_model(path: Path) -> ModelSpec:
         raw, source = document["config"], document.get("source", source)
         if not isinstance(source, str):
             raise DataError(f"{path}: source is {source!r:.40}, not text", "quote it")
-    try:
-        return parse(raw, name, source)
-    except DataError as error:
-        raise DataError(f"{path}: {error.message}", error.fix) from None
+    return raw, name, source
 
 
 # Systems
@@ -290,6 +311,10 @@ def find_engine(name: str) -> Engine:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return checked(Path(name))
     name = ENGINE_ALIASES.get(name.lower(), name)
+    if name == EAGER_ENGINE:
+        raise UsageError(
+            f"--engine {name} is captured in PyTorch for perfmodel model alone", f"give {', '.join(engine_names())}, or a file"
+        )
     known_name = _meant(name, engine_names(), "--engine: ", "engine", "a file, ending in .yaml")
     path = data_folder("configs") / "engines" / f"{known_name}.yaml"
     return _trusted(path, lambda: known(trusted(read_yaml(path)[0])), checked)

@@ -139,3 +139,44 @@ def test_a_question_for_a_value_is_refused() -> None:
         perfmodel.capture(lambda x: x.sum().item(), torch.zeros(4))
     found = perfmodel.capture(lambda x: x.bool().all().item(), torch.zeros(4))
     assert [one.name for one in found.calls] == ["aten::copy_", "aten::all", "aten::_local_scalar_dense"]
+
+
+def test_a_checkpoint_runs_again_with_the_same_kernels_and_its_places_are_kept() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.checkpoint import checkpoint
+
+    layers = torch.nn.ModuleList(torch.nn.Linear(64, 192) for _ in range(3)).to("meta")
+    x = torch.randn(2, 128, 64, device="meta", requires_grad=True)
+
+    def attend(layer: Any, y: Any) -> Any:
+        q, k, v = layer(y).view(2, 128, 1, 192).transpose(1, 2).split(64, dim=-1)
+        return y + torch.nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]
+
+    def step() -> None:
+        y = x
+        with torch.autocast("cuda", torch.bfloat16):
+            for layer in layers:
+                y = checkpoint(attend, layer, y, use_reentrant=False)
+        y.float().square().mean().backward()
+
+    found = perfmodel.capture(step)
+    begin, end = found.backward_places
+    names = [one.name.removeprefix("aten::") for one in found.calls]
+    assert names[:begin].count("_cudnn_attention_forward") == names[begin:end].count("_cudnn_attention_forward") == 3
+    assert len(found.repeated) == 3
+    assert begin <= found.repeated[0] < found.repeated[-1] < end
+
+
+@pytest.mark.parametrize(("grows", "warm_up", "planned"), [(1, 1, 1), (1, 0, 0), (0, 1, 0)])
+def test_attention_is_planned_where_its_sizes_are_new(grows: int, warm_up: int, planned: int) -> None:
+    torch = pytest.importorskip("torch")
+    new = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16, device="meta")
+    kept = [torch.zeros(1, 1, 8, 64, dtype=torch.bfloat16, device="meta")]
+
+    def step() -> None:
+        for _ in range(2):
+            torch.nn.functional.scaled_dot_product_attention(new, kept[0], kept[0])
+        kept[0] = torch.cat([kept[0], *[new] * grows], dim=2)
+
+    found = perfmodel.capture(step, warm_up=warm_up)
+    assert [found.calls[place].name for place in found.planned] == ["aten::_cudnn_attention_forward"] * planned

@@ -6,11 +6,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
-from perfmodel.transformer.question import ONE_LAYOUT, ModelQuestion
+from perfmodel.core.errors import UsageError
+from perfmodel.transformer.question import EAGER_ENGINE, ONE_LAYOUT, ModelQuestion
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
     from perfmodel.report import Report
+    from perfmodel.transformer.training.step.estimate import TrainingEstimate
     from perfmodel.transformer.training.step.system import System
 
 
@@ -31,6 +33,9 @@ def model(options: ModelQuestion, to: _InTime) -> None:
 
     if to.explained:
         ONE_LAYOUT.check("--explain", options)
+    if options.engine == EAGER_ENGINE:
+        to.emit(_eager(options, to.explained, to.pictures))
+        return
     if options.trains:
         to.emit(_training(options, to.explained, to.pictures))
         return
@@ -40,6 +45,23 @@ def model(options: ModelQuestion, to: _InTime) -> None:
     result = answer(request, cache(calibrated_devices))
     measured = measured_s(options.measured)
     to.emit(report(result, explained=to.explained, pictures=to.pictures, measured_s=measured))
+
+
+def _eager(options: ModelQuestion, explained: bool, pictures: bool) -> Report:
+    """The report of a step of Hugging Face's transformers."""
+    from perfmodel.catalog import calibrated_devices, find_model, model_fields
+    from perfmodel.core.checks import measured_s
+    from perfmodel.program.huggingface import answer, training
+
+    if explained:
+        raise UsageError(f"--explain has no formulas of what --engine {EAGER_ENGINE} runs", "leave one of them out")
+    asked = (options, find_model(options.name), model_fields(options.name), device_for(options.hardware), cache(calibrated_devices))
+    if options.trains:
+        return _trained(training(*asked), options, pictures)
+    from perfmodel.report.model import report
+
+    measured = measured_s(options.measured)
+    return report(answer(*asked), pictures=pictures, measured_s=measured)
 
 
 def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report:
@@ -63,13 +85,18 @@ def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report
         joined = _joined(gpus, device, system)
         layouts = search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap)
         return search_report(layouts, pictures)
-    from perfmodel.core.power import PowerOptions
-    from perfmodel.report.train import report
-    from perfmodel.transformer.step_power import training_power
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
-    step = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap)
+    return _trained(answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap), options, pictures, explained)
+
+
+def _trained(step: TrainingEstimate, options: ModelQuestion, pictures: bool, explained: bool = False) -> Report:
+    """The report of one training step."""
+    from perfmodel.core.power import PowerOptions
+    from perfmodel.report.train import report
+    from perfmodel.transformer.step_power import training_power
+
     return report(step, explained=explained, pictures=pictures, power=training_power(step, PowerOptions(options.power_limit)))
 
 

@@ -25,6 +25,8 @@ SIZES = {
 }
 SIZES |= {"complex64": 8, "complex128": 16}
 """Bytes of an element by format."""
+PLANNED = "_cudnn_attention_"
+"""Part of the names of operators for which the host plans a kernel when their sizes are new."""
 LIST_CHUNK = 65536
 """Elements per block of PyTorch's kernels over lists of tensors: aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
 RANKS = ("bool", "uint8", "int8", "int16", "int32", "int64", "fp8", "fp16", "bf16", "fp32", "fp64", "complex64", "complex128")

@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,32 @@ from perfmodel.transformer.op_time import op_estimate
 SCHEMA = "perfmodel.operators/1"
 LARGEST = 1 << 28
 """Most characters of a captured program."""
+Ends = tuple[float, float, float]
+"""Low end, usual value and high end."""
 LAUNCH_S = (20e-6, 28e-6, 50e-6)
 """Seconds of the host per launch in PyTorch, with Python's part: least, median and most over models measured with an H200."""
+PLAN_S = (35e-3, 44e-3, 63e-3)
+"""Seconds in which the host plans cuDNN's attention of sizes that are new: least, median and most of five decode steps in PyTorch 2.11."""
+REPEAT_S = (1.2e-3, 1.7e-3, 2.3e-3)
+"""Seconds of the host for a checkpoint that runs its forward pass again, besides launches: its random states and hooks on saved tensors.
+Least, usual and most of steps of GPT-2 that wait for the host, in PyTorch 2.11 beside an H200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The calls of one step that launch kernels, in order, and the bytes of tensors at the peak and before the step."""
+    """The calls of one step that launch kernels, in order, and the bytes of tensors at the peak and before the step.
+
+    Places in ``calls``: ``planned``, of attention that cuDNN plans in this step, as no step before had its sizes; ``repeated``, where a
+    checkpoint begins to run its forward pass again; ``backward_places``, where the last backward pass begins and ends, (0, 0) without one.
+    """
 
     calls: list[Call] = field(repr=False)
     peak_bytes: int
     before_bytes: int
-    launch_s: tuple[float, float, float] = LAUNCH_S
+    launch_s: Ends = LAUNCH_S
+    planned: list[int] = field(default_factory=list, repr=False)
+    repeated: list[int] = field(default_factory=list, repr=False)
+    backward_places: tuple[int, int] = (0, 0)
 
     @property
     def launches(self) -> int:
@@ -49,6 +63,9 @@ class Captured:
         content |= {
             "operators": [[call.name, *map(_written, call.arguments)] for call in numbers],
             "calls": [numbers[call] for call in self.calls],
+            "planned": self.planned,
+            "repeated": self.repeated,
+            "backward_places": self.backward_places,
         }
         text = json.dumps(content).encode()
         Path(path).write_bytes(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
@@ -71,7 +88,7 @@ def capture(function: Callable[..., Any], *inputs: Any, warm_up: int = 1, launch
     recorder = ProgramRecorder()
     recorder.record(function, inputs, warm_up)
     launch_s = LAUNCH_S if launch_us is None else (launch_us * 1e-6,) * 3
-    return Captured(recorder.calls, recorder.peak, recorder.before, launch_s)
+    return Captured(recorder.calls, recorder.peak, recorder.before, launch_s, recorder.planned, recorder.repeated, recorder.backward_places)
 
 
 def _written(argument: Argument) -> Any:
@@ -93,10 +110,14 @@ def captured(path: Path) -> Captured | None:
     try:
         content = json.loads(text)
         operators = [Call(str(name), tuple(map(_argument, arguments))) for name, *arguments in content["operators"]]
-        calls, (least_s, usual, most_s) = [operators[number] for number in content["calls"]], map(float, content["launch_s"])
+        calls = [operators[number] for number in content["calls"]]
+        planned, repeated = (list(map(int, content.get(key, ()))) for key in ("planned", "repeated"))
+        (least_s, usual, most_s), (begin, end) = map(float, content["launch_s"]), map(int, content.get("backward_places", (0, 0)))
         if not all(0 <= seconds < LATEST_S for seconds in (least_s, usual, most_s)):
             raise ValueError("a time that cannot be")
-        return Captured(calls, int(content["peak_bytes"]), int(content["before_bytes"]), (least_s, usual, most_s))
+        return Captured(
+            calls, int(content["peak_bytes"]), int(content["before_bytes"]), (least_s, usual, most_s), planned, repeated, (begin, end)
+        )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError):
         raise DataError(f"{path} is cut off or no captured program", "write it again with perfmodel.capture(...).save") from None
 
@@ -143,14 +164,22 @@ def launches(call: Call) -> int:
 
 def predicted_profile(program: Captured, device: Device, fallbacks: FallbackDevices) -> tuple[ProgramProfile, tuple[float, float]]:
     """The step on ``device`` as a profile of predicted times, and the ends of the interval of its seconds."""
-    ends = {call: _seconds(call, device, fallbacks) for call in dict.fromkeys(program.calls)}
-    low, usual, high = (
-        _timeline(program, {call: seconds[end] for call, seconds in ends.items()}, program.launch_s[end]) for end in range(3)
-    )
+    program = replace(program, planned=program.planned if plans_attention(device) else [])
+    low, usual, high = timelines(program, {call: _seconds(call, device, fallbacks) for call in dict.fromkeys(program.calls)})
     return usual, (low.span_s, high.span_s)
 
 
-def _seconds(call: Call, device: Device, fallbacks: FallbackDevices) -> tuple[float, float, float]:
+def plans_attention(device: Device) -> bool:
+    """Whether PyTorch takes cuDNN's attention on ``device``: on Hopper and on Blackwell of data centres."""
+    return device.capability in (9.0, 10.0)
+
+
+def timelines(program: Captured, seconds: Mapping[Call, Ends]) -> list[ProgramProfile]:
+    """The step with kernels of these ``seconds`` per call, 0 for a call that is not in it: at the low end, as usual, at the high end."""
+    return [_timeline(program, {call: ends[end] for call, ends in seconds.items()}, end) for end in range(3)]
+
+
+def _seconds(call: Call, device: Device, fallbacks: FallbackDevices) -> Ends:
     """Low end, time and high end of a call in seconds: its lower bound if nothing is predicted, 0 if its work is unknown."""
     low = seconds = high = 0.0
     try:
@@ -166,14 +195,15 @@ def _seconds(call: Call, device: Device, fallbacks: FallbackDevices) -> tuple[fl
     return low, seconds, high
 
 
-def _timeline(program: Captured, seconds: Mapping[Call, float], launch_s: float) -> ProgramProfile:
-    """Kernels one after another, each at the earliest when the host has launched it."""
-    operators, launched, end = [], 0.0, 0.0
-    for call in program.calls:
+def _timeline(program: Captured, seconds: Mapping[Call, float], which: int) -> ProgramProfile:
+    """Kernels one after another, each at the earliest when the host has launched it. ``which``: 0 to 2, the end of the interval."""
+    operators, launched, end, planned, repeated = [], 0.0, 0.0, set(program.planned), set(program.repeated)
+    for place, call in enumerate(program.calls):
         count, kernels = launches(call), []
+        launched += PLAN_S[which] * (place in planned) + REPEAT_S[which] * (place in repeated)
         for _ in range(count):
-            launched += launch_s
-            start, length = max(end + KERNEL_GAP_S, launched), seconds[call] / count
+            launched += program.launch_s[which]
+            start, length = max(end + KERNEL_GAP_S, launched), seconds.get(call, 0.0) / count
             kernels.append(Launched("", "kernel", start, length, 0, launched_s=launched))
             end = start + length
         operators.append(Operator(call, kernels))

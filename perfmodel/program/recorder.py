@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from perfmodel.core.errors import UsageError
-from perfmodel.program.calls import Argument, Call, Operand
+from perfmodel.program.calls import PLANNED, Argument, Call, Operand
 from perfmodel.program.launched import WRAPPED, launched
 
 CUDA, META = torch.device("cuda", 0), torch.device("meta")
@@ -52,11 +52,17 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
 
     ``before``: bytes alive before the last call. ``inside``: whether an operator is running, whose parts are not recorded. ``backward``,
     ``started``: whether a backward pass runs, and whether autograd has begun to compute gradients in it.
+    Places in ``calls``: ``planned``, of cuDNN's attention on sizes that no call of the function before the last one had; ``repeated``,
+    where a checkpoint begins to run its forward pass again; ``backward_places``, where the backward pass begins and ends.
     """
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.calls: list[Call] = []
+        self.planned: list[int] = []
+        self.repeated: list[int] = []
+        self.repeated_to = -1
+        self.backward_places = (0, 0)
         self.alive = self.peak = self.before = 0
         self.workspaces: set[bool] = set()
         self.inside = self.backward = self.started = False
@@ -67,8 +73,12 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
             try:
                 for _ in range(warm_up):
                     function(*inputs)
+                known = set(self.calls)
                 self.calls, self.before, self.peak = [], self.alive, self.alive
+                self.repeated, self.repeated_to, self.backward_places = [], -1, (0, 0)
                 function(*inputs)
+                first = {call: place for place, call in reversed(list(enumerate(self.calls))) if PLANNED in call.name}
+                self.planned = sorted(place for call, place in first.items() if warm_up and call not in known)
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise UsageError(f"the program asks for a value that only a run can tell ({error.func})", "capture a part of it") from None
 
@@ -84,7 +94,7 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
             kwargs["device"] = CUDA
         if func is aten._to_copy.default and _is_same(args[0], kwargs):
             func, kwargs = aten.alias.default, {}
-        if func is aten.add.Tensor and self.backward and _is_in_place(*args):
+        if func is aten.add.Tensor and self.backward and not self._computes_again() and _is_in_place(*args):
             func = aten.add_.Tensor
         if func is aten._local_scalar_dense.default and getattr(args[0], "_answer", None) is not None:
             self._record(func, args, kwargs, None)
@@ -119,7 +129,11 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
         values = dict(zip((place.name for place in places), args, strict=False)) | kwargs
         numbers = ("Tensor", "number") if func._schema.name in WRAPPED else ("Tensor",)
         arguments = (_argument(values.get(place.name, place.default_value), str(place.type) in numbers) for place in places)
+        begin = len(self.calls)
         self.calls += launched(Call(func._schema.name, tuple(arguments)), [_tensor(tensor) for tensor in results or operands])
+        if self._computes_again():
+            self.repeated += [begin] if begin != self.repeated_to else []  # else only this pass has run since
+            self.repeated_to = len(self.calls)
 
     def count(self, tensor: torch.Tensor) -> None:
         """Count the memory of ``tensor`` until it is freed; once per storage."""
@@ -200,11 +214,11 @@ def _as_on_device(recorder: ProgramRecorder, roots: list[Any]) -> Iterator[None]
     run = torch.autograd._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        recorder.backward = True
+        recorder.backward, begin = True, len(recorder.calls)
         try:
             return run(*args, **kwargs)
         finally:
-            recorder.backward = False
+            recorder.backward, recorder.backward_places = False, (begin, len(recorder.calls))
 
     if not torch.cuda.is_available():
         _guard_device()
@@ -212,6 +226,7 @@ def _as_on_device(recorder: ProgramRecorder, roots: list[Any]) -> Iterator[None]
     with ExitStack() as stack:
         for owner, name, value in (
             (torch.autograd, "_engine_run_backward", run_backward),
+            (torch.nn.functional, "scaled_dot_product_attention", _attended),  # in the thread of backward passes, which has no _Attention
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
             (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
             (torch.cuda, "get_device_capability", lambda *_: (9, 0)),
@@ -334,7 +349,7 @@ class _Attention(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs ``func``."""
-        if func is torch.nn.functional.scaled_dot_product_attention:
+        if func is torch._C._nn.scaled_dot_product_attention:
             func = _attended
         return func(*args, **(kwargs or {}))
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import fit_sentence, headline
-from perfmodel.report.document import Figure, Report, Table
+from perfmodel.report.charts.format_number import percent
+from perfmodel.report.document import Figure, KernelSpan, Report, Table
 from perfmodel.report.kernel_time import with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost, of_fields
 from perfmodel.report.op_common import guess_notes, head, unknown_rates, unread_notes, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.saved import Interval
 from perfmodel.report.step import (
+    KERNELS,
     StepPart,
     as_time,
     by_share,
@@ -28,7 +30,7 @@ from perfmodel.report.step import (
 )
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
-from perfmodel.transformer.answer import Line, ModelAnswer
+from perfmodel.transformer.answer import EagerRun, Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
 from perfmodel.transformer.gguf import MIXTURES
 from perfmodel.transformer.host import FASTEST_US, SLOWEST_US
@@ -36,6 +38,7 @@ from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.op_time import LAUNCH_MODEL, launch_saving_s
 from perfmodel.transformer.parallel import HELD_BACK, draft_bytes, joined_gpus
 from perfmodel.transformer.parameters import active, parts, total
+from perfmodel.transformer.question import EAGER_ENGINE
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Split, native_dtype
 from perfmodel.transformer.weight_formats._base import MatrixFormat
@@ -46,6 +49,8 @@ STEPS = {PREFILL: "the prefill", DECODE: "a decode step", GENERATE: "the generat
 BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
 TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
+LEAST_WAIT = 0.01
+"""Least share of the time for which waits for the host are mentioned."""
 DRAWN = ("sustained.power_w", "sustained.sm_hz", "sustained.energy_j", "sustained.energy_per_token_j")
 TOTALS = ("flops", *TIMES_OF_STEP, "time_s.burst", "time_s.sustained", "time_s.at_least", *DRAWN, "ttft_s", "tpot_s", "tokens_per_s", "mfu")
 STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
@@ -67,12 +72,12 @@ def report(answer: ModelAnswer, *, explained: bool = False, pictures: bool = Fal
         _notes(answer),
         data(answer),
         charts=[time_bars(rows), *op_roofline(rows, r.device, r.dtype)] if pictures else [],
-        meters=with_power(step_meters(answer.cost, rows, answer.seconds), answer.power, answer.tokens),
+        meters=with_power(step_meters(answer.cost, rows, answer.seconds, _waits(answer)), answer.power, answer.tokens),
         metered=metered.get(answer.times_from, f"predicted {noun}"),
         figures=_figures(answer),
         brief=[by_share(ops, BRIEF)],
         reasons=_reasons(answer, rows),
-        timeline=[] if r.phase == GENERATE else timeline(rows),
+        timeline=[] if r.phase == GENERATE else timeline(rows) if answer.eager is None else _launched(answer.eager),
     )
     predicted = Interval(*answer.prediction) if answer.prediction is not None else None
     plain = with_measured(plain, measured_s, answer.cost, predicted, "the library's kernels")
@@ -96,6 +101,16 @@ def _title(r: Request) -> str:
         GENERATE: f"{r.kv_len - r.n:,} new tokens after {r.n:,}",
     }[r.phase]
     return f"{r.model.name}: {sizes}, batch {r.batch:,}, {formats_of(r)} on {gpus_of(r)}"
+
+
+def _waits(answer: ModelAnswer) -> dict[str, float]:
+    """Share of the time in which the device waits for the host, if that is known."""
+    return {} if answer.eager is None else {"waiting for the host": answer.eager.waits_s / answer.seconds}
+
+
+def _launched(run: EagerRun) -> list[KernelSpan]:
+    """The kernels of a step as the host launches them."""
+    return [KernelSpan(name, KERNELS, start_s, seconds) for name, start_s, seconds in run.kernels]
 
 
 def gpus_of(r: Request) -> str:
@@ -152,7 +167,18 @@ def data(answer: ModelAnswer) -> dict[str, Any]:
         "times_from": answer.times_from,
         "times_as_if_it_fitted": answer.memory.fits is False,
         "memory": as_json(_memory(answer)),
+        **({} if answer.eager is None else as_json(_eager(answer.eager, answer.seconds))),
     }
+
+
+def _eager(run: EagerRun, seconds: float) -> list[Metric]:
+    """Metrics of a program that is launched kernel by kernel: how busy the device is, and what it waits for."""
+    return [
+        Metric("engine", EAGER_ENGINE),
+        Metric("busy_share", run.busy_s / seconds, unit="share"),
+        Metric("waits_s.host", run.waits_s, unit="s"),
+        Metric("first_time_s", seconds + run.plans_s, unit="s"),
+    ]
 
 
 def _op(line: Line, answer: ModelAnswer) -> list[Metric]:
@@ -265,6 +291,8 @@ def _headline(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
     if r.phase == GENERATE:
         first, further = format_time(answer.ttft_s or 0, 3), format_time(answer.tpot_s or 0, 3)
         sentence = f"{takes} {took}, {rate}: first token {first}, then {further}"
+    if answer.eager is not None and answer.eager.waits_s > LEAST_WAIT * answer.seconds:
+        return headline(fits, sentence, _busy(answer.eager, answer))
     for step, _ in answer.steps:
         if step.host_s is not None and step.on_device and step.host_s[0] > step.on_device[0]:
             host, device = format_time(step.host_s[0], 3), format_time(step.on_device[0], 3)
@@ -273,9 +301,17 @@ def _headline(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
     return headline(fits, sentence, limit_text(rows, answer.seconds))
 
 
+def _busy(run: EagerRun, answer: ModelAnswer) -> str:
+    """Sentence on how busy the device is, and on what the host does meanwhile."""
+    launched = sum(step.launches * times for step, times in answer.steps)
+    busy = f"the GPU is busy {percent(run.busy_s / answer.seconds)} of the time and waits {format_time(run.waits_s, 3)} for the host"
+    first = f"; {format_time(answer.seconds + run.plans_s, 3)} the first time at such lengths" * (run.plans_s > LEAST_WAIT * answer.seconds)
+    return f"{busy}: {launched:,} launches{first}"
+
+
 def _fits(answer: ModelAnswer) -> str:
     """Sentence on whether it fits, and on which batch or number of GPUs would."""
-    r, memory, split = answer.request, answer.memory, answer.smallest_split
+    r, memory, split = answer.request, answer.memory, answer.smallest_split if answer.eager is None else None
     if memory.fits is not False:
         reserved = f"{format_si(r.reserve, 'B', 3)} reserved" if r.reserve else "activations"
         other = f", up to batch {memory.max_batch:,} beside {reserved}" if memory.fits else ""
@@ -349,8 +385,11 @@ def _notes(answer: ModelAnswer) -> list[str]:
         words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
     listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in answer.mfu_peaks.items())
     per_format = "" if list(answer.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
-    words += [kernels_note(r), *weights_notes(r), f"MFU: {CONVENTION}{per_format}."]
-    return [*words, *_prediction_notes(answer), *power_note(answer.power), *_split_notes(r), *unknown_rates([answer.cost], r.device)]
+    if answer.eager is not None:
+        words += [*answer.eager.notes, f"MFU: {CONVENTION}{per_format}."]
+    else:
+        words += [kernels_note(r), *weights_notes(r), f"MFU: {CONVENTION}{per_format}.", *_prediction_notes(answer)]
+    return [*words, *power_note(answer.power), *_split_notes(r), *unknown_rates([answer.cost], r.device)]
 
 
 def kernels_note(r: Request) -> str:

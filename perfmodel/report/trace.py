@@ -10,7 +10,7 @@ from pathlib import PurePath
 from perfmodel.core.units import format_binary, format_time
 from perfmodel.program.answer import OnDevice, ProgramAnswer
 from perfmodel.program.calls import Operand, shown
-from perfmodel.program.capture import Captured
+from perfmodel.program.capture import PLAN_S, Captured, plans_attention
 from perfmodel.program.gains import Gain, gains
 from perfmodel.program.price import OperatorGroup, Priced
 from perfmodel.report.answer import headline, time_text, upper_first
@@ -295,6 +295,11 @@ def _notes(answer: ProgramAnswer) -> list[str]:
     notes += list(obstacles)[:5]
     if answer.captured is not None:
         fastest, _, slowest = (format_time(value, 2) for value in answer.captured.launch_s)
+        planned = len(answer.captured.planned)
+        if planned and plans_attention(answer.device):
+            least, _, most = (format_time(value, 2) for value in PLAN_S)
+            sizes = f"{planned} new size{'s' * (planned > 1)}"
+            notes.append(f"In this step cuDNN plans attention of {sizes}, which takes the host {between(least, most)} each.")
         return [*notes, f"The interval of a step holds those of its kernels, and {between(fastest, slowest)} of the host for each launch."]
     if answer.profile.gpus > 1:
         notes.append(f"The file has kernels of {answer.profile.gpus} GPUs; only the busiest is shown.")

@@ -201,7 +201,7 @@ def _fitting(step: TrainingEstimate) -> str:
     """Sentence on whether the peak of the fullest GPU fits."""
     if step.memory is None:
         return "Whether it fits is unknown: the memory of this layout is not."
-    gpus, hint = step.training.parallel.gpus, "; try --search" * (step.fits is False)
+    gpus, hint = step.training.parallel.gpus, "; try --search" * (step.fits is False and not step.notes)
     if step.capacity is None:
         return fit_sentence(step.memory.bytes, step.device, " at the peak")
     return fit_sentence(step.memory.bytes, step.device, f" on the fullest of {gpus:,} GPUs" if gpus > 1 else " at the peak", hint)
@@ -263,7 +263,9 @@ def _notes(step: TrainingEstimate) -> list[str]:
     ]
     if step.memory is None:
         words.append(f"Memory is not known: {step.unknown}.")
-    if step.implementation == HUGGINGFACE:
+    if step.notes:
+        words += step.notes
+    elif step.implementation == HUGGINGFACE:
         words.append("Launched one by one from Python: host times of GPT-2's layers, as measured beside an H200; another host has others.")
     else:
         words.append("The host is taken to keep ahead of the device.")

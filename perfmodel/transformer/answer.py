@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
@@ -31,6 +31,7 @@ from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Req
 if TYPE_CHECKING:
     from perfmodel.transformer.step_power import StepPower
 
+Pass = TypeVar("Pass", bound=PassEstimate)
 MOST_LENGTHS = 16
 """Number of lengths at which a long generation is timed, besides a few for windows; in between, times are taken as linear."""
 
@@ -50,14 +51,33 @@ class Line:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class EagerRun:
+    """How a program runs whose kernels were listed one by one: seconds in which one runs, and in which the device waits for the host.
+
+    ``plans_s``: seconds of the host more the first time, for plans of attention. ``kernels``: name, start and seconds of each, for one step
+    alone. ``notes``: what the times rest on, in sentences.
+    """
+
+    busy_s: float
+    waits_s: float
+    plans_s: float
+    kernels: Sequence[tuple[str, float, float]]
+    notes: Sequence[str]
+
+
 @dataclass(frozen=True)
 class ModelAnswer:
-    """Answer to a request. ``steps``: passes, and how often each runs. ``curved``: FLOP of rows beyond these passes, by phase and name."""
+    """Answer to a request. ``steps``: passes, and how often each runs. ``curved``: FLOP of rows beyond these passes, by phase and name.
+
+    ``eager``: how they run, if a captured program says so.
+    """
 
     request: Request
     steps: Sequence[tuple[PassEstimate, int]]
     memory: MemoryFit
     curved: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    eager: EagerRun | None = None
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -197,10 +217,10 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
         (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known, host, within=within), times) for step, times in wanted
     ]
     memory = step_memory(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
-    return ModelAnswer(r, _under_power(plain, r), memory, _curved(r, wanted))
+    return ModelAnswer(r, clocked(plain, r), memory, _curved(r, wanted))
 
 
-def _under_power(steps: list[tuple[PassEstimate, Number]], r: Request) -> list[tuple[PassEstimate, Number]]:
+def clocked(steps: list[tuple[Pass, int]], r: Request) -> list[tuple[Pass, int]]:
     """``steps`` at the clocks that the power limit leaves; unchanged if the device has no power model and no power is asked for."""
     if r.device.power is None and not r.power.given:
         return steps

@@ -21,6 +21,8 @@ MOST_GPUS = 10**6
 """Limit of a search: trying every layout of more GPUs takes long, and no system has them."""
 TRAINING, RARER = "Training (--phase train)", "Rarer options"
 """Headings in ``--help``."""
+EAGER_ENGINE = "transformers"
+"""Name of the engine that runs models eagerly, Hugging Face's."""
 FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
 
 
@@ -32,7 +34,8 @@ def _size_of(name: str, text: str | None) -> int:
 
 
 def _all_in_graphs(asked: PhaseQuestion) -> bool:
-    return asked.graph is True or (asked.graph is None and asked.phase == "decode" and asked.kv_cache)
+    eager = asked.graph is False or getattr(asked, "engine", None) == EAGER_ENGINE
+    return asked.graph is True or (not eager and asked.phase == "decode" and asked.kv_cache)
 
 
 def _has_temporaries(asked: MemoryQuestion) -> bool:
@@ -45,6 +48,11 @@ _ADAPTERS = Condition("is for adapters", "give their rank with --lora too, or le
 _TEMPORARIES = Condition("is for optimizers with temporary copies: adam, adamw", "leave it out", _has_temporaries)
 _TRAINING = Condition("is an option of training", "give --phase train, or leave it out", lambda asked: asked.trains)
 _INFERENCE = Condition("is an option of inference", "leave it out of --phase train", lambda asked: not asked.trains)
+_OF_ENGINES = Condition(
+    f"is an option of inference, but for {EAGER_ENGINE}",
+    "leave it out of --phase train",
+    lambda asked: not asked.trains or asked.engine == EAGER_ENGINE,
+)
 _ONE_BY_ONE = Condition(
     "is of kernels launched one by one", "add --eager, or leave it out", lambda asked: not asked.trains and not _all_in_graphs(asked)
 )
@@ -172,7 +180,7 @@ class PhaseQuestion(Question):
 class ModelQuestion(PhaseQuestion):
     """A phase of a model, or a training step; its options that are None default to those of ``MemoryQuestion``."""
 
-    engine: str | None = option("Whose kernels: vllm, sglang, tensorrt-llm, a file.", reader=_INFERENCE)
+    engine: str | None = option("Whose kernels: vllm, sglang, tensorrt-llm, a file; transformers.", reader=_OF_ENGINES)
     micro_batch: int | None = _training_option("micro_batch")
     precision: str | None = _training_option("precision")
     optimizer: str | None = _training_option("optimizer", "as perfmodel memory. [default: adam]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import BURST, SUSTAINED, PowerOptions, PowerState
@@ -17,6 +17,7 @@ from perfmodel.transformer.op_time import in_compute_dtype
 if TYPE_CHECKING:
     from perfmodel.transformer.training.step.estimate import TrainingEstimate
 
+Pass = TypeVar("Pass", bound=PassEstimate)
 KIND_OF_GROUP = {MATMUL: power.MATMUL, ATTENTION: power.DECODE, ELEMENTWISE: power.ELEMENTWISE, COLLECTIVE: power.IDLE}
 """Kinds of rows without a prediction, by group."""
 
@@ -24,7 +25,10 @@ KIND_OF_GROUP = {MATMUL: power.MATMUL, ATTENTION: power.DECODE, ELEMENTWISE: pow
 def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
     """Activity of all runs of a row, in ``factor`` times its seconds."""
     op, prediction = row.op, row.prediction
-    workload = op.timed.workload if op.timed is not None else None
+    timed = op.timed
+    if timed is not None and timed.preferred is not None and prediction is not None and prediction.calibration.workload != timed.kind:
+        timed = timed.preferred
+    workload = timed.workload if timed is not None else None
     kind = KIND_OF_GROUP[op.group]
     if prediction is not None:
         block = prediction.calibration
@@ -34,7 +38,7 @@ def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
     return power.activity(row.cost, factor * row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
 
 
-def under_power(estimate: PassEstimate, asked: PowerOptions) -> PassEstimate:
+def under_power(estimate: Pass, asked: PowerOptions) -> Pass:
     """``estimate`` at the clock of its headline, by default sustained; unchanged if the device has no power model.
 
     If the host is slower than the kernels, the device waits for it at static power, and average power sets the clock.

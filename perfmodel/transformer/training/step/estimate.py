@@ -48,7 +48,8 @@ class TrainingKernel(PassRow):
 class TrainingEstimate:
     """One step. ``lines``: kernels of a GPU of the slowest stage; ``time``: time with exchanges and waits.
 
-    ``memory``: peak of the fullest GPU; None if not asked for, or for the reason ``unknown``.
+    ``memory``: peak of the fullest GPU; None if not asked for, or for the reason ``unknown``. ``notes``: sentences on how kernels are
+    launched, in place of those of the implementation.
     """
 
     job: TrainingJob
@@ -57,6 +58,7 @@ class TrainingEstimate:
     lines: Sequence[TrainingKernel]
     memory: Peak | None = None
     unknown: str = ""
+    notes: Sequence[str] = ()
 
     @property
     def training(self) -> TrainingConfig:
