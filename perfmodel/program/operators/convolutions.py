@@ -42,13 +42,14 @@ def _product(call: Call, x: Operand, weight: Operand, places: int, passes: int) 
         raise UnknownError(f"{call.name} has an empty operand")
     channels, window, groups = weight.shape[1], prod(weight.shape[2:]), x.shape[1] // weight.shape[1]
     rows, filters = x.shape[0] * places, weight.shape[0] // groups
+    touched = min(x.bytes, x.bytes * places * window // max(1, prod(x.shape[2:])))  # a stride beyond the window leaves some out
     size, out, way = SIZES[x.dtype], x.shape[0] * places * weight.shape[0], "-backward" * (call.name == BACKWARD)
     if channels == 1 and groups > 1:  # depthwise: no product
         last = "" if x.contiguous else "-last"
         read, written, flop = passes * (x.bytes + weight.bytes), passes * out * size, 2 * passes * out * window
         return (passed(call, f"depthwise{way}{last}", read, written, out * window, flops=flop),)
     dtype = DTYPES["tf32"] if x.dtype == "fp32" else product_dtype(x.dtype)
-    w = Convolution(rows, filters, channels, window, x.bytes + weight.bytes, out * size, groups, passes, dtype)
+    w = Convolution(rows, filters, channels, window, touched + weight.bytes, out * size, groups, passes, dtype)
     [kernel] = w.kernels(LARGEST_TILE)
     kind = "-point" if window == 1 else "-narrow" if channels % VECTOR else ""
     obstacle = NO_MODEL if window > WIDE and channels >= VECTOR else ""

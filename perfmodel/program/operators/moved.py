@@ -116,16 +116,20 @@ def rolled(call: Call) -> Op:
     return passed(call, "strided", x.bytes, x.elements * SIZES[x.dtype], x.elements, divisions=len(x.shape))
 
 
-def lists(call: Call, reads: int = 1, writes: int = 1, flops: int = 1) -> Op:
-    """An operator over lists of tensors in few kernels: it reads each list and writes the first."""
+def lists(call: Call, flops: int = 1) -> Op:
+    """An operator over lists of tensors in few kernels: it reads each list and writes the first.
+
+    Copies and fills do not read what they write, and norms write one number per block.
+    """
     tensor_lists = [argument for argument in call.arguments if isinstance(argument, tuple) and argument]
     if not tensor_lists:
         raise UnknownError(f"{call.name} has no list of tensors")
-    first = tensor_lists[0]
-    elements, size = sum(tensor.elements for tensor in first), sum(tensor.bytes for tensor in first)
-    read = sum(sum(tensor.bytes for tensor in operands) for operands in tensor_lists)
+    first, overwrites = tensor_lists[0], call.name.rstrip("_").endswith(("copy", "zero"))
+    elements = sum(tensor.elements for tensor in first)
+    read = sum(sum(tensor.bytes for tensor in operands) for operands in tensor_lists[overwrites:])
+    written = 4 * _chunks(first) if call.name.endswith("norm") else sum(tensor.bytes for tensor in first)
     certain = SURE_OF_LISTS if any(len(tensors) == 1 and tensors[0].elements % LIST_CHUNK == 0 for tensors in tensor_lists) else 1.0
-    return passed(call, "lists", read, writes * size, elements, flops=flops * elements, at_least=certain, rows=_chunks(first))
+    return passed(call, "lists", read, written, elements, flops=flops * elements, at_least=certain, rows=_chunks(first))
 
 
 def _chunks(tensors: tuple[Operand, ...]) -> int:

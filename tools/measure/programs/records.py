@@ -83,7 +83,7 @@ def _record(
         "dtype": dtype,
         "shape": dict(shape),
         "time_s": rounded,
-        "environment": {"torch": torch},
+        "environment": {"torch": torch} | ({"profiled": True} if workload == "matmul" else {}),
         "source": source,
     } | ({"cache": "clean"} if workload == "matmul" else {})
 
