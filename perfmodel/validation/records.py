@@ -114,7 +114,7 @@ class Record:
 
     @property
     def group(self) -> str:
-        """Group of the record's error: workload, implementation and pass, sustained and profiled runs separately; for serving engine and model."""
+        """Group of the record's error: workload, implementation, pass, and sustained or profiled; for serving engine and model."""
         if self.workload == SERVING:
             return f"{self.workload}/{self.implementation}/{self.shape.get('model', '')}"
         apart = "/sustained" if self.clock == "sustained" else "/profiled" if self.environment.get("profiled") else ""

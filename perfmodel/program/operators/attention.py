@@ -19,11 +19,17 @@ TILE = Tile(128, KEY_TILE)
 
 
 def attention(call: Call, w: Attention, implementations: tuple[str, ...], direction: str = FORWARD) -> Op:
-    """One pass of ``w`` by the first calibrated one of ``implementations``."""
-    kernels = flash2.forward(w, TILE) if direction == FORWARD else flash2.backward(w, TILE)
+    """One pass of ``w`` by the first calibrated one of ``implementations``.
+
+    In fp32 it runs on tensor cores, in parts of tf32. Source: PyTorch, mem_eff_attention/gemm_kernel_utils.h.
+    """
+    multiplied = replace(w, dtype=DTYPES["tf32"]) if w.dtype.name == "fp32" else w
+    kernels = flash2.forward(multiplied, TILE) if direction == FORWARD else flash2.backward(multiplied, TILE)
     accesses = tuple(access for kernel in kernels for access in kernel.accesses)
     work, needed = sum((k.work for k in kernels), Work()), sum((k.needed for k in kernels), Work())
-    kernel = Kernel(call.name, w.dtype, accesses, sum(k.flops for k in kernels), sum(k.executed_flops for k in kernels), work, needed)
+    kernel = Kernel(
+        call.name, multiplied.dtype, accesses, sum(k.flops for k in kernels), sum(k.executed_flops for k in kernels), work, needed
+    )
     return Op(call.name, ATTENTION, 1, kernel, _timed(w, implementations, direction))
 
 

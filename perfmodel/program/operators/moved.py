@@ -119,14 +119,15 @@ def rolled(call: Call) -> Op:
 def lists(call: Call, flops: int = 1) -> Op:
     """An operator over lists of tensors in few kernels: it reads each list and writes the first.
 
-    Copies and fills do not read what they write, and norms write one number per block.
+    Copies and fills do not read what they write, and norms write one number per block. Products that are added (addcmul) are taken as
+    squares, as in optimizers: a profile does not tell whether both factors are one list.
     """
     tensor_lists = [argument for argument in call.arguments if isinstance(argument, tuple) and argument]
     if not tensor_lists:
         raise UnknownError(f"{call.name} has no list of tensors")
     first, overwrites = tensor_lists[0], call.name.rstrip("_").endswith(("copy", "zero"))
     elements = sum(tensor.elements for tensor in first)
-    read = sum(sum(tensor.bytes for tensor in operands) for operands in tensor_lists[overwrites:])
+    read = sum(sum(tensor.bytes for tensor in operands) for operands in tensor_lists[overwrites : 2 if "addcmul" in call.name else None])
     written = 4 * _chunks(first) if call.name.endswith("norm") else sum(tensor.bytes for tensor in first)
     certain = SURE_OF_LISTS if any(len(tensors) == 1 and tensors[0].elements % LIST_CHUNK == 0 for tensors in tensor_lists) else 1.0
     return passed(call, "lists", read, written, elements, flops=flops * elements, at_least=certain, rows=_chunks(first))
