@@ -226,7 +226,8 @@ def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
                 block.implementation,
                 *(alias for alias, known in implementations.listed().items() if known.kernel == block.implementation),
             ]
-            listed = [row for name in names for row in rows().get((device.id, f"{block.workload}/{name}/{way}{decode}"), [])]
+            groups = [f"{block.workload}/{name}/{way}{kind}" for name in names for kind in ([decode] if decode else ["", "/profiled"])]
+            listed = [row for group in groups for row in rows().get((device.id, group), [])]
             own = [abs(row.error) for row in listed if row.prediction.calibration.model == block.model]
             assert len(own) == block.held_out, (device.id, block.implementation, block.direction, block.model)
             if own:

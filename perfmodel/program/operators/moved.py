@@ -101,8 +101,8 @@ def upsampled(call: Call) -> Op:
     planes, scattered = x.shape[0] * x.shape[1], not x.contiguous
     rule = "bicubic" if "bicubic" in call.name else "bilinear" if "bilinear" in call.name and not scattered else "nearest"
     blocks = ceil_div(out // planes, PLACES) if rule != "nearest" else 0
-    work, apart = planes * PLACES * blocks or out, int(scattered and bool(blocks))
-    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], work, divisions=apart, rows=blocks)
+    work, apart = planes * PLACES * blocks or out, scattered and rule == "bicubic"  # neighbours load from lines of their own
+    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], work, divisions=int(apart), rows=blocks)
 
 
 PLACES = 1024

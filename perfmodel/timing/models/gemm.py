@@ -174,8 +174,8 @@ def listed_plans(w: Matmul, device: Device, slots: int, launch: Mapping[str, int
     listed, width = kernels_of(w, device), copy_width(w, device)
     if given is not None:
         listed = [listed[0]._replace(tiles={given: listed[0].tiles.get(given, 1)})]
-    elif is_vector(w, width):  # copies as in small tiles; in fp32 and tf32 of any alignment, whole
-        small = listed[-1]._replace(width=WIDE_COPY if w.dtype.size >= WORD else width)
+    elif is_vector(w, width):  # copies as in small tiles; in fp32 and tf32 whole; by elements from a matrix that does not lie along k
+        small = listed[-1]._replace(width=w.dtype.size if w.crossed else WIDE_COPY if w.dtype.size >= WORD else width)
         return [*listed[:-1], small], (vector_plan(w, slots)._replace(kind=len(listed) - 1),)
     plans = worth_timing(plan for kind, kernels in enumerate(listed) for plan in _plans(w, kernels, slots, given is not None, kind))
     return listed, plans
@@ -264,7 +264,7 @@ def _work(case: Case, device: Device) -> _OnDevice:
         2 * w.outputs * ACCUMULATOR_SIZE,
         vector_unit,
         wide_matrix(device),
-        w.crossed,
+        w.crossed and 1 not in (w.m, w.n),
     )
 
 
