@@ -133,6 +133,17 @@ def test_a_training_step_is_captured_and_leaves_the_model_as_it_was() -> None:
     assert (x.device.type, len(optimizer.state)) == ("cpu", 0)
 
 
+def test_a_layer_that_is_dropped_at_random_is_kept() -> None:
+    """A random number is taken as 0.5: layers that few steps leave out run."""
+    torch = pytest.importorskip("torch")
+
+    def step(x: Any) -> Any:
+        return x if torch.rand([]) < 0.1 else x + 1
+
+    found = perfmodel.capture(step, torch.empty(8, device="meta"))
+    assert [call.name for call in found.calls] == ["aten::add"]
+
+
 def test_a_question_for_a_value_is_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(UsageError, match="asks for a value"):
