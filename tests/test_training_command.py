@@ -18,7 +18,7 @@ SMALL = "model gpt2-medium --phase train --batch 8 --n 1024 --hardware h200"
 SPREAD = "model llama-3-8b --phase train --batch 32 --n 4096 --micro-batch 1 --tp 2 --sp --pp 2 --dp 2 --zero 1 --system h200-x8"
 
 
-@pytest.mark.parametrize("line", [SMALL, f"{SMALL} --precision bf16 --implementation huggingface --recompute full --no-flash", SPREAD])
+@pytest.mark.parametrize("line", [SMALL, f"{SMALL} --precision bf16 --model-code huggingface --recompute full --no-flash", SPREAD])
 def test_rows_add_up_to_totals(run, line):
     data = run(f"{line} --json").json
     assert data["schema"] == "perfmodel.model/1"
@@ -70,7 +70,7 @@ def test_options_reach_the_model(run):
         ("--gradients fp32", "gradients", "fp32"),
         ("--dtype fp16", "dtype", "fp16"),
         ("--micro-batch 2", "micro_batch", 2),
-        ("--implementation huggingface", "implementation", "huggingface"),
+        ("--model-code huggingface", "implementation", "huggingface"),
     ):
         data = run(f"{SMALL} {more} --json").json
         assert data["inputs"][key] == value

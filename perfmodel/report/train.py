@@ -83,6 +83,7 @@ def data(step: TrainingEstimate, power: StepPower | None = None) -> dict[str, An
         "phase": "train",
         "dtype": job.micro_batch.forward.dtype.name,
         "implementation": step.implementation,
+        "kernels": job.on.kernels,
         "system": None if job.system is None else job.system.name,
         "overlap": job.overlap,
     }
