@@ -25,6 +25,7 @@ def attention(
     dropout: float | str | None = None,
     unfused_scale: bool | None = None,
     printed_backward: bool | None = None,
+    layout: str | None = None,
     block_q: int | str | None = None,
     block_kv: int | str | None = None,
     sram: Sequence[str] | str | None = None,
