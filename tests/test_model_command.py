@@ -48,6 +48,40 @@ def test_the_rows_add_up_to_the_totals(run, phase):
     assert all(op["implementation"] and op["prediction"]["provenance"] for op in data["ops"])
 
 
+NAMED_STEPS = {
+    "--phase prefill --n 4096 --clock burst": ("torch-sdpa-flash", "fa2", "fa3", "torch-sdpa-cudnn", "torch-sdpa-efficient"),
+    "--phase decode --kv-len 4096 --batch 8 --clock burst": ("torch-sdpa-flash", "torch-sdpa-cudnn"),
+    "--phase generate --n 512 --kv-len 640 --clock burst": ("torch-sdpa-flash",),
+    "--phase prefill --n 1024 --engine vllm --clock burst": ("torch-sdpa-flash", "torch-sdpa-cudnn"),
+    "--phase train --batch 1 --n 2048": ("torch-sdpa-flash", "fa3", "torch-sdpa-cudnn"),
+}
+
+
+@each("step", NAMED_STEPS)
+def test_a_named_kernel_runs_attention_and_nothing_else(run, step):
+    """The kernel that is taken by default changes nothing when named; another one changes the rows of attention alone."""
+    line = f"model llama-3-8b --hardware h200 {step} --json"
+    plain = run(line).json
+    chosen = {op["implementation"] for op in plain["ops"] if "attention" in op["name"]}
+    for name in {*NAMED_STEPS[step], *(chosen if len(chosen) == 1 else ())}:
+        found = run(f"{line} --implementation {name}").json
+        assert found["inputs"]["kernels"]["attention"] == [name]
+        for row, same in zip(found["ops"], plain["ops"], strict=True):
+            if "attention" in row["name"]:
+                assert row["implementation"] == name
+                assert (row["time_s"]["predicted"] == same["time_s"]["predicted"]) or name != same["implementation"]
+            else:
+                assert {**row, "share": 0} == {**same, "share": 0}
+        moved = sum(row["time_s"]["predicted"] - same["time_s"]["predicted"] for row, same in zip(found["ops"], plain["ops"], strict=True))
+        assert found["totals"]["time_s"]["predicted"] - plain["totals"]["time_s"]["predicted"] == pytest.approx(moved, abs=1e-9)
+
+
+def test_a_named_kernel_without_a_time_leaves_its_row_at_the_roof(run):
+    found = run("model llama-3-8b --phase decode --kv-len 4096 --hardware h200 --implementation fa3 --json").json
+    assert [op["name"] for op in found["ops"] if op["time_s"]["predicted"] is None] == ["attention"]
+    assert found["times_from"] == "predicted and roofline"
+
+
 def test_options_reach_the_model(run):
     base = "model llama-3-8b --phase decode --kv-len 512 --hardware h200 --json"
     plain = run(base).json

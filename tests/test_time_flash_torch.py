@@ -3,17 +3,22 @@
 from dataclasses import replace
 
 import pytest
+from each import each
 from tables import table
 
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.errors import UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, model_of
 from perfmodel.timing.engine import TileBlocks
-from perfmodel.timing.launched import plan_of
+from perfmodel.timing.launched import kernels_of, plan_of
 from perfmodel.timing.models import cudnn
 from perfmodel.timing.models._attention_grid import grid_of
+from perfmodel.timing.operand_copies import operand_copies
+from perfmodel.timing.predict import TimeRequest, predict
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.records import as_record
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")
 
@@ -92,3 +97,43 @@ def test_passes_that_have_no_kernel_or_another_model():
 def test_before_hopper_nothing_is_known_of_cudnn():
     with pytest.raises(UnavailableError, match=r"compute capability 8\.0"):
         plan_of(Case(attention(1, 8, 8, 1024, 128, True), "torch-sdpa-cudnn"), A100)
+
+
+LAYOUT_CASES = [
+    Attention(n=2048, kv_len=2048, d=64, dv=64, batch=4, heads=16, kv_heads=16, causal=True, packed=True),
+    Attention(n=512, kv_len=1024, d=128, dv=128, batch=1, heads=8, kv_heads=2, packed=True),
+]
+
+
+@each("w", LAYOUT_CASES)
+def test_only_the_kernel_that_copies_reads_the_layout(w):
+    """Backward, PyTorch's FlashAttention-2 moves O and dO once more each way; nothing else changes with the layout."""
+    contiguous = replace(w, layout="bhnd")
+    for name in ("torch-sdpa-flash", "torch-sdpa-cudnn", "fa2"):
+        for direction in ("forward", "backward"):
+            plain, copied = (predict(TimeRequest(Case(v, name, direction), "attention", "fp16", H200, 0.0)) for v in (w, contiguous))
+            kernels, more = (kernels_of(Case(v, name, direction), H200)[0] for v in (w, contiguous))
+            moved = sum(kernel.bytes("read", "write") for kernel in more) - sum(kernel.bytes("read", "write") for kernel in kernels)
+            if (name, direction) == ("torch-sdpa-flash", "backward"):
+                assert moved == 4 * w.batch * w.heads * w.n * w.dv * 2
+                assert copied.seconds - plain.seconds >= moved / H200.dram.bandwidth_bytes_per_s / 2
+                assert plain.low < copied.low <= copied.seconds <= copied.high
+            else:
+                assert moved == 0
+                assert (copied.seconds, copied.low, copied.high) == (plain.seconds, plain.low, plain.high)
+
+
+@each("sizes", [{"heads": 1, "kv_heads": 1}, {"n": 1}])
+def test_layouts_that_are_the_same_are_not_copied(sizes):
+    w = replace(LAYOUT_CASES[0], **sizes, causal=False, layout="bhnd")
+    assert operand_copies(Case(w, "torch-sdpa-flash", "backward")) == []
+
+
+def test_a_record_says_its_layout():
+    raw = {"workload": "attention", "implementation": "torch-sdpa-flash", "hardware": H200.id, "dtype": "fp16", "pass": "backward"}
+    shape = {"batch": 4, "heads": 16, "kv_heads": 16, "n": 2048, "kv_len": 2048, "d": 64}
+    time = {"median": 1e-3, "p10": 1e-3, "p90": 1e-3}
+    for layout, copies in ({}, 0), ({"layout": "bnhd"}, 0), ({"layout": "bhnd"}, 2):
+        assert len(operand_copies(case_of(as_record({**raw, "shape": {**shape, **layout}, "time_s": time})))) == copies
+    with pytest.raises(PerfmodelError, match="layout"):
+        case_of(as_record({**raw, "shape": {**shape, "layout": "hbnd"}, "time_s": time}))

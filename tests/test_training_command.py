@@ -18,7 +18,7 @@ SMALL = "model gpt2-medium --phase train --batch 8 --n 1024 --hardware h200"
 SPREAD = "model llama-3-8b --phase train --batch 32 --n 4096 --micro-batch 1 --tp 2 --sp --pp 2 --dp 2 --zero 1 --system h200-x8"
 
 
-@pytest.mark.parametrize("line", [SMALL, f"{SMALL} --precision bf16 --implementation huggingface --recompute full --no-flash", SPREAD])
+@pytest.mark.parametrize("line", [SMALL, f"{SMALL} --precision bf16 --model-code huggingface --recompute full --no-flash", SPREAD])
 def test_rows_add_up_to_totals(run, line):
     data = run(f"{line} --json").json
     assert data["schema"] == "perfmodel.model/1"
@@ -32,6 +32,8 @@ def test_rows_add_up_to_totals(run, line):
         assert totals[key] == pytest.approx(sum(op[key] for op in data["ops"]))
     assert sum(op["share"] for op in data["ops"]) == pytest.approx(1)
     assert totals["time_s"]["lower_warm"] <= totals["time_s"]["low"] <= data["step_s"] <= totals["time_s"]["high"]
+    assert (data["low_s"], data["high_s"]) == (totals["time_s"]["low"], totals["time_s"]["high"])
+    assert data["metric_units"]["low_s"] == data["metric_units"]["high_s"] == data["metric_units"]["step_s"]
     assert data["tokens_per_s"] == pytest.approx(data["inputs"]["batch"] * data["inputs"]["n"] / data["step_s"])
     assert data["times_from"] == "predicted"
     assert set(data["conventions"]) == {"palm", "megatron"}
@@ -68,7 +70,7 @@ def test_options_reach_the_model(run):
         ("--gradients fp32", "gradients", "fp32"),
         ("--dtype fp16", "dtype", "fp16"),
         ("--micro-batch 2", "micro_batch", 2),
-        ("--implementation huggingface", "implementation", "huggingface"),
+        ("--model-code huggingface", "implementation", "huggingface"),
     ):
         data = run(f"{SMALL} {more} --json").json
         assert data["inputs"][key] == value
@@ -114,7 +116,8 @@ def test_a_network_under_zero_has_a_note_and_no_interval(run):
     found = data(f"{line} 3")
     times = found["totals"]["time_s"]
     assert times["predicted"] == found["step_s"]
-    assert times["low"] is times["high"] is None
+    assert times["low"] is times["high"] is found["low_s"] is found["high_s"] is None
+    assert "(" not in found["verdict"][1], "the sentence has no interval either"
     out = text(f"{line} 3", full=True)
     assert "ZeRO 3 over a network is not validated" in out
     assert "times as long" in out

@@ -51,6 +51,8 @@ from perfmodel.transformer.training.step.system import (
     trusted,
     validated,
 )
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.records import held_out, read_records, shipped_records
 
 DATA_FOLDER = Path(__file__).parent / "data"
 PROFILED = json.loads((DATA_FOLDER / "h200_training_kernels.json").read_text())["steps"]
@@ -202,6 +204,16 @@ def test_the_longest_way_is_what_a_walk_over_kernels_takes(phases):
     least = longest_way(phases)
     assert least <= ways(phases) + 1e-9
     assert ways(phases) <= least + sum(map(max, phases)) / 100
+
+
+def test_intervals_hold_measured_steps_that_no_fit_saw():
+    [path] = shipped_records("training")
+    inside = []
+    for record in (record for _, record in read_records(path) if held_out(record)):
+        _, low, high = case_of(record).workload.on(H200, fallbacks).prediction
+        inside.append(low <= record.time_s.median <= high)
+    assert len(inside) > 40
+    assert 0.75 <= sum(inside) / len(inside) <= 0.95
 
 
 def test_small_batches_wait_for_the_host_and_large_ones_do_not():

@@ -42,9 +42,26 @@ def model(options: ModelQuestion, to: _InTime) -> None:
     device = device_for(options.hardware)
     request = options.request_for(find_model(options.name), device)
     request = request if options.engine is None else find_engine(options.engine).on(device).runs(request)
+    named = _named(options, device)
+    request = request if named is None else request.with_attention(named)
     result = answer(request, cache(calibrated_devices))
     measured = measured_s(options.measured)
     to.emit(report(result, explained=to.explained, pictures=to.pictures, measured_s=measured))
+
+
+def _named(options: ModelQuestion, device: Device) -> str | None:
+    """The implementation of attention that was asked for; None if it is left open; UsageError if none is called so."""
+    name = options.implementation
+    if name is None:
+        return None
+    from perfmodel.catalog import calibrated_devices
+    from perfmodel.timing.select_kernel import check_attention
+    from perfmodel.transformer.training.implementations import IMPLEMENTATIONS
+
+    if name in IMPLEMENTATIONS:
+        raise UsageError(f"--implementation names a kernel of attention; {name} are layers of training", f"give --model-code {name}")
+    check_attention(name, device, cache(calibrated_devices))
+    return name
 
 
 def _eager(options: ModelQuestion, explained: bool, pictures: bool) -> Report:
@@ -75,20 +92,22 @@ def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report
     system = None if options.system is None else find_system(options.system)
     device = device_for(system.device if options.hardware is None and system is not None else options.hardware)
     half, precision = options.training_formats(device)
-    implementation = implementation_named(options.implementation or FUSED).name
+    implementation = implementation_named(options.model_code or FUSED).name
     training, fallbacks, overlap = options.training(model, precision), cache(calibrated_devices), options.overlap is not False
+    named = _named(options, device)
     if gpus is not None:
         from perfmodel.report.layouts import search_report
         from perfmodel.transformer.training.step.layer_time import machine
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(gpus, device, system)
-        layouts = search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap)
+        layouts = search(timed(training), gpus, machine(device, fallbacks, named), joined, half=half, overlap=overlap)
         return search_report(layouts, pictures)
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
-    return _trained(answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap), options, pictures, explained)
+    step = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap, attention=named)
+    return _trained(step, options, pictures, explained)
 
 
 def _trained(step: TrainingEstimate, options: ModelQuestion, pictures: bool, explained: bool = False) -> Report:

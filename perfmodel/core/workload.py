@@ -45,6 +45,10 @@ class BlockPattern(Protocol):
         """Counts of one walk in blocks of ``br`` x ``bc``."""
 
 
+VIEWS, CONTIGUOUS = LAYOUTS = ("bnhd", "bhnd")
+"""Layouts of attention's operands: heads of a token side by side, as views of one projection are; or each head's tokens side by side."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """softmax(Q K^T / sqrt(d)) V.
@@ -56,7 +60,8 @@ class Attention:
     blocks a block-sparse kernel computes. ``mask``: an additive n x kv_len mask of the workload's dtype, broadcast over batch and heads, an
     input. ``masked_fill``: the causal mask is a boolean matrix that a separate kernel applies if the algorithm leaves scores in memory.
     ``dropout``: probability, 0 for none. ``unfused_scale``: 1/sqrt(d) is a separate kernel if the algorithm leaves scores in memory.
-    ``printed_backward``: count the loads of FlashAttention-2's backward pass as Algorithm 2 prints them.
+    ``printed_backward``: count the loads of FlashAttention-2's backward pass as Algorithm 2 prints them. ``layout``: order of the operands'
+    dimensions in memory, one of ``LAYOUTS``.
     """
 
     n: Number
@@ -77,6 +82,7 @@ class Attention:
     splits: int | None = None
     sparsity: BlockPattern | None = None
     printed_backward: bool = False
+    layout: str = VIEWS
 
     @property
     def group(self) -> Number:
@@ -119,6 +125,8 @@ class Attention:
         for option, value in (("window", self.window), ("splits", self.splits)):
             if value is not None and not 1 <= value <= LARGEST_SIZE:
                 raise UsageError(f"--{option} is {value}", f"give a whole number from 1 to {LARGEST_SIZE:.0e}")
+        if self.layout not in LAYOUTS:
+            raise UsageError(f"--layout: unknown layout {self.layout!r}", f"known: {', '.join(LAYOUTS)}")
         if self.masked_fill and not self.causal:
             raise UsageError("--masked-fill applies a causal mask", "add --causal; for a mask that is an input, give --mask")
         if not 0 <= self.dropout < 1:

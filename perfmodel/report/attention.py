@@ -12,7 +12,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_binary, format_si
-from perfmodel.core.workload import BACKWARD, FORWARD
+from perfmodel.core.workload import BACKWARD, FORWARD, VIEWS
 from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, explain, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
@@ -171,6 +171,7 @@ def _title(comparison: Comparison) -> str:
         "additive mask": w.mask,
         "masked_fill": w.masked_fill,
         f"dropout {w.dropout:g}": w.dropout > 0,
+        f"operands {w.layout}": w.layout != VIEWS,
     }
     options = [text for text, holds in flags.items() if holds]
     passes = " + ".join(comparison.passes())
@@ -190,6 +191,7 @@ def data(answer: _Answer) -> dict[str, Any]:
     options |= {"block_q": comparison.block_q, "block_kv": comparison.block_kv}
     options |= {"pass": comparison.direction, "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results))}
     inputs = {**sizes, "dtype": w.dtype.name, **options, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
+    inputs |= {"layout": w.layout} if w.layout != VIEWS else {}
     return {
         **head("attention", inputs, comparison.device),
         "results": [_result(result, answer) for result in comparison.results],

@@ -30,7 +30,7 @@ def search_report(search: SearchResult, pictures: bool = False) -> Report:
     where = "" if system is None else f", {system}"
     title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {search.gpus:,} x {search.on.device.name}{where}"
     layouts = [_layout(layout, search) for layout in search.layouts]
-    inputs = {**question(t), "phase": "train", "search": search.gpus, "system": system, "dtype": search.half}
+    inputs = {**question(t), "phase": "train", "search": search.gpus, "system": system, "dtype": search.half, "kernels": search.on.kernels}
     questions = [question(layout.training) for layout in search.layouts]
     data = {
         **head("model", inputs, search.on.device),

@@ -83,6 +83,7 @@ def data(step: TrainingEstimate, power: StepPower | None = None) -> dict[str, An
         "phase": "train",
         "dtype": job.micro_batch.forward.dtype.name,
         "implementation": step.implementation,
+        "kernels": job.on.kernels,
         "system": None if job.system is None else job.system.name,
         "overlap": job.overlap,
     }
@@ -95,7 +96,7 @@ def data(step: TrainingEstimate, power: StepPower | None = None) -> dict[str, An
         "parts_s": {name: seconds for name, seconds in step.time.parts.items() if seconds},
         "stage": step.time.stage,
         **as_json([Metric("bubble", step.time.bubble, unit="share")]),
-        "step_s": step.seconds,
+        **as_json(_step_time(step)),
         **as_json(_rates(step)),
         "model_flops": ran.model,
         "mfu": step.utilization[0],
@@ -156,9 +157,23 @@ def _others(step: TrainingEstimate) -> list[list[Metric]]:
 
 def _totals(step: TrainingEstimate, power: StepPower | None) -> list[Metric]:
     """Metrics summed over all kernels of one GPU, and the power of a step."""
+    return [*of_cost(step.cost, _predicted(step), LABELS), *of_power(power, step.training.batch * step.training.n)]
+
+
+def _predicted(step: TrainingEstimate) -> Interval | None:
+    """Predicted seconds, with an interval if such layouts were validated; None if a kernel has no prediction."""
     times = step.prediction
-    prediction = Interval(*(times if step.validated else times[:1])) if times else None
-    return [*of_cost(step.cost, prediction, LABELS), *of_power(power, step.training.batch * step.training.n)]
+    return Interval(*(times if step.validated else times[:1])) if times else None
+
+
+def _step_time(step: TrainingEstimate) -> list[Metric]:
+    """Metrics of the seconds of a step, the roof in place of missing predictions, and the ends of its interval."""
+    times = _predicted(step)
+    return [
+        Metric("step_s", step.seconds, unit="s"),
+        Metric("low_s", times and times.low, unit="s"),
+        Metric("high_s", times and times.high, unit="s"),
+    ]
 
 
 def _rates(step: TrainingEstimate) -> list[Metric]:
@@ -208,7 +223,7 @@ def _fitting(step: TrainingEstimate) -> str:
 
 
 def _took(step: TrainingEstimate) -> str:
-    return as_time(step.seconds, step.prediction, "" if step.prediction else "at least ")
+    return as_time(step.seconds, step.prediction if step.validated else None, "" if step.prediction else "at least ")
 
 
 def _time(step: TrainingEstimate, power: StepPower | None) -> str:

@@ -39,6 +39,7 @@ from perfmodel.timing.implementations import FUSED, algorithm_of, kernel_name
 from perfmodel.timing.models import gemm
 from perfmodel.timing.models._attention_grid import WGMMA, AttentionLaunch, padded, with_tile
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
+from perfmodel.timing.operand_copies import operand_copies
 from perfmodel.timing.predict import Prediction
 from perfmodel.timing.reference_devices import FallbackDevices, reference_device
 
@@ -106,7 +107,9 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
     width = plan.width or padded(max(w.d, w.dv))
     tile = Tile(plan.br, plan.bc, plan.threads, f"{case.implementation}'s", width, plan.splits)
     if case.direction == BACKWARD:
-        listed = accumulated(find("flash2").backward(w, tile), w)
+        copies = zip(operand_copies(case), ("O", "dO"), strict=False)
+        copied = [copy.kernels(tile)[0]._replace(name=f"copy of {name}") for copy, name in copies]
+        listed = [*copied, *accumulated(find("flash2").backward(w, tile), w)]
     else:
         listed = find("split-kv" if plan.splits > 1 else "flash2").forward(w, tile)
     if plan.rows >= WGMMA:

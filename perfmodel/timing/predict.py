@@ -19,10 +19,13 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.plugins import docstring
 from perfmodel.core.roofline import Estimate
-from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, WARM, Case, Model, calibrations, find_model, other_formats
+from perfmodel.core.units import format_time
+from perfmodel.core.workload import VIEWS, Pass
+from perfmodel.timing.base import CLEAN, DIRTY, ONE_BYTE, PASS, WARM, Case, Model, calibrations, find_model, other_formats
 from perfmodel.timing.case_bounds import cost_of
 from perfmodel.timing.implementations import is_variant
 from perfmodel.timing.intervals import composed_interval, own_interval
+from perfmodel.timing.operand_copies import operand_copies
 from perfmodel.timing.reference_devices import FallbackDevices, nearest_reference, with_parts
 from perfmodel.timing.transfer import timed, transferred
 
@@ -131,12 +134,29 @@ SOURCES = (own_calibration, wider_format, other_device, other_format)
 
 
 def predict(request: TimeRequest) -> Prediction:
-    """The predicted time of ``request``; UnavailableError says why there is none."""
+    """The predicted time of ``request``, with copies of operands that come first; UnavailableError says why there is none."""
+    copies = operand_copies(request.case)
+    if copies:
+        case = request.case
+        alone = predict(request._replace(case=replace(case, workload=replace(case.workload, layout=VIEWS))))
+        return _with_copies(alone, [predict(_of_pass(copy, request)) for copy in copies])
     for source in SOURCES:
         calibration = source(request)
         if calibration is not None:
             return _borrowed(calibration, request) if calibration.lacks else _calibrated(calibration.block, request)
     raise UnavailableError(_missing(request))
+
+
+def _of_pass(copy: Pass, request: TimeRequest) -> TimeRequest:
+    """The request for a copy that runs before the kernel of ``request``."""
+    return TimeRequest(Case(copy, f"torch-{copy.kind}"), PASS, copy.dtype.name, request.device, 0.0, request.fallbacks)
+
+
+def _with_copies(alone: Prediction, copies: list[Prediction]) -> Prediction:
+    """The prediction of a kernel after ``copies``, under the kernel's name; errors add up."""
+    whole = added([alone, *copies])
+    words = f"{alone.provenance}; after copies of O and dO to bnhd, {format_time(sum(copy.seconds for copy in copies), 3)}"
+    return alone._replace(**{name: getattr(whole, name) for name in ("seconds", "low", "high", "kind", "parts")}, provenance=words)
 
 
 def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:

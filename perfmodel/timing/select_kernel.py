@@ -33,12 +33,20 @@ ALONE_LIBRARY = "cublas"
 """cuBLAS timed by itself. Where PyTorch's calls of it are calibrated too, those are preferred, as people run them."""
 
 
-def check_implementation(name: str, workload: str, device: Device, fallbacks: FallbackDevices) -> None:
-    """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
+def check_implementation(
+    name: str, workload: str, device: Device, fallbacks: FallbackDevices, suits: Callable[[str], bool] = lambda name: True
+) -> None:
+    """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name`` and ``suits``."""
     calibrated = {block.implementation for holder in (device, *fallbacks()) for block in holder.calibration if block.workload == workload}
-    known = sorted(calibrated | {alias for alias in listed() if not calibrated.isdisjoint(calibrated_as(alias))})
+    aliases = {alias for alias in listed() if not calibrated.isdisjoint(calibrated_as(alias))}
+    known = sorted(filter(suits, calibrated | aliases))
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
+
+
+def check_attention(name: str, device: Device, fallbacks: FallbackDevices) -> None:
+    """UsageError if ``name`` is no calibrated implementation of fused attention, the one that steps of models run."""
+    check_implementation(name, "attention", device, fallbacks, is_fused)
 
 
 def select_kernel(request: TimeRequest, suits: Callable[[str], bool] = lambda name: True, guesses: bool = True) -> Prediction:

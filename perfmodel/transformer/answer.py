@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
@@ -22,7 +22,7 @@ from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.host import Host
 from perfmodel.transformer.op import ATTENTION, Op
-from perfmodel.transformer.op_time import launch_correction, scaled
+from perfmodel.transformer.op_time import check_named, launch_correction, scaled
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import MemoryFit, smallest_split, step_memory
 from perfmodel.transformer.spec import most_seen
@@ -213,9 +213,9 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], PassRow] = {}
     host, within = Host(r.host_us), launch_correction(r.device, fallbacks)
-    plain = [
-        (run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known, host, within=within), times) for step, times in wanted
-    ]
+    options: dict[str, Any] = {"known": known, "host": host, "within": within, "attention": r.attention}
+    plain = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), **options), times) for step, times in wanted]
+    check_named(r.attention, (row.op for step, _ in plain for row in step.rows))
     memory = step_memory(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
     return ModelAnswer(r, clocked(plain, r), memory, _curved(r, wanted))
 

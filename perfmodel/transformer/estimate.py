@@ -167,11 +167,12 @@ def run_pass(
     host: Host | None = None,
     priced: op_time.Pricing | None = None,
     within: op_time.LaunchCorrection | None = None,
+    attention: str | None = None,
 ) -> PassEstimate:
     """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``fallbacks``: as for a prediction.
 
     ``known``: rows of other passes on the device, by op and ``graph``; this pass adds its own. ``host``: launches the kernels. ``priced``:
-    gives the time of a kernel in place of its time model.
+    gives the time of a kernel in place of its time model. ``attention``: the only implementation of fused attention.
     """
     fallbacks = listed_once(fallbacks)
     within, known = within or op_time.launch_correction(device, fallbacks), {} if known is None else known
@@ -179,7 +180,7 @@ def run_pass(
     ops = all_ops(model, step)
     for op in ops:
         if (op, graph) not in known:
-            known[op, graph] = row_of(op, device, fallbacks, graph, within, priced)
+            known[op, graph] = row_of(op, device, fallbacks, graph, within, priced, attention)
     return PassEstimate(model, step, device, graph, [known[op, graph] for op in ops], within, host)
 
 
@@ -194,10 +195,16 @@ def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 
 def row_of(
-    op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: op_time.LaunchCorrection, priced: op_time.Pricing | None = None
+    op: Op,
+    device: Device,
+    fallbacks: FallbackDevices,
+    graph: bool,
+    within: op_time.LaunchCorrection,
+    priced: op_time.Pricing | None = None,
+    attention: str | None = None,
 ) -> PassRow:
-    """Row with all runs of ``op`` in a step; ``priced``: gives the time of a kernel in place of its time model."""
-    alone = op_time.time_of_run(op, device, fallbacks, priced)
+    """Row with all runs of ``op`` in a step; ``priced`` and ``attention`` as in ``run_pass``."""
+    alone = op_time.time_of_run(op, device, fallbacks, priced, attention)
     if alone.prediction is None:
         return PassRow(op, alone.cost, None, alone.missing)
     seconds, low, high = alone.in_step(device, graph, within)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from perfmodel.core.architectures import same_board
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Kernel
-from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
@@ -61,6 +61,13 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
             return _by_substitute(alternatives[-1], device, lower_s, fallbacks)
     what = f"{alternatives[0].kind}/{(alternatives[0].implementations or ('',))[0]} in {alternatives[0].workload.dtype.name}"
     raise UnavailableError(lacking or f"no calibration of {what}, here or to borrow")
+
+
+def check_named(attention: str | None, ops: Iterable[Op]) -> None:
+    """UsageError if an implementation of fused attention is named and none of ``ops`` runs it."""
+    if attention is not None and not any(op.timed is not None and op.timed.implementations is None for op in ops):
+        words = f"--implementation {attention} names fused attention over K and V of heads, and no kernel here runs it"
+        raise UsageError(words, "leave it out")
 
 
 def _request(timed: Timed, name: str, dtype: str, device: Device, lower_s: float, fallbacks: FallbackDevices) -> TimeRequest:
@@ -271,13 +278,13 @@ Pricing = Callable[[Op, Estimate], Prediction]
 """The time of one run of a kernel in a step, given its bound and roof."""
 
 
-def time_of_run(op: Op, device: Device, fallbacks: FallbackDevices, priced: Pricing | None = None) -> OpTime:
-    """The time of one run of ``op``: alone, by its time model; or in a step, if ``priced`` gives it."""
+def time_of_run(op: Op, device: Device, fallbacks: FallbackDevices, priced: Pricing | None = None, attention: str | None = None) -> OpTime:
+    """The time of one run of ``op``: alone, by its time model, fused attention by ``attention``; or in a step, if ``priced`` gives it."""
     cost = op_estimate(op, device)
     try:
         if priced is not None:
             return OpTime(op, cost, priced(op, cost), of_steps=True)
-        return OpTime(op, cost, predict_op(op, device, float(cost.lower_s), fallbacks))
+        return OpTime(op, cost, predict_op(op, device, float(cost.lower_s), fallbacks, attention))
     except PerfmodelError as error:
         return OpTime(op, cost, None, error.message)
 

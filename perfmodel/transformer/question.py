@@ -56,6 +56,11 @@ _OF_ENGINES = Condition(
 _ONE_BY_ONE = Condition(
     "is of kernels launched one by one", "add --eager, or leave it out", lambda asked: not asked.trains and not _all_in_graphs(asked)
 )
+_LISTED = Condition(
+    f"is not for --engine {EAGER_ENGINE}, whose program names its kernels",
+    "leave one of them out",
+    lambda asked: asked.engine != EAGER_ENGINE,
+)
 ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: getattr(asked, "search", None) is None)
 
 
@@ -119,7 +124,7 @@ class PhaseQuestion(Question):
     """A phase of a model: prefill, decode or generate."""
 
     name: str = as_in(MemoryQuestion, "name")
-    phase: str = option("prefill, decode, generate or train.", default="prefill")
+    phase: str = option("prefill, decode, generate, train.", default="prefill")
     batch: int = option("Sequences.", default=1)
     n: int | None = option("Prompt tokens. [default: 2048 or the model's most]")
     kv_len: int | None = option("Tokens at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
@@ -180,7 +185,8 @@ class PhaseQuestion(Question):
 class ModelQuestion(PhaseQuestion):
     """A phase of a model, or a training step; its options that are None default to those of ``MemoryQuestion``."""
 
-    engine: str | None = option("Whose kernels: vllm, sglang, tensorrt-llm, a file; transformers.", reader=_OF_ENGINES)
+    engine: str | None = option("vllm, sglang, tensorrt-llm, a file; transformers.", reader=_OF_ENGINES)
+    implementation: str | None = option("Kernel of attention. [default: the best known]", reader=_LISTED)
     micro_batch: int | None = _training_option("micro_batch")
     precision: str | None = _training_option("precision")
     optimizer: str | None = _training_option("optimizer", "as perfmodel memory. [default: adam]")
@@ -189,7 +195,9 @@ class ModelQuestion(PhaseQuestion):
     dropout: bool | None = _training_option("dropout", "with dropout. [default: without]")
     lora: int | None = _training_option("lora")
     gradients: str | None = _training_option("gradients", "kept as 16bit, fp32 or both. [default: 16bit]")
-    implementation: str | None = _training_option("implementation", "kernels of fused or huggingface. [default: fused]")
+    model_code: str | None = option(
+        "Training: kernels of fused or huggingface. [default: fused]", "--model-code", reader=_TRAINING, group=TRAINING
+    )
     zero: int | None = _training_option("zero", "what data-parallel GPUs divide, 0 to 3. [default: 0]")
     sp: bool | None = _training_option("sp")
     interleave: int | None = _training_option("interleave")
@@ -202,7 +210,7 @@ class ModelQuestion(PhaseQuestion):
 
     def training(self, model: ModelSpec, precision: str | None) -> TrainingConfig:
         """The training step, in ``precision`` if that is given."""
-        shared = {one.name for one in fields(MemoryQuestion)} & set(self.given()) - {"hardware"}
+        shared = {one.name for one in fields(MemoryQuestion)} & set(self.given()) - {"hardware", "implementation"}
         options: dict[str, Any] = {name: getattr(self, name) for name in shared} | {"name": self.name}
         return MemoryQuestion(**options).updated({"precision": precision}).training(model)
 
@@ -229,7 +237,7 @@ class ModelQuestion(PhaseQuestion):
         clash = next((f"--{name.replace('_', '-')}" for name in open_ones if name in given), None)
         if clash is not None:
             raise UsageError(f"{clash} is what --search looks for", "leave it out, or leave out --search")
-        if self.implementation == HUGGINGFACE:
+        if self.model_code == HUGGINGFACE:
             raise UsageError("--search knows the kernels of fused only", "leave out --model-code")
         assert self.search is not None
         positive_int("search", self.search)

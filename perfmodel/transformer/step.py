@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
@@ -212,7 +212,8 @@ class Request(ModelPass):
     """A phase of ``model`` on ``device``: ``n`` tokens of the prompt, ``kv_len`` of a sequence at the end.
 
     ``graph``: whether to launch CUDA graphs; None: in decode only, like serving engines. ``reserve``: bytes of each GPU held back
-    (``step_memory``). ``power``: limit and clock; by default sustained.
+    (``step_memory``). ``power``: limit and clock; by default sustained. ``attention``: the only implementation of fused attention; None:
+    those of ``kernels``, or the fastest if these cannot run it.
     """
 
     model: ModelSpec
@@ -221,6 +222,11 @@ class Request(ModelPass):
     reserve: int = 0
     host_us: float | None = None
     power: PowerOptions = field(default_factory=PowerOptions)
+    attention: str | None = None
+
+    def with_attention(self, name: str) -> Request:
+        """This request with fused attention by the implementation ``name`` alone."""
+        return replace(self, attention=name, kernels=replace(self.kernels, attention=(name,)))
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""

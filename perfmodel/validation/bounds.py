@@ -66,7 +66,7 @@ def case_of(record: Record) -> Case:
 
 
 _UNSAID = {"weights_dtype", "kv_dtype"}
-_WORDS = {"kind", "model", "phase", "op", "attention", "engine", *_UNSAID}
+_WORDS = {"kind", "layout", "model", "phase", "op", "attention", "engine", *_UNSAID}
 """Keys of texts in shapes; a null under a key of ``_UNSAID`` means that the run chose."""
 _SWITCHES = {"causal", "crossed", "mask", "fused_elementwise", "cuda_graph", "checkpointing", "chunked", "fused_all_reduce"}
 _RANGES = {"density": (0, 1), "dropout": (0, 1), "weight_bits": (1, 64)}
@@ -178,7 +178,7 @@ _ROWS = "rows cols", "kind mask_rows", _rows
 _STEP = "model phase batch tensor_parallel fused_elementwise cuda_graph"
 _TRAINING = "model phase batch n tensor_parallel fused_elementwise cuda_graph checkpointing attention", "dropout", _training
 _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = {
-    "attention": ("batch heads kv_heads n kv_len d", "causal dv window density mask dropout kv_bits", _attention),
+    "attention": ("batch heads kv_heads n kv_len d", "causal dv window density mask dropout kv_bits layout", _attention),
     "matmul": ("m n k", "batch aligned crossed", _matmul),
     "copy": ("bytes", "", lambda sizes, dtype, record: Stream("copy", 1, sizes["bytes"], dtype=dtype._replace(size=1))),
     "softmax": _ROWS,

@@ -43,6 +43,7 @@ class AttentionQuestion(Question):
     printed_backward: bool | None = option(
         "flash2 backward loads as Algorithm 2 prints them.", "--printed-backward/--minimal-backward", group=RARER
     )
+    layout: str | None = option("Operands: bnhd or bhnd, which torch-sdpa-flash copies backward. [default: bnhd]", group=RARER)
     block_q: int | None = option("Tile rows B_r. [default: the kernel's]", group=RARER)
     block_kv: int | None = option("Tile columns B_c. [default: the kernel's]", group=RARER)
     sram: list[str] | str | None = option("SRAM of a block, as 163KiB or +64KiB. Repeatable.", group=RARER)

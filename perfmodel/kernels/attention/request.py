@@ -85,6 +85,11 @@ READ_BY: dict[str, Rule] = {
         "--algorithm flash2 --pass backward",
         lambda algorithm, direction: direction == BACKWARD and algorithm.backward is find("flash2").backward,
     ),
+    "layout": (
+        "the backward pass of flash2",
+        "--algorithm flash2 --pass backward",
+        lambda algorithm, direction: direction == BACKWARD and algorithm.name == "flash2",
+    ),
     "splits": _only("split-kv"),
     "sparsity": _only("block-sparse"),
     "pattern": _only("block-sparse"),

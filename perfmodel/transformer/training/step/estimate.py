@@ -19,7 +19,7 @@ from perfmodel.timing.power import scaled
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import Interval, ModelStep, PassRow, around, interval
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
-from perfmodel.transformer.op_time import op_estimate
+from perfmodel.transformer.op_time import check_named, op_estimate
 from perfmodel.transformer.ops import merged
 from perfmodel.transformer.step import PREFILL, ModelPass
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
@@ -163,6 +163,7 @@ def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
     """Estimate of the step of ``job``, kernel by kernel."""
     time = step_time(job)
     lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((kernel, 1) for kernel in ops)]
+    check_named(job.on.attention, (line.op for line in lines))
     return TrainingEstimate(job, implementation, time, lines)
 
 

@@ -59,6 +59,11 @@ class Machine:
     block: Calibration | None = None
     own: bool = False
 
+    @property
+    def kernels(self) -> dict[str, list[str]]:
+        """Names of the implementations that were asked for, by kind of kernel; none where the choice is open."""
+        return {"attention": [] if self.attention is None else [self.attention]}
+
     def price(self, op: Op, share: float) -> float:
         """Seconds of one run of a kernel, by its bytes or its vector operations; above its bound, as ``share`` is below 1."""
         vector = self.device.peaks.vector.get("fp32")
