@@ -226,7 +226,7 @@ def test_a_sweep_of_two_devices_compares_like_with_like() -> None:
         standard, flash2 = (
             dict(one.points)[last] for name in ("standard", "flash2") for one in chart.series if one.name == f"{name}, {device}"
         )
-        assert f"flash2 is predicted {standard / flash2:.2f}x faster than standard at n {last:,}" in said
+        assert f"flash2 is predicted {standard / flash2:.3g}x faster than standard at n {last:,}" in said
         assert "; ratio of roofs " in said
 
 
