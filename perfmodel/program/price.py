@@ -7,18 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from perfmodel.core.cost import READ, Kernel, once
-from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.program.calls import Call, UnknownError
 from perfmodel.program.operators import counted
+from perfmodel.program.operators.moved import host_copy
 from perfmodel.program.profile import Operator, ProgramProfile
 from perfmodel.timing.base import chosen
 from perfmodel.timing.predict import Prediction, added
 from perfmodel.timing.reference_devices import FallbackDevices
-from perfmodel.transformer.op import ELEMENTWISE, Op, Timed
+from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 
 
@@ -45,14 +44,6 @@ class OperatorGroup:
         return self.count * sum(float(access.compulsory if access.reread else access.elements) * access.element_size for access in accesses)
 
 
-def _host_copy(call: Call) -> Op:
-    """A copy between host and device: its bytes on the device are known, its time is the link's."""
-    if not call.tensors():
-        raise UnknownError("copies between host and device are not predicted")
-    copied = Kernel(call.name, DTYPES["fp32"], (once("copied", READ, call.tensors()[0].bytes, 1),))
-    return Op(call.name, ELEMENTWISE, 1, copied, Timed("copy", None, (), "copies between host and device are not predicted"))
-
-
 HOST_COPY = re.compile("Memcpy (HtoD|DtoH)")
 """Names of copies between host and device."""
 
@@ -69,7 +60,7 @@ def grouped(profile: ProgramProfile) -> list[OperatorGroup]:
         names = tuple(dict.fromkeys(kernel.name for call in calls for kernel in call.kernels))
         group = OperatorGroup(calls[0].call, len(calls) / profile.steps, seconds / profile.steps, names)
         try:
-            group.ops = (_host_copy(group.call),) if any(HOST_COPY.search(name) for name in names) else counted(group.call)
+            group.ops = (host_copy(group.call),) if any(HOST_COPY.search(name) for name in names) else counted(group.call)
         except UnknownError as error:
             group.unknown = str(error)
         groups.append(group)

@@ -7,9 +7,11 @@ from functools import partial
 from math import prod
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.cost import READ, Kernel, once
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.program.calls import LIST_CHUNK, SIZES, Call, Operand, UnknownError
 from perfmodel.program.operators._counts import passed
-from perfmodel.transformer.op import Op
+from perfmodel.transformer.op import ELEMENTWISE, Op, Timed
 
 VECTOR_BYTES = 16
 """Bytes that a thread copies at once in a concatenation: aten/src/ATen/native/cuda/Shape.cu."""
@@ -153,7 +155,16 @@ def lookup(call: Call) -> Op:
     return looked_up(call, 1 if call.name.endswith("embedding") else 2)
 
 
+def host_copy(call: Call) -> Op:
+    """A copy between host and device: its bytes on the device are known, its time is the link's."""
+    if not call.tensors():
+        raise UnknownError("copies between host and device are not predicted")
+    copied = Kernel(call.name, DTYPES["fp32"], (once("copied", READ, call.tensors()[0].bytes, 1),))
+    return Op(call.name, ELEMENTWISE, 1, copied, Timed("copy", None, (), "copies between host and device are not predicted"))
+
+
 _FUNCTIONS: dict[str, Callable[[Call], Op]] = {
+    "_local_scalar_dense": host_copy,
     "cat": concatenated,
     "_cat": concatenated,
     "stack": concatenated,
