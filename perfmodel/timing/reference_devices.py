@@ -22,9 +22,12 @@ def listed_once(devices: FallbackDevices) -> FallbackDevices:
     return cache(lambda: tuple(devices()))
 
 
-def nearest(device: Device, others: list[Device]) -> Device | None:
-    """The device of ``others`` on which kernels run most alike, by ``core.architectures``; None if none is of the same kind."""
-    return min((other for other in others if transferable(device, other)), key=lambda other: distance(device, other), default=None)
+def nearest(device: Device, others: list[Device], products: bool = False) -> Device | None:
+    """The device of ``others`` on which kernels, or ``products`` alone, run most alike, by ``core.architectures``; None if none is of the
+    same kind.
+    """
+    alike = (other for other in others if transferable(device, other))
+    return min(alike, key=lambda other: distance(device, other, products), default=None)
 
 
 def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibration]]) -> Device | None:
@@ -39,7 +42,8 @@ def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibra
     share = held_share(device, devices)
     fed = [(other, block) for other, block in candidates if not multiplies(block) or held_share(other, devices) >= share]
     sure = [(other, block) for other, block in fed or candidates if block.points >= _enough(device, other, block)]
-    closest = nearest(device, [other for other, _ in sure]) or nearest(device, [other for other, _ in fed or candidates])
+    products = all(block.workload == "matmul" for _, block in candidates)
+    closest = nearest(device, [other for other, _ in sure], products) or nearest(device, [other for other, _ in fed or candidates], products)
     anywhere = [(other, block) for other, block in sure if find_model(block.model).part_workloads or block.workload in (PASS, CONVOLUTION)]
     alike = [other for other, _ in anywhere if are_alike(device, other)]
     return closest or min(alike, key=lambda other: distance(device, other), default=None)
