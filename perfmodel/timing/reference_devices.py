@@ -43,7 +43,7 @@ def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibra
     fed = [(other, block) for other, block in candidates if not multiplies(block) or held_share(other, devices) >= share]
     sure = [(other, block) for other, block in fed or candidates if block.points >= _enough(device, other, block)]
     products = all(block.workload == "matmul" for _, block in candidates)
-    closest = nearest(device, [other for other, _ in sure], products) or nearest(device, [other for other, _ in fed or candidates], products)
+    closest = next(filter(None, (nearest(device, [other for other, _ in listed], products) for listed in (sure, fed or candidates))), None)
     anywhere = [(other, block) for other, block in sure if find_model(block.model).part_workloads or block.workload in (PASS, CONVOLUTION)]
     alike = [other for other, _ in anywhere if are_alike(device, other)]
     return closest or min(alike, key=lambda other: distance(device, other), default=None)
