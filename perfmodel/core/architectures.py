@@ -49,6 +49,8 @@ _AMD = {"gfx90a": (2.0, BY_THREAD, 1), "gfx942": (3.0, BY_THREAD, 8), "gfx950": 
 """CDNA generation, copies into SRAM, and number of L2s, one for each die of compute units that a program sees."""
 _OTHER_MACHINES = ("TPU", "Gaudi", "Trainium")
 """First words of architectures that are no GPUs; a CPU has an L2 in each core."""
+OTHER_L2 = 4  # known
+"""Ratio of sizes beyond which an L2 is another one: 3 to 6 MB until Ampere, 32 to 128 MB from Ada on, which hold the tensors of a layer."""
 SAME = 0.005
 """Relative difference up to which two figures of a board are taken as equal: data sheets round."""
 
@@ -79,6 +81,12 @@ def copies_kept(device: Device) -> int:
     return 1 if device.level("llc") is not None else traits_of(device).l2_parts
 
 
+def undivided_l2(device: Device) -> bool:
+    """Whether ``device`` has one L2 that all multiprocessors share without a second copy, as NVIDIA's have from 8.6 on."""
+    traits = traits_of(device)
+    return traits.l2_parts == 1 and traits.copies >= CP_ASYNC and traits.matrix == MMA_SYNC
+
+
 def transferable(device: Device, other: Device) -> bool:
     """Whether a calibration of one device may serve the other: they have one maker and are the same kind of machine."""
     return device.vendor == other.vendor and are_alike(device, other)
@@ -107,10 +115,16 @@ def same_board(device: Device, other: Device) -> bool:
     )
 
 
-def distance(device: Device, other: Device) -> tuple[bool, int, float, bool, bool, str]:
-    """Sort key that puts the nearest device first: by architecture, traits, generation (newer before older), and board."""
+def distance(device: Device, other: Device, products: bool = False) -> tuple[bool, int, float, bool, bool, str]:
+    """Sort key that puts the nearest device first: by architecture, traits, generation (newer before older), and board.
+
+    ``products``: for matrix products, whose libraries feed ``mma.sync`` by copies of threads even where there is a copy engine.
+    """
     nearest_to, its = traits_of(device), traits_of(other)
-    unlike = 2 * (nearest_to.matrix != its.matrix) + abs(nearest_to.copies - its.copies) + (nearest_to.l2_parts != its.l2_parts)
+    copies = (min(traits.copies, CP_ASYNC if products and traits.matrix == MMA_SYNC else BULK) for traits in (nearest_to, its))
+    sizes = [each.cache_bytes or 0 for each in (device, other)]
+    unlike = 2 * (nearest_to.matrix != its.matrix) + abs(next(copies) - next(copies)) + (nearest_to.l2_parts != its.l2_parts)
+    unlike += min(sizes) > 0 and max(sizes) > OTHER_L2 * min(sizes)
     generations = abs(its.generation - nearest_to.generation)
     older = its.generation < nearest_to.generation
     return other.architecture != device.architecture, unlike, generations, older, not same_board(device, other), other.id

@@ -6,7 +6,8 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
    length stream K and V in lockstep: DRAM sees one scan per wave and head, not one per tile.
 2. The next wave finds them in the cache if W fits. A cyclic scan loses all or nothing: the lost share rises from 0 to 1
    between W = 0.18 L2 and W = L2 / 2, as a split L2 holds two copies of what both halves read. What one block alone reads
-   has one copy, as has everything in an L2 that is not split: then between 0.53 L2 and 0.8 L2. Scans that shrink
+   has one copy, as has everything in an L2 that is not split: then between 0.53 L2 and 0.8 L2. The undivided L2s of compute
+   capability 8.6, 8.9 and 12.0 hold more, nearly all of their size: between 0.9 L2 and 1.05 L2. Scans that shrink
    (K and V outermost, causal mask) lose the mean over their lengths.
 3. Under a causal mask tiles have different lengths and lose step, by the difference in length at most: with W' = W times
    that difference, relative, each re-read stands alone and misses with probability (1 - 0.55 L2 / W')^2. Equal tiles
@@ -31,7 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 
-from perfmodel.core.architectures import copies_kept
+from perfmodel.core.architectures import copies_kept, undivided_l2
 from perfmodel.core.arith import Number, ceil_div, clip, floor, largest, maximum, minimum, power
 from perfmodel.core.cost import READ, Access, Kernel, Launch
 from perfmodel.core.hardware import Device
@@ -42,6 +43,8 @@ SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5  # tuned
 """W / L2 up to which a repeated scan hits entirely, and from which it misses entirely, in a split L2."""
 PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8  # tuned
 """The same two limits for a scan by a single block, or in an L2 that keeps one copy of everything."""
+WHOLE_SURVIVES, WHOLE_IS_LOST = 0.9, 1.05  # tuned
+"""The same two limits for an undivided L2: products of L40S and RTX PRO 6000 whose A is read at the rate of the L2 up to there."""
 SCATTERED_SURVIVE = 0.55  # tuned
 """W / L2 up to which scattered re-reads all hit."""
 DRIFT_PER_EXCESS = 0.0025  # tuned
@@ -52,6 +55,8 @@ MAX_BLOCKS = 32
 
 def scan_limits(device: Device, alone: bool = False) -> tuple[float, float]:
     """W / L2 up to which a cyclic scan hits entirely, and from which it misses entirely. ``alone``: one block makes each scan."""
+    if undivided_l2(device):
+        return WHOLE_SURVIVES, WHOLE_IS_LOST
     return (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if alone or copies_kept(device) == 1 else (SCAN_SURVIVES, SCAN_IS_LOST)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import exp
 
-from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.cache import scan_limits
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import L2_STATE, dram_bandwidth, lost_share
 
@@ -56,7 +56,7 @@ def warm_s(clean_s: float, read: float, written: float, device: Device, p: Mappi
         return clean_s
     faster = l2.measured_bandwidth.number if l2 is not None and l2.measured_bandwidth else None
     sooner_s = moved * (1 / dram_bandwidth(device) - (1 / faster if faster else 0.0))
-    lost = lost_share(moved / size, PRIVATE_SURVIVES, PRIVATE_IS_LOST)
+    lost = lost_share(moved / size, *scan_limits(device, alone=True))
     saved_s = (1 - lost) * (p["warm_latency_us"] * 1e-6 + max(sooner_s, 0.0))
     own_lines_s = lost * write_back_s(clean_s, read, written, device, p) * written / moved
     return clean_s - min(saved_s, LARGEST_SAVING * clean_s) + own_lines_s

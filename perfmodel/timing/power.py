@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfmodel.core.arith import Number
-from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.cache import scan_limits
 from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, PowerFit
@@ -174,7 +174,7 @@ def missed_share(kernels: Iterable[Kernel], device: Device) -> float:
     sizes: dict[str, float] = {}
     for access in (access for kernel in kernels for access in kernel.accesses):
         sizes[access.tensor] = max(sizes.get(access.tensor, 0.0), float(access.footprint * access.element_size))
-    return lost_share(sum(sizes.values()) / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST) if device.cache_bytes else 1.0
+    return lost_share(sum(sizes.values()) / device.cache_bytes, *scan_limits(device, alone=True)) if device.cache_bytes else 1.0
 
 
 def behind_another(seconds: float, kernels: int = 1) -> float:

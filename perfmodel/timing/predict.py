@@ -124,7 +124,9 @@ def other_format(request: TimeRequest) -> CalibrationSource | None:
 
 def _nearest_source(request: TimeRequest, blocks_of: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
     candidates = [(device, blocks[0]) for device in request.others() if (blocks := blocks_of(device))]
-    source = nearest_reference(request.device, [(device, block) for device, block in candidates if request.runs(block)] or candidates)
+    source = nearest_reference(
+        request.device, [(device, block) for device, block in candidates if request.runs(block)] or candidates, request.others()
+    )
     if source is None:
         return None
     return CalibrationSource(next(block for device, block in candidates if device is source), source, f"this kernel on {request.device.id}")

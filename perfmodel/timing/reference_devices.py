@@ -10,7 +10,7 @@ from perfmodel.core.architectures import are_alike, distance, run_the_same_code,
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import CONVOLUTION, PASS, SAME_TIME, find_model
 from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
-from perfmodel.timing.transfer import held_share, multiplies
+from perfmodel.timing.transfer import held_share, multiplies, product_of
 
 FallbackDevices = Callable[[], Iterable[Device]]
 ENOUGH_ALIKE = 2  # known
@@ -22,24 +22,35 @@ def listed_once(devices: FallbackDevices) -> FallbackDevices:
     return cache(lambda: tuple(devices()))
 
 
-def nearest(device: Device, others: list[Device]) -> Device | None:
-    """The device of ``others`` on which kernels run most alike, by ``core.architectures``; None if none is of the same kind."""
-    return min((other for other in others if transferable(device, other)), key=lambda other: distance(device, other), default=None)
+def nearest(device: Device, others: list[Device], products: bool = False) -> Device | None:
+    """The device of ``others`` on which kernels, or ``products`` alone, run most alike, by ``core.architectures``; None if none is of the
+    same kind.
+    """
+    alike = (other for other in others if transferable(device, other))
+    return min(alike, key=lambda other: distance(device, other, products), default=None)
 
 
-def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibration]]) -> Device | None:
+def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibration]], others: Sequence[Device] = ()) -> Device | None:
     """The ``nearest`` device whose calibration may serve ``device``, preferably one fitted to enough points; None if there is none.
 
-    Collectives over PCIe serve only GPUs without another link. Attention of a board short of watts serves boards at least as short, and
-    others only if no other device has it. A sequence whose kernels are calibrated one by one, and a pass over memory, also take a device
-    that ``are_alike`` allows.
+    Collectives over PCIe serve only GPUs without another link. Attention of a board short of watts, and its products where ``device`` has
+    none timed, serve boards at least as short, and others only if no other device has them; ``others``: further boards that show who is
+    short. A sequence whose kernels are calibrated one by one, and a pass over memory, also take a device that ``are_alike`` allows.
     """
     candidates = [(other, block) for other, block in candidates if block.workload != "collective" or other.over_pcie == device.over_pcie]
     devices = [device, *(other for other, _ in candidates)]
-    share = held_share(device, devices)
-    fed = [(other, block) for other, block in candidates if not multiplies(block) or held_share(other, devices) >= share]
-    sure = [(other, block) for other, block in fed or candidates if block.points >= _enough(device, other, block)]
-    closest = nearest(device, [other for other, _ in sure]) or nearest(device, [other for other, _ in fed or candidates])
+
+    def fed(other: Device, block: Calibration) -> bool:
+        """Whether ``other`` was not shorter of watts than ``device`` when ``block`` was timed, or that does not show."""
+        if multiplies(block):
+            return held_share(other, devices) >= held_share(device, devices)
+        timed = block.workload != "matmul" or "fp32" in block.dtypes or product_of(device, block) is not None
+        return timed or held_share(other, [*devices, *others]) >= held_share(device, [*devices, *others])
+
+    well_fed = [(other, block) for other, block in candidates if fed(other, block)] or candidates
+    sure = [(other, block) for other, block in well_fed if block.points >= _enough(device, other, block)]
+    products = all(block.workload == "matmul" for _, block in candidates)
+    closest = next(filter(None, (nearest(device, [other for other, _ in listed], products) for listed in (sure, well_fed))), None)
     anywhere = [(other, block) for other, block in sure if find_model(block.model).part_workloads or block.workload in (PASS, CONVOLUTION)]
     alike = [other for other, _ in anywhere if are_alike(device, other)]
     return closest or min(alike, key=lambda other: distance(device, other), default=None)

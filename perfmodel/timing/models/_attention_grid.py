@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from perfmodel.core import architectures
 from perfmodel.core.architectures import traits_of
 from perfmodel.core.arith import ceil_div, clipped_floor_sum
-from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.cache import scan_limits
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
@@ -327,7 +327,7 @@ def work_of(case: Case, device: Device, launch_of: LaunchRule) -> AttentionWork:
         moved=moved,
         side_bytes=side,
         side_waves=launch.side_kernels + launch.writes_cache * copied,
-        lost=1.0 if case.flushed else lost_share(held, PRIVATE_SURVIVES, PRIVATE_IS_LOST),
+        lost=1.0 if case.flushed else lost_share(held, *scan_limits(device, alone=True)),
         cold=case.flushed and not launch.writes_cache,
     )
 

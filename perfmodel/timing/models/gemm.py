@@ -82,6 +82,11 @@ WHOLE: Tiles = {(128, 64): 3, (64, 128): 3, (64, 64): 4}  # known
 """``s1688gemm`` kernels of 8.0 with ``align4`` in tf32, which also run small products on later architectures."""
 TWO_STAGES, STAGES = 2, 3  # known
 """Slices that SRAM holds: in kernels of 7.5 and of the vector unit, and in kernels of 8.0."""
+UNSPLIT_BELOW = 2**21  # known
+"""Multiplications below which cuBLAS of CUDA 13 runs a product of 16 bits in one small tile of k after k on 8.9 and 12.0, unless C has one
+row: in NVIDIA aiconfigurator's tables m n k = 384 x 5120 takes five times as long as 416 x 5120, and 960 x 2048 three times 1024 x 2048."""
+UNSPLIT_SINCE = 8.9  # known
+"""Compute capability from which these kernels run, and from which k is split into up to 64 parts."""
 GEMV_ROWS = 8  # known
 """Rows of the matrix in a block of ``gemv`` kernels."""
 
@@ -132,8 +137,11 @@ def kernels_of(w: Matmul, device: Device) -> list[Kernels]:
         return [Kernels(WORDS if size == WORD else PAIRS, COPY_DEPTH, width, STAGES, 64)]
     depth = SLICE_BYTES // size
     if not wgmma:
+        late = device.capability >= UNSPLIT_SINCE
+        if late and size < WORD and min(w.m, w.n) > 1 and w.m * w.n * w.k < UNSPLIT_BELOW:
+            return [Kernels({(32, 32): 8}, COPY_DEPTH, WIDE_COPY, STAGES, 1)]
         listed = MMA_TILES + (SM86_TILES if device.capability >= SM86 else ())
-        return [Kernels({tile: resident(tile, device) for tile in listed}, depth, WIDE_COPY)]
+        return [Kernels({tile: resident(tile, device) for tile in listed}, depth, WIDE_COPY, most_parts=64 if late else MOST_PARTS)]
     if size < WORD:
         return [Kernels(dict.fromkeys(free_tiles(w.m, w.n), 1), depth, WIDE_COPY)]
     return [Kernels(dict.fromkeys(XMMA_TILES, 1), depth, WIDE_COPY), Kernels(WHOLE, COPY_DEPTH, WIDE_COPY, STAGES, 64)]

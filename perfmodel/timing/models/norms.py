@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from math import hypot
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.cache import scan_limits
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import WARM, WARM_LATENCY_S, Case, Model, dram_bandwidth, lost_share, numbers_of
@@ -43,7 +43,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         launch_us, row_ns = p["launch_us"], p["row_ns"] * (1 + p["warp_share"] * (ceil_div(w.cols, WARP_COLUMNS) - 1))
         first_s = p["step_us"] * 1e-6 * ceil_div(w.cols, COLUMNS)
     if case.cache == WARM and device.cache_bytes:
-        lost = lost_share(float(w.read_bytes + w.write_bytes) / device.cache_bytes, PRIVATE_SURVIVES, PRIVATE_IS_LOST)
+        lost = lost_share(float(w.read_bytes + w.write_bytes) / device.cache_bytes, *scan_limits(device, alone=True))
         first_s -= (1 - lost) * max((1 - p["warm_share"]) * first_s - WARM_LATENCY_S, 0.0)  # every warm kernel saves that latency
     all_s = joined(p["overlap"], w.rows / sms * row_ns * 1e-9, bytes_s)
     beside_first_s = all_s * min(1.0, slots / w.rows)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from math import hypot
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.cache import PRIVATE_IS_LOST, PRIVATE_SURVIVES
+from perfmodel.core.cache import scan_limits
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, dram_bandwidth, lost_share, never, numbers_of
@@ -89,7 +89,7 @@ def resident_blocks(device: Device, threads: int) -> int:
 def read_again(device: Device, rows_bytes: float, l2_share: float) -> float:
     """Share of the ``rows_bytes`` that blocks do not find in the L2 when they read their rows again."""
     size = device.cache_bytes
-    return lost_share(rows_bytes / (size * l2_share), PRIVATE_SURVIVES, PRIVATE_IS_LOST) if size else 0.0
+    return lost_share(rows_bytes / (size * l2_share), *scan_limits(device, alone=True)) if size else 0.0
 
 
 def warps_s(w: Stream, cycles_per_s: float, bytes_s: float, p: Mapping[str, float]) -> float:
