@@ -305,7 +305,7 @@ def find_engine(name: str) -> Engine:
         return validated_section(path, (), lambda raw: known(validated(raw)))
 
     def known(engine: Engine) -> Engine:
-        engine.kernels.check(implementations())
+        engine.kernels.check(shipped_implementations())
         return engine
 
     if name.endswith((".yaml", ".yml")) or "/" in name:
@@ -315,23 +315,18 @@ def find_engine(name: str) -> Engine:
         raise UsageError(
             f"--engine {name} is captured in PyTorch for perfmodel model alone", f"give {', '.join(engine_names())}, or a file"
         )
-    known_name = _meant(name, engine_names(), "--engine: ", "engine", "a file, ending in .yaml")
+    names = engine_names()
+    known_name = _meant(name, names, "--engine: ", "engine", "a file, ending in .yaml", [*names, EAGER_ENGINE])
     path = data_folder("configs") / "engines" / f"{known_name}.yaml"
     return _trusted(path, lambda: known(trusted(read_yaml(path)[0])), checked)
 
 
 @cache
-def implementations() -> dict[str, set[str]]:
-    """Implementations with calibrations in shipped profiles, by workload."""
-    from perfmodel.timing.implementations import calibrated_as, listed
+def shipped_implementations() -> dict[str, set[str]]:
+    """Implementations, by workload, that shipped profiles are calibrated for."""
+    from perfmodel.timing.implementations import implementations
 
-    by_workload: dict[str, set[str]] = {}
-    for device in calibrated_devices():
-        for block in device.calibration:
-            by_workload.setdefault(block.workload, set()).add(block.implementation)
-    for names in by_workload.values():
-        names |= {name for name in listed() if not names.isdisjoint(calibrated_as(name))}
-    return by_workload
+    return implementations(calibrated_devices())
 
 
 ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp"}

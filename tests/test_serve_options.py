@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.catalog import engine_names, find_engine, find_model, implementations
+from perfmodel.catalog import engine_names, find_engine, find_model, shipped_implementations
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.kernel_choice import WORKLOAD_OF
 from perfmodel.transformer.step import Split
@@ -16,7 +16,7 @@ LLAMA = "serve llama-3.1-8b --hardware h200 --isl 512 --osl 64"
 
 def test_kernels_of_presets_are_known() -> None:
     for name in engine_names():
-        find_engine(name).kernels.check(implementations())
+        find_engine(name).kernels.check(shipped_implementations())
 
 
 @pytest.mark.parametrize("place", WORKLOAD_OF)

@@ -14,7 +14,7 @@ from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.catalog import implementations
+from perfmodel.catalog import shipped_implementations
 from perfmodel.report.answer import ROOFS_EVEN
 from perfmodel.report.saved import Interval
 from perfmodel.report.speedup import MEASURED, RATIO_NOTE, Side, interval_text, ratio, verdict_sentence
@@ -57,7 +57,7 @@ BY_ROOFS = re.compile(r"ratios? of roofs|at most|at least|ratio of bounds")
 @pytest.fixture
 def nothing_lent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No device has a calibration to borrow, so ``UNKNOWN`` has no predicted time."""
-    implementations()  # of the shipped profiles, which engines name; kept from now on
+    shipped_implementations()  # of the shipped profiles, which engines name; kept from now on
     for module in ("perfmodel.catalog", "perfmodel.study.schema"):
         monkeypatch.setattr(f"{module}.calibrated_devices", list)
     fallbacks.cache_clear()

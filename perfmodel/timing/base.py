@@ -243,7 +243,7 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
     calibrated = calibrations_of(device).get((workload, case.direction))
     if not calibrated:
         return []
-    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, calibrated_as(case.implementation)
+    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, calibrated_as(case.implementation, workload)
     suited = [
         block
         for block in calibrated

@@ -7,11 +7,15 @@ by a fifth.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from perfmodel.core.files import read_yaml
+
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
 
 FILE = Path(__file__).with_name("implementations.yaml")
 FUSED = "flash2"
@@ -24,6 +28,7 @@ class Implementation(NamedTuple):
     kernel: str = ""
     like: str = ""
     port: str = ""
+    serves: str = ""
     runs: str = FUSED
     launches: int = 1
     published: bool = False
@@ -53,14 +58,27 @@ def kernel_name(name: str) -> str:
     return find(name).kernel or name
 
 
-def calibrated_as(name: str) -> list[str]:
-    """Names of calibrations that serve an implementation, its own first.
+def calibrated_as(name: str, workload: str) -> list[str]:
+    """Names of calibrations that serve an implementation of ``workload``, its own first.
 
-    >>> calibrated_as("nccl"), calibrated_as("fa3-no-pipelining")
-    (['nccl', 'rccl'], ['fa3-no-pipelining', 'vllm-flash-attn'])
+    >>> calibrated_as("nccl", "collective"), calibrated_as("torch-matmul", "matmul"), calibrated_as("torch-matmul", "attention")
+    (['nccl', 'rccl'], ['torch-matmul', 'aiter'], ['torch-matmul'])
     """
     entry = find(name)
+    if entry.serves not in ("", workload):
+        return [name]
     return [name, *(alias for alias in (entry.kernel, entry.port, entry.like) if alias)]
+
+
+def implementations(devices: Iterable[Device]) -> dict[str, set[str]]:
+    """Implementations, by workload, that calibrations of ``devices`` serve."""
+    by_workload: dict[str, set[str]] = {}
+    for device in devices:
+        for block in device.calibration:
+            by_workload.setdefault(block.workload, set()).add(block.implementation)
+    for workload, names in by_workload.items():
+        names |= {name for name in listed() if not names.isdisjoint(calibrated_as(name, workload))}
+    return by_workload
 
 
 def is_variant(name: str, reference: str) -> bool:

@@ -14,7 +14,7 @@ from perfmodel.core.units import format_time
 from perfmodel.kernels.matmul import default_tile
 from perfmodel.kernels.tile import GIVEN
 from perfmodel.timing.base import CLEAN, DIRTY, WARM, Case, calibrations_of, models_of
-from perfmodel.timing.implementations import algorithm_of, calibrated_as, find, is_fused, listed
+from perfmodel.timing.implementations import algorithm_of, find, implementations, is_fused
 from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
 from perfmodel.timing.predict import Prediction, TimeRequest, added, lower_in, predict
 from perfmodel.timing.reference_devices import FallbackDevices
@@ -37,9 +37,7 @@ def check_implementation(
     name: str, workload: str, device: Device, fallbacks: FallbackDevices, suits: Callable[[str], bool] = lambda name: True
 ) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name`` and ``suits``."""
-    calibrated = {block.implementation for holder in (device, *fallbacks()) for block in holder.calibration if block.workload == workload}
-    aliases = {alias for alias in listed() if not calibrated.isdisjoint(calibrated_as(alias))}
-    known = sorted(filter(suits, calibrated | aliases))
+    known = sorted(filter(suits, implementations((device, *fallbacks())).get(workload, ())))
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
 
