@@ -89,7 +89,8 @@ class Parameter(NamedTuple):
 
 PARAMETERS = Path(__file__).with_name("parameters")
 """Folder of the parameters of the shipped models: fields of ``Parameter`` and ``Prior`` by model and name. Models that share code share a
-file. A meaning that several parameters share stands once, under ``terms``.
+file. A meaning that several parameters share stands once, under ``terms``; ``like``: the model whose parameters come first, without those
+given anew.
 """
 
 
@@ -100,9 +101,13 @@ def parameters_in(file: str) -> dict[str, tuple[Parameter, ...]]:
     terms = listed.pop("terms", {})
 
     def parameter(name: str, fields: dict[str, Any]) -> Parameter:
-        return Parameter(name, fields.pop("meaning", None) or terms[name], Prior(**fields))
+        prior = {key: value for key, value in fields.items() if key != "meaning"}
+        return Parameter(name, fields.get("meaning") or terms[name], Prior(**prior))
 
-    return {model: tuple(parameter(*each) for each in own.items()) for model, own in listed.items()}
+    def all_of(own: dict[str, Any]) -> dict[str, Any]:
+        return all_of(listed[own["like"]]) | {name: own[name] for name in own if name != "like"} if "like" in own else own
+
+    return {model: tuple(parameter(*each) for each in all_of(own).items()) for model, own in listed.items()}
 
 
 STATE_WORDS = {

@@ -10,7 +10,7 @@ from perfmodel.catalog import find_model, model_names
 from perfmodel.core.dtypes import DTYPES, PRODUCTS, Dtype, dtype_of_products
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.workload import FORWARD, Attention, Convolution, Pass, Stream
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Convolution, Pass, Stream
 from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.collectives import COMBINE, DISPATCH, OPS, Collective
 from perfmodel.kernels.expert_exchange import expert_exchange
@@ -32,7 +32,8 @@ from perfmodel.transformer.training.tape import attention_peak
 from perfmodel.validation.cases import SDPA_BACKENDS
 from perfmodel.validation.records import LARGEST_NUMBER, Record
 
-_TWO_INPUTS = ("torch-add", "torch-silu-mul")
+_TWO_INPUTS = ("add", "silu-mul", "add-rms-norm")
+"""Implementations, without the prefix of who runs them, that read two operands of the size of the rows."""
 TRAIN = "train"
 ATTENTION_OF_TRAINING = ("eager", "sdpa")
 BACKENDS = {backend: implementation for implementation, backend in SDPA_BACKENDS.items()}
@@ -120,9 +121,11 @@ def _experts(sizes: Sizes, dtype: Dtype, record: Record) -> Experts:
 
 
 def _rows(sizes: Sizes, dtype: Dtype, record: Record) -> Stream:
-    inputs = 2 if record.implementation in _TWO_INPUTS else 1
+    step = record.implementation.removeprefix("torch-").removeprefix("compile-")
+    inputs = 2 if step in _TWO_INPUTS or record.direction == BACKWARD else 1
+    outputs = 2 if step == "add-rms-norm" else 1
     shared = sizes["cols"] * sizes.get("mask_rows", 0)
-    return Stream(record.workload, sizes["rows"], sizes["cols"], inputs, shared=shared, dtype=dtype)
+    return Stream(record.workload, sizes["rows"], sizes["cols"], inputs, outputs, shared, dtype)
 
 
 def _pass(sizes: Sizes, dtype: Dtype, record: Record) -> Pass:

@@ -53,7 +53,9 @@ class AttentionLaunch(NamedTuple):
     together. ``longest_first``: a walk begins with its last row tile. ``paired``: the number of key tiles per head is rounded up to a
     multiple of this. ``by_head``: one block does all tiles of a head. ``side_kernels``: number of kernels beside the main one.
     ``writes_cache``: the call first copies K and V into a paged cache. ``rounded``: dQ is added up in whole row tiles of the kernel's head
-    dim, and PyTorch sums dK and dV over query heads.
+    dim, and PyTorch sums dK and dV over query heads. ``mask_block``: queries, and keys, of a block that a mask keeps or drops as a whole;
+    0 if each tile is. ``dq_apart``: backward, dQ has blocks of its own, after those of keys of the same KV head, and is not added up in
+    memory. ``fill``: tiles in whose time the loads of a further loop arrive; tiles that a mask cuts and others take a loop each.
     """
 
     br: int
@@ -74,6 +76,9 @@ class AttentionLaunch(NamedTuple):
     side_kernels: int = 0
     writes_cache: bool = False
     rounded: bool = False
+    mask_block: int = 0
+    dq_apart: bool = False
+    fill: int = 0
 
     def widths(self, w: Attention) -> tuple[int, int]:
         """Head dims of K and V that the kernel computes."""
@@ -134,10 +139,13 @@ def row_tile_visits(walk: Attention, launch: AttentionLaunch, i: int) -> int:
     if not walk.causal:
         return int(key_tiles(walk, launch.bc))
     shift, g = walk.kv_len - walk.n, walk.row_group
-    last = min((i + 1) * launch.br, g * walk.n) - 1
-    end = -(-(last // g + 1 + shift) // launch.bc)
-    start = 0 if walk.window is None else max(0, i * launch.br // g + shift + 1 - walk.window) // launch.bc
-    return int(max(0, min(end, key_tiles(walk, launch.bc)) - start))
+    rows, keys = max(launch.br, launch.mask_block), max(launch.bc, launch.mask_block)
+    first = i * launch.br // rows * rows
+    last = min(first + rows, g * walk.n) - 1
+    end = -(-(last // g + 1 + shift) // keys) * (keys // launch.bc)
+    start = 0 if walk.window is None else max(0, first // g + shift + 1 - walk.window) // keys * (keys // launch.bc)
+    visits = int(max(0, min(end, key_tiles(walk, launch.bc)) - start))
+    return visits + launch.fill * (visits > keys // launch.bc)
 
 
 def key_tiles_visits(walk: Attention, launch: AttentionLaunch, first: int, step: int) -> int:
@@ -162,6 +170,8 @@ def rows_walk(walk: Attention, launch: AttentionLaunch) -> Walk:
         each = -(-(keys if launch.fixed_splits else visits) // splits)
         return tuple(int(min(each, max(0, visits - part * each))) for part in range(splits))
 
+    if launch.mask_block:
+        return Walk(count, sum(sum(tiles(i)) for i in range(count)), tiles)
     return Walk(count, int(visited_tiles(walk, launch.br, launch.bc)), tiles)
 
 
@@ -181,6 +191,22 @@ def keys_walk(walk: Attention, launch: AttentionLaunch, parts: int = 0) -> Walk:
     return Walk(count, total + sum(_visits_past_the_end(walk, launch, j) for j in range(keys, count)), tiles)
 
 
+def keys_and_rows_walk(w: Attention, launch: AttentionLaunch) -> Walk:
+    """Walk of a KV head: a block per key tile, for all query heads of the group, then one per row tile of each query head.
+
+    Row tiles are ``br`` x ``bc``, key tiles ``bc`` rows by ``br`` keys.
+    """
+    group, turned = int(w.group), launch._replace(br=launch.bc, bc=launch.br)
+    rows, keys = rows_walk(w, launch), keys_walk(w, turned)
+
+    filled = launch.fill * (group * (1 + w.causal) - 1)
+
+    def tiles(i: int) -> tuple[int, ...]:
+        return (group * keys.tiles(i)[0] + filled,) if i < keys.count else rows.tiles((i - keys.count) % rows.count)
+
+    return Walk(keys.count + group * rows.count, group * (keys.total + rows.total) + keys.count * filled, tiles)
+
+
 def _visits_past_the_end(walk: Attention, launch: AttentionLaunch, j: int) -> int:
     """Row tiles that the key tile ``j`` past the end visits."""
     start = max(0, walk.row_group * (j * launch.bc - walk.kv_len + walk.n)) // launch.br if walk.causal else 0
@@ -191,6 +217,8 @@ def _visits_past_the_end(walk: Attention, launch: AttentionLaunch, j: int) -> in
 def grid_of(w: Attention, launch: AttentionLaunch, direction: str, sms: int) -> TileBlocks:
     """The blocks of the main kernel for a device with ``sms`` multiprocessors."""
     walk = replace(w, packed=launch.packed)
+    if launch.dq_apart:
+        return grid_of_walk(keys_and_rows_walk(walk, launch), int(w.stored_kv_heads), launch, sms)
     blocks = rows_walk(walk, launch) if direction == FORWARD else keys_walk(walk, launch)
     if launch.by_head:
         total = blocks.total
@@ -225,11 +253,11 @@ def tensor_bytes(w: Attention) -> tuple[int, int]:
     return w.query_heads * w.n * (w.d + w.dv) * w.dtype.size, w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
 
 
-def main_bytes(w: Attention, direction: str) -> int:
+def main_bytes(w: Attention, launch: AttentionLaunch, direction: str) -> int:
     """DRAM bytes of the main kernel, each tensor once. Backward: Q, dO, K, V; dQ read and written in fp32; dK and dV per query head."""
     rows, keys = tensor_bytes(w)
-    if direction == FORWARD:
-        return rows + keys
+    if direction == FORWARD or launch.dq_apart:
+        return (rows + keys) * (1 if direction == FORWARD else 2)
     return int(rows + keys + w.query_heads * w.kv_len * (w.d + w.dv) * w.dtype.size + 2 * w.query_heads * w.n * w.d * FP32)
 
 
@@ -242,6 +270,8 @@ def side_bytes(w: Attention, launch: AttentionLaunch, direction: str) -> int:
         combined = 2 * launch.splits * FP32 * w.query_heads * w.n * w.dv if launch.splits > 1 else 0
         return int(2 * tensor_bytes(w)[1] * launch.writes_cache + combined)
     per_row = w.query_heads * w.n * (2 * w.dv + w.d) * w.dtype.size
+    if launch.dq_apart:
+        return int(2 * w.query_heads * w.n * w.dv * w.dtype.size)
     n, d = (ceil_div(w.n, launch.br) * launch.br, padded(w.d)) if launch.rounded else (w.n, w.d)
     sums = tensor_bytes(w)[1] * (w.group + 1) if w.group > 1 else 0
     return int(per_row + 2 * w.query_heads * n * d * FP32 + sums)
@@ -310,7 +340,7 @@ def work_of(case: Case, device: Device, launch_of: LaunchRule) -> AttentionWork:
     rates, launch = rates_of(device, w.dtype.name), with_tile(case, device, launch_of)
     (d, dv), scores = launch.widths(w), launch.br * launch.bc
     flop = 2 * scores * (d + dv if case.direction == FORWARD else 3 * d + 2 * dv)
-    moved, side = main_bytes(w, case.direction), side_bytes(w, launch, case.direction)
+    moved, side = main_bytes(w, launch, case.direction), side_bytes(w, launch, case.direction)
     held = (moved + side / 2) / device.cache_bytes if device.cache_bytes else inf
     copied = w.batch * w.kv_len * min(w.kv_heads * w.d, COPY_THREADS) / (rates.threads * rates.sms)
     return AttentionWork(

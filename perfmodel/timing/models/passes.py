@@ -84,7 +84,10 @@ _STREAM = Model(
     stream_seconds,
     "launch + bytes over bandwidth, or elements by cycles",
     knows_warm=never,
-    implementations=("numba-copy", "torch-copy", "torch-scale", "torch-add", "torch-silu-mul", "torch-rope", "torch-mask"),
+    implementations=(
+        *("numba-copy", "torch-copy", "torch-scale", "torch-add", "torch-silu-mul", "torch-rope", "torch-mask"),
+        *("torch-compile-add", "torch-compile-silu-mul", "torch-compile-rope"),
+    ),
 )
 
 

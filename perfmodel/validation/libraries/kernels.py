@@ -3,7 +3,8 @@
 ``torch-matmul`` is distinct from ``cublas``, whose published times were taken in CUDA graphs and lack the events' overhead. Element-wise
 steps are the workload ``scale``, with different implementations: torch-scale reads one matrix and writes one, torch-add and torch-silu-mul
 (two kernels) read two, torch-rope (three kernels, heads of ROPE_HEAD_DIM) also reads a cosine and a sine per position, torch-mask adds a
-mask of ``mask_rows`` rows to each group of as many.
+mask of ``mask_rows`` rows to each group of as many. ``torch-compile-X`` is the step of ``torch-X`` as torch.compile builds it for one
+shape; that of torch-add-rms-norm returns the sum too.
 
 Fused backends are FlashAttention-2, cuDNN and memory-efficient. Operands are stored as in models: [batch, length, heads, d] in prefill,
 where a projection wrote them (from any other order the flash backward pass copies the output and its gradient first); [batch, kv_heads,
@@ -56,18 +57,43 @@ STEPS: dict[str, tuple[str, Step]] = {
     "torch-silu-mul": ("scale", lambda torch, x, y, weight: torch.nn.functional.silu(x) * y),
     "torch-rope": ("scale", _rope),
 }
+COMPILED = "torch-compile-"
+
+
+def _add_norm(torch: Torch, x: Any, y: Any, weight: Any) -> tuple[Any, Any]:
+    total = x + y
+    return torch.nn.functional.rms_norm(total, weight.shape, weight, EPSILON), total
+
+
+COMPILED_STEPS: dict[str, tuple[str, Any]] = {**STEPS, "torch-add-rms-norm": ("norm", _add_norm)}
 
 
 def _prepare(step: Step, case: KernelCase, torch: Torch) -> Prepared:
-    dtype, cols = dtype_of(case, torch), case.shape["cols"]
-    x, y = (torch.randn((case.shape["rows"], cols), dtype=dtype, device="cuda") for _ in range(2))
-    weight = torch.randn((cols,), dtype=dtype, device="cuda")
+    dtype, cols, backward = dtype_of(case, torch), case.shape["cols"], case.direction == BACKWARD
+    x, y = (torch.randn((case.shape["rows"], cols), dtype=dtype, device="cuda", requires_grad=backward) for _ in range(2))
+    weight = torch.randn((cols,), dtype=dtype, device="cuda", requires_grad=backward)
+    last = slice(-CHECKED_ROWS, None)
+    if backward:
+        out = step(torch, x, y, weight)
+        grad = torch.randn_like(out)
+
+        def gradient_of_rows(gradients: Any) -> float:
+            rows = x[last].detach().double().requires_grad_()
+            [wanted] = torch.autograd.grad(step(torch, rows, rows, weight.double()), rows, grad[last].double())
+            return relative_error(gradients[0][last], wanted)
+
+        return Prepared(lambda: torch.autograd.grad(out, (x, weight), grad, retain_graph=True), gradient_of_rows)
 
     def error(found: Any) -> float:
-        last = slice(-CHECKED_ROWS, None)
-        return relative_error(found[last], step(torch, x[last].double(), y[last].double(), weight.double()))
+        result = found[0] if isinstance(found, tuple) else found
+        wanted = step(torch, x[last].double(), y[last].double(), weight.double())
+        return relative_error(result[last], wanted[0] if isinstance(wanted, tuple) else wanted)
 
-    return Prepared(lambda: step(torch, x, y, weight), error)
+    run = partial(step, torch)
+    if case.implementation.startswith(COMPILED):
+        torch._dynamo.reset()
+        run = torch.compile(lambda x, y, weight: step(torch, x, y, weight), dynamic=False)
+    return Prepared(lambda: run(x, y, weight), error)
 
 
 def _prepare_mask(case: KernelCase, torch: Torch) -> Prepared:
@@ -135,16 +161,16 @@ def operands(case: KernelCase, torch: Torch, length_first: bool) -> tuple[Any, A
 
 def attention(case: KernelCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) -> Prepared:
     """The attention of ``run()``, or only its backward pass."""
-    causal = bool(case.shape["causal"])
+    causal, window = bool(case.shape["causal"]), case.shape.get("window")
     if case.direction == FORWARD:
-        return Prepared(run, partial(output_error, torch, q, k, v, causal))
+        return Prepared(run, partial(output_error, torch, q, k, v, causal, window))
     out = run()
     grad = torch.randn_like(out)
 
     def backward() -> Any:
         return torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
 
-    return Prepared(backward, partial(gradient_error, torch, q, k, v, causal, grad))
+    return Prepared(backward, partial(gradient_error, torch, q, k, v, causal, window, grad))
 
 
 def _prepare_fused(case: KernelCase, torch: Torch) -> Prepared:
@@ -166,6 +192,22 @@ def fused(implementation: str, torch: Torch, q: Any, k: Any, v: Any, causal: boo
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
     return run
+
+
+def _prepare_flex(case: KernelCase, torch: Torch) -> Prepared:
+    """FlexAttention as torch.compile builds it for one shape; masks are block masks of the default size."""
+    flex, s = import_module("torch.nn.attention.flex_attention"), case.shape
+    window, mask = s.get("window"), None
+    q, k, v = operands(case, torch, length_first=True)
+    if s["causal"]:
+
+        def visible(b: Any, h: Any, row: Any, key: Any) -> Any:
+            return (row >= key) & (row - key < window) if window else row >= key
+
+        mask = flex.create_block_mask(visible, None, None, s["n"], s["kv_len"], device="cuda")
+    torch._dynamo.reset()
+    run = torch.compile(flex.flex_attention, dynamic=False)
+    return attention(case, torch, q, k, v, lambda: run(q, k, v, block_mask=mask, enable_gqa=s["heads"] != s["kv_heads"]))
 
 
 def _prepare_eager(case: KernelCase, torch: Torch) -> Prepared:
@@ -197,11 +239,14 @@ WHOLE_SCORES = 1 << 22
 """Most scores of one KV head with which every row is checked, and so the gradients of K and V."""
 
 
-def _attend(torch: Torch, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> Any:
-    """q [group, rows, d], k [kv_len, d], v [kv_len, dv]; a causal mask hides the keys after a row's own."""
+def _attend(torch: Torch, q: Any, k: Any, v: Any, rows: Any, causal: bool, window: int | None) -> Any:
+    """q [group, rows, d], k [kv_len, d], v [kv_len, dv]; a causal mask hides the keys after a row's own, a window those long before it."""
     scores = q @ k.T / math.sqrt(q.shape[-1])
+    distance = rows[:, None] - torch.arange(k.shape[0], device="cuda")
     if causal:
-        scores = scores.masked_fill(torch.arange(k.shape[0], device="cuda") > rows[:, None], -math.inf)
+        scores = scores.masked_fill(distance < 0, -math.inf)
+    if window is not None:
+        scores = scores.masked_fill(distance >= window, -math.inf)
     return scores.softmax(-1) @ v
 
 
@@ -219,23 +264,25 @@ def _worst(errors: list[float]) -> float:
     return math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
-def output_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, out: Any) -> float:
+def output_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, window: int | None, out: Any) -> float:
     """Largest relative error of the heads checked. Tensors are [batch, heads, length, d]."""
     errors = []
     for batch, kv_head, heads, rows in _checked_rows(torch, q, k):
         some = q[batch, heads][:, rows].double()
-        wanted = _attend(torch, some, k[batch, kv_head].double(), v[batch, kv_head].double(), rows, causal)
+        wanted = _attend(torch, some, k[batch, kv_head].double(), v[batch, kv_head].double(), rows, causal, window)
         errors.append(relative_error(out[batch, heads][:, rows], wanted))
     return _worst(errors)
 
 
-def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any, gradients: tuple[Any, Any, Any]) -> float:
+def gradient_error(
+    torch: Torch, q: Any, k: Any, v: Any, causal: bool, window: int | None, grad: Any, gradients: tuple[Any, Any, Any]
+) -> float:
     """Largest relative error of dQ, and of dK and dV if every row is checked. ``grad``: gradient of the output."""
     errors = []
     for batch, kv_head, heads, rows in _checked_rows(torch, q, k):
         parts = (q[batch, heads][:, rows], k[batch, kv_head], v[batch, kv_head])
         leaves = [part.detach().double().requires_grad_() for part in parts]
-        out = _attend(torch, leaves[0], leaves[1], leaves[2], rows, causal)
+        out = _attend(torch, leaves[0], leaves[1], leaves[2], rows, causal, window)
         wanted = torch.autograd.grad(out, leaves, grad[batch, heads][:, rows].double())
         errors.append(relative_error(gradients[0][batch, heads][:, rows], wanted[0]))
         if len(rows) == q.shape[2]:
@@ -245,8 +292,10 @@ def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any
 
 LIBRARIES: dict[tuple[str, str], Prepare] = {
     **{("attention", name): _prepare_fused for name in SDPA_BACKENDS},
+    ("attention", "torch-flex"): _prepare_flex,
     ("attention", "torch-eager"): _prepare_eager,
     **{(workload, name): partial(_prepare, step) for name, (workload, step) in STEPS.items()},
+    **{(workload, name.replace("torch-", COMPILED)): partial(_prepare, step) for name, (workload, step) in COMPILED_STEPS.items()},
     ("scale", "torch-mask"): _prepare_mask,
     ("copy", "torch-copy"): _prepare_copy,
     ("matmul", "torch-matmul"): _matmul,
@@ -257,7 +306,7 @@ LIBRARIES: dict[tuple[str, str], Prepare] = {
 
 def directions(workload: str) -> tuple[str, ...]:
     """Passes of ``workload`` that library kernels run."""
-    return (FORWARD, BACKWARD) if workload == "attention" else (FORWARD,)
+    return (FORWARD, BACKWARD) if workload in ("attention", "norm") else (FORWARD,)
 
 
 def find(case: KernelCase, known: Mapping[tuple[str, str], Prepare] = LIBRARIES) -> Prepare:
