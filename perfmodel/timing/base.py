@@ -146,6 +146,7 @@ class Model(NamedTuple):
     the unit that their name ends in. UnavailableError if the profile or the calibrations of the device lack a number.
 
     ``knows_warm(case)``: whether ``seconds`` holds for a warm case too; if not, the rule of ``cache_state.py`` derives it from a clean one.
+    ``warm_kernels(case)``: number of kernels that read tensors from before the call, for that rule.
     ``implementations``: names of the implementations that it describes, in records and calibrations. ``composite``: it uses the
     calibrations of other implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
 
@@ -170,6 +171,7 @@ class Model(NamedTuple):
     composite: bool = False
     parts: Callable[[Case, Device], Iterable[PartTime]] | None = None
     knows_warm: Callable[[Case], bool] = always
+    warm_kernels: Callable[[Case], int] = lambda case: 1
     launch: Callable[[Case, Device], Any] | None = None
     part_workloads: tuple[str, ...] = ()
     family: str = ""

@@ -16,10 +16,12 @@ whatever their models say. The fit starts from 14,393 kernels of 22 families on 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import exp
 
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.hardware import Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.timing.base import L2_STATE, dram_bandwidth, lost_share
 
 LARGEST_SAVING = 0.6  # known
@@ -45,11 +47,14 @@ def write_back_s(clean_s: float, read: float, written: float, device: Device, p:
     return float(pushed_s * read / moved * busy ** p["busy_power"] + first_s)
 
 
-def warm_s(clean_s: float, read: float, written: float, device: Device, p: Mapping[str, float] = L2_STATE) -> float:
+def warm_s(
+    clean_s: float, read: float, written: float, device: Device, p: Mapping[str, float] = L2_STATE, from_l2_s: float = 0.0, kernels: int = 1
+) -> float:
     """Seconds of a kernel of ``clean_s`` on the buffers of the run before; ``read`` and ``written`` in bytes.
 
-    ``p``: as in ``write_back_s``, and ``warm_latency_us``, which first loads and last stores save. UnavailableError without a DRAM
-    bandwidth in the profile.
+    ``p``: as in ``write_back_s``, and ``warm_latency_us``, which first loads and last stores save. ``from_l2_s``: seconds of the kernel
+    where DRAM is as fast as the L2 (``as_fast_as_l2``), which a warm run does not beat. UnavailableError without a DRAM bandwidth in the
+    profile. ``kernels``: those of the call that read buffers from before it; each saves its latency.
     """
     size, moved, l2 = device.cache_bytes, read + written, device.level("l2")
     if not size or not moved:
@@ -57,6 +62,16 @@ def warm_s(clean_s: float, read: float, written: float, device: Device, p: Mappi
     faster = l2.measured_bandwidth.number if l2 is not None and l2.measured_bandwidth else None
     sooner_s = moved * (1 / dram_bandwidth(device) - (1 / faster if faster else 0.0))
     lost = lost_share(moved / size, *scan_limits(device, alone=True))
-    saved_s = (1 - lost) * (p["warm_latency_us"] * 1e-6 + max(sooner_s, 0.0))
+    saved_s = (1 - lost) * (kernels * p["warm_latency_us"] * 1e-6 + max(min(sooner_s, clean_s - from_l2_s), 0.0))
     own_lines_s = lost * write_back_s(clean_s, read, written, device, p) * written / moved
     return clean_s - min(saved_s, LARGEST_SAVING * clean_s) + own_lines_s
+
+
+@cached_by_identity
+def as_fast_as_l2(device: Device) -> Device | None:
+    """``device`` with a DRAM of the bandwidth that was measured of its L2; None if none was."""
+    l2 = device.level("l2")
+    if l2 is None or l2.measured_bandwidth is None:
+        return None
+    dram = replace(device.dram, bandwidth=l2.measured_bandwidth, max_bandwidth=None)
+    return replace(device, memory=[*device.memory[:-1], dram])

@@ -227,12 +227,14 @@ def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str
     seconds = float(model.seconds(_cleaned(case) if by_rule else case, device, parameters))
     if not by_rule:
         return seconds
-    from perfmodel.timing.cache_state import warm_s, write_back_s
+    from perfmodel.timing.cache_state import as_fast_as_l2, warm_s, write_back_s
 
     read, written = _moved_bytes(case, device)
     if case.cache == DIRTY:
         return seconds + write_back_s(seconds, read, written, device)
-    return warm_s(seconds, read, written, device)
+    faster = as_fast_as_l2(device)
+    from_l2_s = float(model.seconds(_cleaned(case), faster, parameters)) if faster else 0.0
+    return warm_s(seconds, read, written, device, from_l2_s=from_l2_s, kernels=model.warm_kernels(case))
 
 
 @cached_by_identity

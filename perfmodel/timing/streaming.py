@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from perfmodel.core.architectures import BY_THREAD, Traits, traits_of
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.cache import scan_limits
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
@@ -25,7 +26,7 @@ from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.split_kv import PARTIAL_SIZE
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import ALONE, Case, Model, numbers_of, plain_attention
+from perfmodel.timing.base import ALONE, WARM_LATENCY_S, Case, Model, lost_share, numbers_of, plain_attention
 from perfmodel.timing.engine import L2_PORT, joined
 
 GRAPH_GAP_S = 1.4e-6  # known
@@ -103,10 +104,11 @@ def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mappin
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
     dram, l2 = bandwidth * p["dram_share"], min(p["l2_bytes_per_clock"], L2_PORT) * sms * clock
     size, latency_s = float(w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size), p["latency_us"] * 1e-6
-    lost = float(size > l2_bytes)  # a scan that is repeated finds all of itself again, or nothing
+    lost = lost_share(size / l2_bytes, *scan_limits(device, alone=True))
     shares = [miss / stream.rereads for miss in ({1.0, lost} if case.flushed else {lost})]  # a cold run takes no less than a warm one
     block_s = size * stream.rereads / stream.blocks * max(miss / dram + (1 - miss) / l2 for miss in shares)
     start_s = (1 + sum(p[name] * count for name, count in stream.block_terms.items())) * latency_s
+    start_s -= 0.0 if case.flushed else (1 - lost) * min(WARM_LATENCY_S, start_s / 2)
     wait_s, work_s = p["tile_waits"] * (1 + stream.tile_bytes / WAIT_BYTES) * latency_s, stream.tile_cycles / clock
     for name in stream.wait_factors:
         wait_s *= p[name]

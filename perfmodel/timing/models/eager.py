@@ -53,6 +53,10 @@ Part = tuple[str, Case]
 """Workload name and case of a kernel that is also timed alone."""
 
 
+BACKWARD_READERS = 4  # known
+"""Kernels of the backward pass that first read an operand of the forward pass, its probabilities or a gradient."""
+
+
 def products(w: Attention, direction: str) -> list[Part]:
     """The matmuls of a pass: Q K^T and P V; P^T dO, dO V^T, dS^T Q and dS K."""
     names = list(PRODUCTS)
@@ -168,6 +172,11 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return hypot(p["host_us"] * 1e-6, kernels_s) if waits else kernels_s
 
 
+def warm_kernels(case: Case) -> int:
+    """Kernels that read Q, K, V, a mask, or what the forward pass left."""
+    return BACKWARD_READERS if case.direction != FORWARD else 2 + int(bool(case.workload.causal))
+
+
 def covers_plain(case: Case) -> bool:
     """Whole-sequence attention with as many KV heads as query heads, without window, blocks or masked_fill."""
     return plain_attention(case, "window", "sparsity", "masked_fill") and case.workload.heads == case.workload.kv_heads
@@ -196,6 +205,7 @@ _EAGER = Model(
     "the sum of its kernels",
     assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor unless it is filled in",
     knows_warm=never,
+    warm_kernels=warm_kernels,
     implementations=(EAGER, FILLED),
     composite=True,
     parts=timed_parts,

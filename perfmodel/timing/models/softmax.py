@@ -19,7 +19,8 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, dram_bandwidth, lost_share, never, numbers_of
+from perfmodel.timing.base import WARM, Case, Model, dram_bandwidth, lost_share, numbers_of
+from perfmodel.timing.cache_state import warm_s
 from perfmodel.timing.engine import joined
 
 WARP, REGISTERS, SHARED, REPEATED = "warp", "registers", "shared memory", "repeated"
@@ -92,10 +93,10 @@ def read_again(device: Device, rows_bytes: float, l2_share: float) -> float:
     return lost_share(rows_bytes / (size * l2_share), *scan_limits(device, alone=True)) if size else 0.0
 
 
-def warps_s(w: Stream, cycles_per_s: float, bytes_s: float, p: Mapping[str, float]) -> float:
-    """Seconds of rows that a warp takes."""
+def warps_s(w: Stream, cycles_per_s: float, bytes_s: float, warm: float, p: Mapping[str, float]) -> float:
+    """Seconds of rows that a warp takes; ``warm``: share of the latency of first rows that is left."""
     columns, at_once = padded(w.cols), 2 if w.cols <= TWO_ROWS_COLUMNS else 1
-    first_s = at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9
+    first_s = warm * at_once * (w.cols + columns) / 2 * p["column_ns"] * 1e-9
     issued_s = w.rows * (p["row_cycles"] + columns * p["element_cycles"]) / cycles_per_s
     return hypot(first_s, (issued_s + bytes_s) * (p["spill"] if columns > SPILLING_COLUMNS else 1.0))
 
@@ -121,18 +122,22 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     kernel, threads = kernel_on(w, device)
     bytes_s = 2 * w.rows * w.cols * w.dtype.size / (dram_bandwidth(device) * p["bandwidth_share"])
-    slower = SLOWER.get(device.vendor, 1)
+    slower, warm = SLOWER.get(device.vendor, 1), 1.0
+    if case.cache == WARM and device.cache_bytes:
+        lost = lost_share(float(w.read_bytes + w.write_bytes) / device.cache_bytes, *scan_limits(device, alone=True))
+        warm -= (1 - lost) * (1 - p["warm_share"])
     if kernel == WARP:
-        rows_s = warps_s(w, sms * clock, bytes_s, p)
+        rows_s = warps_s(w, sms * clock, bytes_s, warm, p)
     elif kernel == REGISTERS:
         rows_s = joined(p["overlap"], registers_s(w, int(sms), clock / slower, p), bytes_s)
     else:
         slots = sms * resident_blocks(device, threads)
-        row_s = p["row_us"] * 1e-6 + steps(w, threads, kernel == SHARED, p["tail"]) * p["step_us"] * 1e-6 * slower
+        row_s = p["row_us"] * 1e-6 + warm * steps(w, threads, kernel == SHARED, p["tail"]) * p["step_us"] * 1e-6 * slower
         at_once = min(w.rows, slots) * w.cols * w.dtype.size
         again = read_again(device, at_once, p["l2_share"]) if kernel == REPEATED else 0.0
         rows_s = joined(p["overlap"], row_s * hypot(1, w.rows / slots), (1 + again) * bytes_s)
-    return float(p["launch_us"] * 1e-6 + rows_s)
+    seconds = float(p["launch_us"] * 1e-6 + rows_s)
+    return warm_s(seconds, w.read_bytes, w.write_bytes, device) if case.cache == WARM else seconds
 
 
 MODEL = Model(
@@ -141,6 +146,5 @@ MODEL = Model(
     lambda case: isinstance(case.workload, Stream) and case.workload.op == "softmax" and case.direction == FORWARD,
     seconds,
     "PyTorch's dispatch by row length",
-    knows_warm=never,
     implementations=("torch-softmax",),
 )

@@ -238,31 +238,33 @@ HEADS = {
     "AutoModel": ("MODEL_MAPPING_NAMES", (FORWARD,)),
 }
 """Classes of transformers that make a model, with the list of models that each has and the phases of such programs."""
-DRAWN = 20261128, 90
-"""Seed of the programs that report, and their number; those that do not run as they are drawn are left out."""
+DRAWN, COUNT = (20261128, 20261129), 90
+"""Seeds of the programs that report, one draw after the other, and programs of each; those that do not run as drawn are left out."""
 
 
 @cache
-def drawn(seed: int = DRAWN[0], count: int = DRAWN[1]) -> dict[str, Program]:
-    """Programs of models that ``PROGRAMS`` lacks, drawn from all of transformers, in the configurations that are their classes' own."""
-    random, seen = Random(seed), {program.model for program in PROGRAMS.values()}
-    found: dict[str, Program] = {}
+def drawn() -> dict[str, Program]:
+    """Programs of models that ``PROGRAMS`` and earlier draws lack, from all of transformers, in their classes' own configurations."""
     names = import_module("transformers.models.auto.modeling_auto")
     configs: dict[str, str] = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
-    while len(found) < count:
-        head = random.choice(list(HEADS))
-        listed, phases = HEADS[head]
-        kind, phase = random.choice(sorted(getattr(names, listed))), random.choice(phases)
-        batch, length = (
-            random.choice((1, 2, 3, 4, 6, 8, 12, 16, 24, 32)),
-            random.choice((128, 197, 256, 384, 500, 512, 768, 1000, 1024, 1536)),
-        )
-        precision = random.choice(({}, {}, {"dtype": "float16"}, {"autocast": True}, {"compiled": True}))
-        name = f"{kind}-{phase}"
-        if configs.get(kind) in {None, *seen} or name in found:
-            continue
-        batch *= 4 if "Image" in head else 1
-        found[name] = Program(phase, (batch, length), configs[kind], {}, head, drawn=True, **precision)
+    found: dict[str, Program] = {}
+    for seed in DRAWN:
+        random, seen = Random(seed), {program.model for program in (*PROGRAMS.values(), *found.values())}
+        wanted = len(found) + COUNT
+        while len(found) < wanted:
+            head = random.choice(list(HEADS))
+            listed, phases = HEADS[head]
+            kind, phase = random.choice(sorted(getattr(names, listed))), random.choice(phases)
+            batch, length = (
+                random.choice((1, 2, 3, 4, 6, 8, 12, 16, 24, 32)),
+                random.choice((128, 197, 256, 384, 500, 512, 768, 1000, 1024, 1536)),
+            )
+            precision = random.choice(({}, {}, {"dtype": "float16"}, {"autocast": True}, {"compiled": True}))
+            name = f"{kind}-{phase}"
+            if configs.get(kind) in {None, *seen} or name in found:
+                continue
+            batch *= 4 if "Image" in head else 1
+            found[name] = Program(phase, (batch, length), configs[kind], {}, head, drawn=True, **precision)
     return found
 
 
