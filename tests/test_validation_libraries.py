@@ -21,7 +21,7 @@ from perfmodel.validation.libraries.kernels import LIBRARIES, directions, find
 from perfmodel.validation.libraries.measure import FAMILIES, RULE, TorchTimer, as_line, cases, measure, shapes
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
 from perfmodel.validation.statistics import relative_error_of_median
-from tools.measure import wide
+from tools.measure import compiled, wide
 from tools.measure.prepared import PREPARED
 from tools.measure.profiler import Launch, in_windows
 
@@ -84,7 +84,8 @@ def test_every_family_starts_with_a_case_that_runs(case):
 def test_every_case_has_a_kernel_and_every_kernel_a_case():
     assert all(callable(find(case)) for case in ALL)
     assert {(case.workload, case.implementation) for case in ALL} == set(LIBRARIES)
-    assert {(workload, name) for workload, name, *_ in wide.FAMILIES} - set(LIBRARIES) == set(PREPARED) - set(LIBRARIES) != set()
+    drawn = {(workload, name) for workload, name, *_ in (*wide.FAMILIES, *compiled.FAMILIES)}
+    assert drawn - set(LIBRARIES) == set(PREPARED) - set(LIBRARIES) != set()
 
 
 def test_an_unknown_kernel_is_named():

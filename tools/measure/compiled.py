@@ -21,10 +21,9 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import STATES
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.libraries import gradients_of, load_torch
-from perfmodel.validation.libraries.kernels import COMPILED
 from tools.measure.drawn import Shape, _log, time_into
 from tools.measure.hardware import current_profile
-from tools.measure.prepared import find
+from tools.measure.prepared import COMPILED, find
 from tools.measure.wide import SIXTEEN, Family, _norm, attention, rows
 
 HEAD_DIMS, SHORTEST, LONGEST = (64, 64, 64, 128, 128, 128, 32, 96, 192, 256), 128, 1 << 15

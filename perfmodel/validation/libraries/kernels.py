@@ -3,8 +3,7 @@
 ``torch-matmul`` is distinct from ``cublas``, whose published times were taken in CUDA graphs and lack the events' overhead. Element-wise
 steps are the workload ``scale``, with different implementations: torch-scale reads one matrix and writes one, torch-add and torch-silu-mul
 (two kernels) read two, torch-rope (three kernels, heads of ROPE_HEAD_DIM) also reads a cosine and a sine per position, torch-mask adds a
-mask of ``mask_rows`` rows to each group of as many. ``torch-compile-X`` is the step of ``torch-X`` as torch.compile builds it for one
-shape; that of torch-add-rms-norm returns the sum too.
+mask of ``mask_rows`` rows to each group of as many.
 
 Fused backends are FlashAttention-2, cuDNN and memory-efficient. Operands are stored as in models: [batch, length, heads, d] in prefill,
 where a projection wrote them (from any other order the flash backward pass copies the output and its gradient first); [batch, kv_heads,
@@ -32,7 +31,7 @@ ROPE_HEAD_DIM = 128
 FACTOR = 0.125
 
 Step = Callable[[Torch, Any, Any, Any], Any]
-"""(torch, x [rows, cols], y [rows, cols], weight [cols]) -> [rows, cols]"""
+"""(torch, x [rows, cols], y [rows, cols], weight [cols]) -> [rows, cols], or several of these."""
 
 
 def _rope(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
@@ -57,18 +56,12 @@ STEPS: dict[str, tuple[str, Step]] = {
     "torch-silu-mul": ("scale", lambda torch, x, y, weight: torch.nn.functional.silu(x) * y),
     "torch-rope": ("scale", _rope),
 }
-COMPILED = "torch-compile-"
 
 
-def _add_norm(torch: Torch, x: Any, y: Any, weight: Any) -> tuple[Any, Any]:
-    total = x + y
-    return torch.nn.functional.rms_norm(total, weight.shape, weight, EPSILON), total
-
-
-COMPILED_STEPS: dict[str, tuple[str, Any]] = {**STEPS, "torch-add-rms-norm": ("norm", _add_norm)}
-
-
-def _prepare(step: Step, case: KernelCase, torch: Torch) -> Prepared:
+def rows_of(step: Step, case: KernelCase, torch: Torch, build: Callable[[Any], Any] = lambda run: run) -> Prepared:
+    """A step over random rows, or only its backward pass. ``build``: what makes the function that runs. Of several results the first is
+    checked.
+    """
     dtype, cols, backward = dtype_of(case, torch), case.shape["cols"], case.direction == BACKWARD
     x, y = (torch.randn((case.shape["rows"], cols), dtype=dtype, device="cuda", requires_grad=backward) for _ in range(2))
     weight = torch.randn((cols,), dtype=dtype, device="cuda", requires_grad=backward)
@@ -85,14 +78,11 @@ def _prepare(step: Step, case: KernelCase, torch: Torch) -> Prepared:
         return Prepared(lambda: torch.autograd.grad(out, (x, weight), grad, retain_graph=True), gradient_of_rows)
 
     def error(found: Any) -> float:
-        result = found[0] if isinstance(found, tuple) else found
-        wanted = step(torch, x[last].double(), y[last].double(), weight.double())
-        return relative_error(result[last], wanted[0] if isinstance(wanted, tuple) else wanted)
+        results = found, step(torch, x[last].double(), y[last].double(), weight.double())
+        result, wanted = (each[0] if isinstance(each, tuple) else each for each in results)
+        return relative_error(result[last], wanted)
 
-    run = partial(step, torch)
-    if case.implementation.startswith(COMPILED):
-        torch._dynamo.reset()
-        run = torch.compile(lambda x, y, weight: step(torch, x, y, weight), dynamic=False)
+    run = build(lambda x, y, weight: step(torch, x, y, weight))
     return Prepared(lambda: run(x, y, weight), error)
 
 
@@ -194,22 +184,6 @@ def fused(implementation: str, torch: Torch, q: Any, k: Any, v: Any, causal: boo
     return run
 
 
-def _prepare_flex(case: KernelCase, torch: Torch) -> Prepared:
-    """FlexAttention as torch.compile builds it for one shape; masks are block masks of the default size."""
-    flex, s = import_module("torch.nn.attention.flex_attention"), case.shape
-    window, mask = s.get("window"), None
-    q, k, v = operands(case, torch, length_first=True)
-    if s["causal"]:
-
-        def visible(b: Any, h: Any, row: Any, key: Any) -> Any:
-            return (row >= key) & (row - key < window) if window else row >= key
-
-        mask = flex.create_block_mask(visible, None, None, s["n"], s["kv_len"], device="cuda")
-    torch._dynamo.reset()
-    run = torch.compile(flex.flex_attention, dynamic=False)
-    return attention(case, torch, q, k, v, lambda: run(q, k, v, block_mask=mask, enable_gqa=s["heads"] != s["kv_heads"]))
-
-
 def _prepare_eager(case: KernelCase, torch: Torch) -> Prepared:
     """The whole eager sequence. A causal case also has ``mask``, as a kernel adds the mask as a tensor, without ``masked_fill``."""
     causal, masked = bool(case.shape["causal"]), bool(case.shape.get("mask", False))
@@ -292,10 +266,8 @@ def gradient_error(
 
 LIBRARIES: dict[tuple[str, str], Prepare] = {
     **{("attention", name): _prepare_fused for name in SDPA_BACKENDS},
-    ("attention", "torch-flex"): _prepare_flex,
     ("attention", "torch-eager"): _prepare_eager,
-    **{(workload, name): partial(_prepare, step) for name, (workload, step) in STEPS.items()},
-    **{(workload, name.replace("torch-", COMPILED)): partial(_prepare, step) for name, (workload, step) in COMPILED_STEPS.items()},
+    **{(workload, name): partial(rows_of, step) for name, (workload, step) in STEPS.items()},
     ("scale", "torch-mask"): _prepare_mask,
     ("copy", "torch-copy"): _prepare_copy,
     ("matmul", "torch-matmul"): _matmul,
