@@ -50,8 +50,9 @@ class RecordRow:
 
     @property
     def held_out(self) -> bool:
-        """Whether no fit saw the record: the project holds it out, and its calibration held out such records."""
-        return held_out(self.record) and (self.prediction is None or bool(self.prediction.calibration.held_out))
+        """Whether no fit saw the record: the project holds it out, and its calibration did too or is of another device."""
+        predicted = self.prediction
+        return held_out(self.record) and (predicted is None or bool(predicted.calibration.held_out or predicted.reference))
 
     @property
     def violates(self) -> bool:

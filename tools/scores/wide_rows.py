@@ -26,7 +26,7 @@ BORROWED = FILES[0].parent / "h100_wide_2026-11-28.jsonl.gz"
 APART = ("fp32", "tf32", "fp8")
 """Formats whose products are kernels of their own."""
 BURST, SUSTAINED = "burst", "sustained"
-LIMITS = {"fused": (0.05, 0.15), "rows": (0.08, 0.20)}
+LIMITS = {"fused": (0.04, 0.12), "rows": (0.06, 0.16)}
 """Median and 90 % quantile of the error that a group is to stay within: attention and steps; products, rows and copies."""
 LEAST_COVERED, MOST_COVERED = 0.75, 0.90
 
