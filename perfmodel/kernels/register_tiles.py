@@ -38,11 +38,11 @@ class TileLayout:
         return min(WARP, self.threads) // self.lanes
 
     def row_spread(self, width: int) -> int:
-        """``spread`` of a tile that threads read by their rows."""
+        """Rows after which the layout of a tile of ``width`` floats repeats, so that a warp that reads it by rows meets different banks."""
         return min(self.step, BANK_GROUPS, width // 4)
 
     def column_spread(self, width: int) -> int:
-        """``spread`` of a tile whose rows are the columns of ``add_row_products``."""
+        """The same for a tile whose rows are the columns of the product, which the lanes read."""
         return min(self.lanes, BANK_GROUPS, width // 4)
 
 
