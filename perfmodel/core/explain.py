@@ -69,14 +69,18 @@ def _named_accesses(trace: Trace, kernel: Kernel, label: str) -> Kernel:
         uses[name] += 1
         if uses[name] > 1:
             name += f" {uses[name]}"
-        elements = trace.define(name, f"elements of {access.element_size} B", access.elements)
-        if getattr(access.footprint, "formula", None) == getattr(access.elements, "formula", None):
-            return access._replace(elements=elements, footprint=elements)
-        return access._replace(
-            elements=elements, footprint=trace.define(f"{name}, distinct", "elements, each counted once", access.footprint)
-        )
+        return named_access(trace, access, name)
 
     return kernel._replace(accesses=tuple(map(named, kernel.accesses)))
+
+
+def named_access(trace: Trace, access: Access, name: str, source: str = "") -> Access:
+    """``access`` with its elements as ``name`` in ``trace``, and its distinct elements as a second name if their formula differs."""
+    elements = trace.define(name, f"elements of {access.element_size} B", access.elements, source)
+    footprint = elements
+    if getattr(access.footprint, "formula", None) != getattr(access.elements, "formula", None):
+        footprint = trace.define(f"{name}, distinct", "elements, each counted once", access.footprint, source)
+    return access._replace(elements=elements, footprint=footprint)
 
 
 def _name_totals(trace: Trace, cost: Estimate, label: str) -> None:

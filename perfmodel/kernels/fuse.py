@@ -78,7 +78,10 @@ def _kernel(w: FusedChain, name: str, operands: int, first: bool, last: bool, op
     if operands > first:
         handed = (operands - first) * w.elements
         accesses.append(Access("operands", READ, handed, size, handed, 0, handoff=True))
-    accesses.append(once("output" if last else "result", WRITE, w.elements, size, compulsory=w.elements if last else 0, handoff=not last))
+    if last:
+        accesses.append(once("output", WRITE, w.elements, size))
+    else:
+        accesses.append(once("result", WRITE, w.elements, size, compulsory=0, handoff=True))
     return Kernel(name, w.dtype, tuple(accesses), work=Work(0, ops * w.elements))
 
 

@@ -282,8 +282,9 @@ def library_tile(device: Device, dtype: Dtype) -> Tile:
 
     Source: kernel names of cuBLAS of CUDA 13 on an H200: nvjet's tiles of 128 x 256 in 16 bits, in clusters of two and more.
     """
-    wide = dtype.matmul_unit == TENSOR and wide_matrix(device)
-    return Tile(TENSOR_TILE, WIDE_COLUMNS if wide and dtype.size == 2 else TENSOR_TILE, cluster=CLUSTER if wide else 1)
+    if dtype.matmul_unit != TENSOR or not wide_matrix(device):
+        return Tile(TENSOR_TILE, TENSOR_TILE)
+    return Tile(TENSOR_TILE, WIDE_COLUMNS if dtype.size == 2 else TENSOR_TILE, cluster=CLUSTER)
 
 
 def default_tile(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Tile:

@@ -108,13 +108,12 @@ class AttentionQuestion(Question):
         sizes = [_size(text, device_bytes) for text in texts]
         for size in sizes:
             check_sram(size, device)
-        if sizes and not compares_sizes:
-            sram_bytes, compared_sizes = sizes[0], []
-        else:
-            sram_bytes = device_bytes
-            compared_sizes = sorted({*sizes, device_bytes} - {None}) if compares_sizes else []
+        sram_bytes = device_bytes if compares_sizes or not sizes else sizes[0]
+        compared_sizes: set[int] = set()
+        if compares_sizes:
+            compared_sizes = {*sizes} if device_bytes is None else {*sizes, device_bytes}
         results = compare(algorithms, w, device, PASSES[direction], sram_bytes, self.block_q, self.block_kv)
-        answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared_sizes), self.block_q, self.block_kv)
+        answer = Comparison(w, device, direction, sram_bytes, results, tuple(sorted(compared_sizes)), self.block_q, self.block_kv)
         if compares_sizes and not answer.tiled_in_sram():
             raise UsageError("--sram compares sizes for tiled algorithms, forward", "add --algorithm flash, or give one size")
         return answer
