@@ -126,16 +126,17 @@ def _with_value(part: Any, names: list[str], value: Quantity | None, like: Any) 
     """``part`` with ``value`` at the path ``names``. ``like``: the same part of the reference, which gives the types of missing parts."""
     if not names:
         return value
-    item = _with_value(_item(part, names[0]), names[1:], value, _item(like, names[0]))
+    name, *inner_names = names
+    item = _with_value(_item(part, name), inner_names, value, _item(like, name))
     if isinstance(like, list):
-        levels = {level.level: level for level in part} | {names[0]: item}
-        return [levels[name] for name in get_args(LevelName) if name in levels]
+        levels = {level.level: level for level in part} | {name: item}
+        return [levels[level] for level in get_args(LevelName) if level in levels]
     if isinstance(like, dict):
-        return {name: entry for name, entry in {**part, names[0]: item}.items() if entry is not None}
+        return {key: entry for key, entry in {**part, name: item}.items() if entry is not None}
     if part is not None:
-        return replace(part, **{names[0]: item})
+        return replace(part, **{name: item})
     no_quantities = {entry.name: None for entry in fields(like) if isinstance(getattr(like, entry.name), Quantity)}
-    return replace(like, **{**no_quantities, names[0]: item})
+    return replace(like, **{**no_quantities, name: item})
 
 
 PARTS = ("memory", "peaks", "multiprocessors", "matrix_edge", "clocks", "limits", "interconnect", "launch_overhead", "tdp")
@@ -189,8 +190,10 @@ def completed(device: Device, reference: Device) -> tuple[Device, list[str]]:
 
 
 def _estimated(value: float, unit: str) -> Quantity:
-    if unit in ("", "B"):
-        return Quantity(f"{round(value)} B" if unit else round(value), "estimated", REFERENCE, round(value))
+    if unit == "":
+        return Quantity(round(value), "estimated", REFERENCE, round(value))
+    if unit == "B":
+        return Quantity(f"{round(value)} B", "estimated", REFERENCE, round(value))
     return Quantity(format_si(value, unit, 4), "estimated", REFERENCE, value)
 
 

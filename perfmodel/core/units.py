@@ -133,10 +133,10 @@ def example(base: str) -> str:
 
 def _scaled(value: float, prefixes: tuple[tuple[str, float], ...], unit: str, digits: int) -> str:
     for prefix, factor in prefixes:
-        if abs(value) >= factor * (1 - 0.5 * 10**-digits):
+        if abs(value) >= factor * (1 - 0.5 * 10**-digits):  # what rounds up to the factor takes its prefix
             scaled = value / factor
-            whole = f"{scaled:,.0f}" if 10**digits <= abs(scaled) < 10**9 else f"{scaled:.{digits}g}"
-            return f"{whole} {prefix}{unit}".strip()
+            text = f"{scaled:,.0f}" if 10**digits <= abs(scaled) < 10**9 else f"{scaled:.{digits}g}"
+            return f"{text} {prefix}{unit}".strip()
     return f"{value:.{digits}g} {unit}".strip()
 
 

@@ -75,8 +75,9 @@ class CacheWorkload:
 class CacheResult(NamedTuple):
     """Sizes in bytes on each GPU. ``capacity``: bytes of its memory; ``room``: bytes of it that are left for the cache; None if unknown.
 
-    ``context``: the longest sequences that fit, for the whole batch; with ``endless`` any length fits. ``cached``, ``uncached``: cost of
-    generation over all GPUs.
+    ``per_token``, ``per_sequence``, ``total``: bytes of the cache, ``total`` for the whole batch; ``unpaged``: the same without unfilled
+    pages. ``batch``: the most sequences that fit; ``context``: the longest sequences that fit, for the whole batch; with ``endless`` any
+    length fits. ``cached``, ``uncached``: cost of generation over all GPUs, with and without a cache.
     """
 
     workload: CacheWorkload
@@ -115,32 +116,34 @@ class CacheResult(NamedTuple):
 
 def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = None) -> CacheResult:
     """Sizes, capacity and reads of the cache of ``w`` on ``device``. ``traced``: ``w`` with traced numbers, whose formulas are recorded."""
-    t = traced or w
-    model, plain_model = t.local_model, w.local_model
-    per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(model, t.form), source=CACHE_SOURCE)
-    per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(model, t.n, t.form), source=CACHE_SOURCE)
-    size = label("bytes", "B of the batch", kv_cache.batch_bytes(model, t.n, t.batch, t.form), source=CACHE_SOURCE)
-    parameters = total(t.spec)
+    traced = traced or w
+    model, plain_model = traced.local_model, w.local_model
+    per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(model, traced.form), source=CACHE_SOURCE)
+    per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(model, traced.n, traced.form), source=CACHE_SOURCE)
+    size = label("bytes", "B of the batch", kv_cache.batch_bytes(model, traced.n, traced.batch, traced.form), source=CACHE_SOURCE)
+    parameters = total(traced.spec)
     from_file, by_matrix = w.weights_from_file, w.weights_from_file or w.tp > 1
     memory = memory_of(w, device)
-    weights = memory.weights if by_matrix else kv_cache.weight_bytes(parameters, t.weights_dtype)
-    weights = label("weights", "B, with scales" if from_file else "B", weights, t.n, FORMATS if from_file else PARAMETER_SOURCE)
+    weights = memory.weights if by_matrix else kv_cache.weight_bytes(parameters, traced.weights_dtype)
+    weights = label("weights", "B, with scales" if from_file else "B", weights, traced.n, FORMATS if from_file else PARAMETER_SOURCE)
     capacity, room, batch, context = memory.capacity, memory.free, memory.max_batch, None
     if capacity is not None:
-        capacity = label("capacity", "B of memory", capacity, t.n, f"profile of {device.id}")
-        reserved = {"reserve": label("reserve", "B", w.reserve, t.n, "given")}
+        capacity = label("capacity", "B of memory", capacity, traced.n, f"profile of {device.id}")
+        reserved = {"reserve": label("reserve", "B", w.reserve, traced.n, "given")}
         labelled = replace(memory, capacity=capacity, weights=weights, reserved=reserved)
         room = label("room", "B for the cache", labelled.free, source=CACHE_SOURCE)
         context = kv_cache.longest_context(plain(room), plain_model, w.batch, w.form)
         if room > 0:
             batch = label("max batch", "sequences", kv_cache.largest_batch(room, per_sequence), source=CACHE_SOURCE)
-    cached = with_cache(t.spec, t.n, w.weights_dtype, t.form)
-    uncached = without_cache(t.spec, t.n, w.weights_dtype)
+    cached = with_cache(traced.spec, traced.n, w.weights_dtype, traced.form)
+    uncached = without_cache(traced.spec, traced.n, w.weights_dtype)
     if by_matrix:
-        read = t.n * label("weights per token", "B, with scales" if from_file else "B on all GPUs", int(read_bytes(w)), t.n, FORMATS)
+        read = traced.n * label(
+            "weights per token", "B, with scales" if from_file else "B on all GPUs", int(read_bytes(w)), traced.n, FORMATS
+        )
         cached, uncached = cached._replace(weights_read=read), uncached._replace(weights_read=read)
     if w.tp > 1:
-        cached = cached._replace(cache_read=w.tp * cache_read(model, t.n, t.form))
+        cached = cached._replace(cache_read=w.tp * cache_read(model, traced.n, traced.form))
     return CacheResult(
         workload=w,
         device=device,
@@ -166,9 +169,10 @@ def workload(
 ) -> CacheWorkload:
     """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as in ``check``."""
     spec, stored = served_as(spec, weights_dtype)
-    published = stored_as_published(spec, stored)
-    named = weights_dtype if weights_dtype in kv_cache.BITS or not published else None
-    return CacheWorkload(spec, n, batch, form, named or default_weights_dtype(form.dtype), reserve, published, tp).check()
+    from_file = stored_as_published(spec, stored)
+    if not weights_dtype or (from_file and weights_dtype not in kv_cache.BITS):
+        weights_dtype = default_weights_dtype(form.dtype)
+    return CacheWorkload(spec, n, batch, form, weights_dtype, reserve, from_file, tp).check()
 
 
 def read_bytes(w: CacheWorkload) -> Number:

@@ -76,10 +76,11 @@ def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
         return deferrable(_num_splits_arrays, blocks, slots, key_tiles)
     if blocks >= FULL_ENOUGH * slots:
         return 1
-    sizes = range(1, min(MAX_SPLITS, slots, key_tiles) + 1)
-    shorter = (s for s in sizes if s == 1 or ceil_div(key_tiles, s) != ceil_div(key_tiles, s - 1))
-    efficiency = {s: _efficiency(blocks * s, slots) for s in shorter}
-    return next(s for s in efficiency if efficiency[s] >= NEARLY_BEST * max(efficiency.values()))
+    candidates = range(1, min(MAX_SPLITS, slots, key_tiles) + 1)
+    shortening = (s for s in candidates if s == 1 or ceil_div(key_tiles, s) != ceil_div(key_tiles, s - 1))
+    efficiency = {s: _efficiency(blocks * s, slots) for s in shortening}
+    least = NEARLY_BEST * max(efficiency.values())
+    return next(s for s in efficiency if efficiency[s] >= least)
 
 
 def _efficiency(blocks: Number, slots: Number) -> Number:
@@ -95,23 +96,24 @@ def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Numb
     few = blocks < FULL_ENOUGH * slots
     chosen = np.ones(few.shape)
     if few.any():
-        cases, where = np.unique(np.stack([blocks[few], slots[few], key_tiles[few]]), axis=1, return_inverse=True)
-        parts = [_table_of(cases[:, first : first + CASES]) for first in range(0, cases.shape[1], CASES)]
-        chosen[few] = np.concatenate(parts)[where.reshape(-1)]
+        cases, case_of = np.unique(np.stack([blocks[few], slots[few], key_tiles[few]]), axis=1, return_inverse=True)
+        parts = [_num_splits_of_cases(cases[:, first : first + CASES]) for first in range(0, cases.shape[1], CASES)]
+        chosen[few] = np.concatenate(parts)[case_of.reshape(-1)]
     return chosen
 
 
-def _table_of(cases: Number) -> Number:
-    """``num_splits`` for columns of blocks, slots and key tiles, from a table with a row per number of splits."""
+def _num_splits_of_cases(cases: Number) -> Number:
+    """``num_splits`` of each column of ``cases``, which is blocks, slots and key tiles."""
     import numpy as np
 
     blocks, slots, key_tiles = cases
-    sizes = np.arange(1, int(min(MAX_SPLITS, slots.max(), key_tiles.max())) + 1)[:, None]
-    longest = ceil_div(key_tiles, sizes)
-    possible = sizes <= np.minimum(slots, key_tiles)
-    possible[1:] &= longest[1:] != longest[:-1]
-    efficiency = np.where(possible, _efficiency(blocks * sizes, slots), 0)
-    return 1 + np.argmax((efficiency > 0) & (efficiency >= NEARLY_BEST * efficiency.max(axis=0)), axis=0)
+    splits = np.arange(1, int(min(MAX_SPLITS, slots.max(), key_tiles.max())) + 1)[:, None]  # a row of each array below for each
+    tiles_of_split = ceil_div(key_tiles, splits)
+    possible = splits <= np.minimum(slots, key_tiles)
+    possible[1:] &= tiles_of_split[1:] != tiles_of_split[:-1]
+    efficiency = np.where(possible, _efficiency(blocks * splits, slots), 0)
+    nearly_best = (efficiency > 0) & (efficiency >= NEARLY_BEST * efficiency.max(axis=0))
+    return 1 + np.argmax(nearly_best, axis=0)  # the first row that is
 
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:

@@ -47,7 +47,7 @@ PRODUCTS: Mapping[str, tuple[str, str, str]] = {
 
 
 def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size: int | None = None) -> Access:
-    """One pass over a score-shaped tensor; an implementation may skip the hidden part."""
+    """One pass over a score-shaped tensor, of which only the visible part is compulsory; elements of ``size`` bytes, or the dtype's."""
     heads = w.query_heads
     return once(tensor, kind, heads * w.n * w.kv_len, size or w.dtype.size, compulsory=heads * visible_scores(w), handoff=handoff)
 
