@@ -269,10 +269,9 @@ class Rows(SparseRows):
         if not self._absorbed:
             w = self._workload(a.heads, a.heads, a.qk_head_dim, a.v_head_dim)
             return [_expanded(kernels.attend(w, step), w)]
-        if self._selects:
-            return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
-        latent = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
-        return [latent, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
+        w = self._workload(a.heads, 1, a.kept, a.kv_lora_rank)
+        over_latents = self._selected() if self._selects else kernels.attend(w, step, latent=True)
+        return [over_latents, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
 
     def add(self, op: Operation) -> list[Op]:
         """Kernel of x + y; fused with the norm after it, which leaves both the sum and its norm."""
