@@ -28,13 +28,11 @@ from perfmodel.transformer.step import DECODE, ModelPass, Split
 
 NODE = 8
 """GPUs that direct links join on SXM and OAM boards of all vendors here (HGX, DGX, MI300X platforms, Gaudi)."""
-RACK, RACKS = 72, ("gb200", "gb300")
+RACK, RACK_DEVICES = 72, ("gb200", "gb300")
 """GPUs of an NVL72 rack, which NVLink switches join, and the devices that come in one. Source: NVIDIA GB200 NVL72 datasheet."""
-FABRIC = "Infinity Fabric"
-"""Links without a switch: each GPU has one to every other (AMD Instinct platforms)."""
-BRIDGE, BRIDGED = 2, "bridge"
-"""GPUs that an NVLink bridge joins, and the word that says so in a profile."""
-SLICE, SLICED = 256, "ICI"
+BRIDGE = 2
+"""GPUs that an NVLink bridge joins."""
+SLICE = 256
 """Least number of TPUs that their own links join. Source: Google Cloud, TPU v5e and v6e, the smallest pods."""
 MOST_STAGES = 16
 """Most pipeline stages that are tried for a model that does not fit."""
@@ -45,15 +43,16 @@ EVERY_EXPERT = 10**9
 
 
 def joined_gpus(device: Device) -> int:
-    """GPUs like ``device`` that the links of its profile connect; the profile does not describe the network beyond."""
-    name = "" if device.interconnect is None else device.interconnect.name
-    if BRIDGED in name:
-        return BRIDGE
-    if SLICED in name:
-        return SLICE
-    if FABRIC in name and device.interconnect is not None and device.interconnect.links is not None:
-        return min(NODE, int(device.interconnect.links.number) + 1)
-    return RACK if any(word in device.id for word in RACKS) else NODE
+    """GPUs like ``device`` that its links connect, by the name of the links; the network beyond is not described by the profile."""
+    if device.interconnect is not None:
+        name, links = device.interconnect.name, device.interconnect.links
+        if "bridge" in name:
+            return BRIDGE
+        if "ICI" in name:
+            return SLICE
+        if "Infinity Fabric" in name and links is not None:  # without a switch: each GPU has one link to every other
+            return min(NODE, int(links.number) + 1)
+    return RACK if any(word in device.id for word in RACK_DEVICES) else NODE
 
 
 def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:

@@ -44,9 +44,8 @@ def minimax_m3(fields: HfFields) -> ModelSpec:
     routed = experts(fields, "moe_intermediate_size", shared_width=shared, router_extra=fields.whole("num_local_experts"))
     dense = gated(fields, field="dense_intermediate_size")
     kinds = zip(picks, moe, strict=True)
-    return model(
-        fields, [Layer(picking if picks_blocks else full, routed if is_moe else dense) for picks_blocks, is_moe in kinds], tied=False
-    )
+    layers = [Layer(picking if picks_blocks else full, routed if is_moe else dense) for picks_blocks, is_moe in kinds]
+    return model(fields, layers, tied=False)
 
 
 BUILDS = {"minimax_m2": minimax_m2, "minimax_m3": minimax_m3}

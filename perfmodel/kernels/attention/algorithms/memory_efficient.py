@@ -218,6 +218,7 @@ def _chunk_tensors(w: Attention, queries: range, keys: range, part: int) -> dict
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
     """Loads and stores of Figure 1, or of its backward pass: the kernels of each pair of chunks, one after another."""
     probabilities = "dropped P" if w.dropout else "P"
+    # each step, and whether it runs
     scores = {"Q & K -> S": True, "S -> S": w.unfused_scale, "S & mask -> S": w.mask, "S & boolean mask -> S": w.masked_fill}
     dropout = {"P -> dropped P": w.dropout}
     outputs = {**scores, "S -> P & chunk max & chunk sum": True, **dropout, f"{probabilities} & V -> chunk O": True}

@@ -152,7 +152,7 @@ def _decisions(w: Attention, kind: str) -> Access:
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
     """Loads and stores of every kernel of Algorithm 0 or 3, and of the options, on whole matrices."""
     probabilities = "dropped P" if w.dropout else "P"
-    outputs = {
+    outputs = {  # each step, and whether it runs
         "Q & K -> S": True,
         "S -> S": w.unfused_scale,
         "S & mask -> S": w.mask,
