@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
+from perfmodel.core.units import Quantity
 
 MMA_SYNC, WGMMA, TCGEN05, MFMA = "mma.sync", "wgmma", "tcgen05", "mfma"
 """Matrix instructions: of a warp; of a warpgroup that reads SRAM; of a block into tensor memory; of AMD's wave."""
@@ -37,20 +38,24 @@ class Traits(NamedTuple):
 
 
 _NVIDIA = (
-    (0.0, MMA_SYNC, BY_THREAD, 1),
-    (8.0, MMA_SYNC, CP_ASYNC, 2),
-    (8.6, MMA_SYNC, CP_ASYNC, 1),
-    (9.0, WGMMA, BULK, 2),
-    (10.0, TCGEN05, BULK, 2),
-    (12.0, MMA_SYNC, BULK, 1),
+    Traits(MMA_SYNC, BY_THREAD, 1, generation=0.0),
+    Traits(MMA_SYNC, CP_ASYNC, 2, generation=8.0),
+    Traits(MMA_SYNC, CP_ASYNC, 1, generation=8.6),
+    Traits(WGMMA, BULK, 2, generation=9.0),
+    Traits(TCGEN05, BULK, 2, generation=10.0),
+    Traits(MMA_SYNC, BULK, 1, generation=12.0),
 )
-"""Rows of lowest compute capability, matrix instruction, copies into SRAM and parts of the L2; the last matching row is used."""
-_AMD = {"gfx90a": (2.0, BY_THREAD, 1), "gfx942": (3.0, BY_THREAD, 8), "gfx950": (4.0, CP_ASYNC, 8)}
-"""CDNA generation, copies into SRAM, and number of L2s, one for each die of compute units that a program sees."""
+"""Traits from each compute capability on, up to that of the next entry."""
+_AMD = {
+    "gfx90a": Traits(MFMA, BY_THREAD, 1, generation=2.0),
+    "gfx942": Traits(MFMA, BY_THREAD, 8, generation=3.0),
+    "gfx950": Traits(MFMA, CP_ASYNC, 8, generation=4.0),
+}
+"""Traits of CDNA by target; one L2 for each die of compute units that a program sees."""
 _OTHER_MACHINES = ("TPU", "Gaudi", "Trainium")
 """First words of architectures that are no GPUs; a CPU has an L2 in each core."""
 OTHER_L2 = 4  # known
-"""Ratio of sizes beyond which an L2 is another one: 3 to 6 MB until Ampere, 32 to 128 MB from Ada on, which hold the tensors of a layer."""
+"""Largest ratio of two L2 sizes of one kind: 3 to 6 MB until Ampere, 32 to 128 MB from Ada on, which hold the tensors of a layer."""
 SAME = 0.005
 """Relative difference up to which two figures of a board are taken as equal: data sheets round."""
 
@@ -58,17 +63,16 @@ SAME = 0.005
 @cached_by_identity
 def traits_of(device: Device) -> Traits:
     """The traits of ``device``, or of the last older architecture if its own is not listed."""
-    first, number = device.architecture.partition(" ")[0], re.search(r"\d+", device.architecture)
-    per_core = any(level.level == "l2" and level.scope == "multiprocessor" for level in device.memory)
-    if per_core or first in _OTHER_MACHINES:
-        return Traits(generation=float(number[0]) if number else 0.0, machine="CPU" if per_core else first)
+    first_word, number = device.architecture.partition(" ")[0], re.search(r"\d+", device.architecture)
+    generation = float(number[0]) if number else 0.0
+    if any(level.level == "l2" and level.scope == "multiprocessor" for level in device.memory):
+        return Traits(generation=generation, machine="CPU")
+    if first_word in _OTHER_MACHINES:
+        return Traits(generation=generation, machine=first_word)
     if device.capability:
-        _, matrix, copies, parts = next(row for row in reversed(_NVIDIA) if device.capability >= row[0])
-        return Traits(matrix, copies, parts, device.capability)
-    if device.compute_capability in _AMD:
-        generation, copies, parts = _AMD[device.compute_capability]
-        return Traits(MFMA, copies, parts, generation)
-    return Traits(generation=float(number[0]) if number else 0.0)
+        traits = next(traits for traits in reversed(_NVIDIA) if device.capability >= traits.generation)
+        return traits._replace(generation=device.capability)
+    return _AMD.get(device.compute_capability or "", Traits(generation=generation))
 
 
 def wide_matrix(device: Device) -> bool:
@@ -107,24 +111,36 @@ def same_board(device: Device, other: Device) -> bool:
     """Whether kernels take the same time on both: one architecture, and ``SAME`` multiprocessors, clock and DRAM bandwidth."""
     if device.architecture != other.architecture or device.dram.bandwidth is None:
         return False
-    boards = ((board.multiprocessors, board.clocks.max, board.dram.bandwidth) for board in (device, other))
-    pairs = zip(*boards, strict=True)
-    return all(
-        first is second if first is None or second is None else isclose(first.number, second.number, rel_tol=SAME)
-        for first, second in pairs
+    return (
+        _agree(device.multiprocessors, other.multiprocessors)
+        and _agree(device.clocks.max, other.clocks.max)
+        and _agree(device.dram.bandwidth, other.dram.bandwidth)
     )
 
 
+def _agree(first: Quantity | None, second: Quantity | None) -> bool:
+    """Whether both quantities are unknown, or equal up to ``SAME``."""
+    if first is None or second is None:
+        return first is second
+    return isclose(first.number, second.number, rel_tol=SAME)
+
+
 def distance(device: Device, other: Device, products: bool = False) -> tuple[bool, int, float, bool, bool, str]:
-    """Sort key that puts the nearest device first: by architecture, traits, generation (newer before older), and board.
+    """Sort key that puts the device nearest to ``device`` first: by architecture, traits, generation (newer before older), and board.
 
     ``products``: for matrix products, whose libraries feed ``mma.sync`` by copies of threads even where there is a copy engine.
     """
-    nearest_to, its = traits_of(device), traits_of(other)
-    copies = (min(traits.copies, CP_ASYNC if products and traits.matrix == MMA_SYNC else BULK) for traits in (nearest_to, its))
-    sizes = [each.cache_bytes or 0 for each in (device, other)]
-    unlike = 2 * (nearest_to.matrix != its.matrix) + abs(next(copies) - next(copies)) + (nearest_to.l2_parts != its.l2_parts)
-    unlike += min(sizes) > 0 and max(sizes) > OTHER_L2 * min(sizes)
-    generations = abs(its.generation - nearest_to.generation)
-    older = its.generation < nearest_to.generation
+    ours, theirs = traits_of(device), traits_of(other)
+    unlike = 2 * (ours.matrix != theirs.matrix)
+    unlike += abs(_copies_used(ours, products) - _copies_used(theirs, products))
+    unlike += ours.l2_parts != theirs.l2_parts
+    small, large = sorted((device.cache_bytes or 0, other.cache_bytes or 0))
+    unlike += 0 < small < large / OTHER_L2
+    generations = abs(theirs.generation - ours.generation)
+    older = theirs.generation < ours.generation
     return other.architecture != device.architecture, unlike, generations, older, not same_board(device, other), other.id
+
+
+def _copies_used(traits: Traits, products: bool) -> int:
+    """The way in which kernels copy tiles into SRAM; ``products``: kernels of matrix products."""
+    return min(traits.copies, CP_ASYNC) if products and traits.matrix == MMA_SYNC else traits.copies

@@ -75,9 +75,9 @@ def multicast_bytes(kernel: Kernel) -> Number:
     """Bytes that reach SMs by multicast: a cluster reads the operand with the most traffic from the L2 only once."""
     if not isinstance(kernel.launch, MatmulLaunch) or kernel.launch.cluster == 1:
         return 0
-    saved = 1 - 1 / kernel.launch.cluster
-    again = [(access.bytes, access.footprint * access.element_size) for access in kernel.accesses if access.kind == READ and access.reread]
-    return largest([minimum(saved * size, size - distinct) for size, distinct in again])
+    share = 1 - 1 / kernel.launch.cluster
+    reread = [access for access in kernel.accesses if access.kind == READ and access.reread]
+    return largest([minimum(share * access.bytes, access.bytes - access.footprint * access.element_size) for access in reread])
 
 
 def resident_blocks(launch: Launch, device: Device) -> Number:
@@ -106,8 +106,8 @@ def _passing_bytes(kernel: Kernel, launch: Launch, prefix: str) -> Number:
     if not scans:
         return 0
     reread = next(access for access in kernel.accesses if access.reread)
-    part = reread.footprint / reread.elements if launch.exclusive_stream else 1
-    return label(f"{prefix}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
+    share = reread.footprint / reread.elements if launch.exclusive_stream else 1
+    return label(f"{prefix}passing", "bytes of what all heads read that pass between two scans", sum(scans) * share)
 
 
 def _scan_bytes(access: Access) -> Number:
@@ -144,17 +144,24 @@ def _handed_on(access: Access, size: Number, device: Device) -> Number:
 
 
 def _access_bytes(kernel: Kernel, access: Access, device: Device, prefix: str) -> Number:
-    launch, cache = kernel.launch, device.cache_bytes
+    """DRAM bytes of ``access``: each distinct byte once (rule 4), and the re-reads that the last cache misses."""
     distinct = access.footprint * access.element_size
-    if cache is None:
+    if device.cache_bytes is None:
         return distinct
     first = _handed_on(access, distinct, device)
-    again = access.bytes - distinct
-    if not access.reread or (launch is None and access.scans is None):
+    if not access.reread or (kernel.launch is None and access.scans is None):
         return first
-    if launch is None or (launch.serial and access.scans is not None):
-        ratio = 2 * _scan_bytes(access) / _named_cache(cache, access, device)
-        return first + minimum(floor(again * _lost_scan(access, ratio, device, prefix)), again)
+    rereads = access.bytes - distinct
+    return first + minimum(floor(_missed_bytes(kernel, access, device, prefix)), rereads)
+
+
+def _missed_bytes(kernel: Kernel, access: Access, device: Device, prefix: str) -> Number:
+    """Bytes of re-reads that the last cache misses, by rules 1 to 3, 6 and 7; the caller caps them at all re-reads."""
+    launch, distinct = kernel.launch, access.footprint * access.element_size
+    rereads = access.bytes - distinct
+    if launch is None or (launch.serial and access.scans is not None):  # one head after another
+        ratio = 2 * _scan_bytes(access) / _cache_size(access, device)
+        return rereads * _lost_scan(access, ratio, device, prefix)
     slots = label(
         f"{prefix}slots",
         "blocks that run at once",
@@ -162,33 +169,30 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, prefix: str) -
         access.elements,
         f"{device.id}: multiprocessors x resident blocks by registers, SRAM and threads, as perfmodel occupancy",
     )
-    cache = _named_cache(cache, access, device)
+    cache = _cache_size(access, device)
     ratio = (working_set_bytes(kernel, launch, slots, prefix) + _passing_bytes(kernel, launch, prefix)) / cache
     if access.scans is not None:
         waves = minimum(ceil_div(launch.blocks, slots), access.scans)
-        return first + minimum(floor(maximum(waves * _scan_bytes(access) - distinct, 0) * _lost_scan(access, ratio, device, prefix)), again)
+        rescans = maximum(waves * _scan_bytes(access) - distinct, 0)
+        return rescans * _lost_scan(access, ratio, device, prefix)
     lost = _lost_share(launch, ratio, device)
     if isinstance(launch, MatmulLaunch):
         lost = label(f"{prefix}lost", "share of a panel that a later wave does not find", lost)
-        missed = _panel_rescans(access, launch, slots, prefix) * distinct * lost
-    elif launch.lockstep:
+        return _panel_rescans(access, launch, slots, prefix) * distinct * lost
+    if launch.lockstep:
         waves = label(f"{prefix}waves", "waves of blocks", ceil_div(launch.blocks, slots))
         scans = label(f"{prefix}scans", "pairs of wave and head that meet", minimum(launch.groups + waves - 1, launch.blocks))
         rescans = maximum(access.bytes * scans / launch.blocks - distinct, 0)
         drifted = clip(DRIFT_PER_EXCESS * (ratio - 1), 0, 1)
         lost = label(f"{prefix}lost", "share of a scan that the next wave does not find", lost)
-        missed = rescans * lost + (again - rescans) * label(f"{prefix}drifted", "share of lockstep re-reads that miss", drifted)
-    else:
-        missed = again * label(
-            f"{prefix}missed",
-            "share of scattered re-reads that miss",
-            power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.length_spread), 0), 2),
-        )
-    return first + minimum(floor(missed), again)
+        return rescans * lost + (rereads - rescans) * label(f"{prefix}drifted", "share of lockstep re-reads that miss", drifted)
+    missed = power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.length_spread), 0), 2)
+    return rereads * label(f"{prefix}missed", "share of scattered re-reads that miss", missed)
 
 
-def _named_cache(size: int, access: Access, device: Device) -> Number:
-    return label("L2", "bytes of the last cache", size, access.elements, f"{device.id}: capacity of its last shared cache")
+def _cache_size(access: Access, device: Device) -> Number:
+    """Capacity of the last shared cache in bytes; traced if the counts of ``access`` are."""
+    return label("L2", "bytes of the last cache", device.cache_bytes, access.elements, f"{device.id}: capacity of its last shared cache")
 
 
 def _lost_scan(access: Access, ratio: Number, device: Device, prefix: str) -> Number:
@@ -199,20 +203,23 @@ def _lost_scan(access: Access, ratio: Number, device: Device, prefix: str) -> Nu
 
 
 def _lost_share(launch: Launch, ratio: Number, device: Device) -> Number:
-    """Share of a scan that misses in the next one, with ``ratio`` = W / L2 (rule 2). For scans that shrink under a causal mask it is
-    the mean over their lengths x W, weighted by length: the integral of 2 x lost(x) over x from 0 to 1.
+    """Share of a scan that misses in the next one, with ``ratio`` = W / L2 (rule 2).
+
+    Scans that shrink under a causal mask have lengths from 0 to the full one. Their share is the mean over these lengths x, weighted by
+    length: the integral of 2 x lost(x) from 0 to 1, where lost(x) rises from 0 at ``begins`` to 1 at ``ends``.
     """
     low, high = scan_limits(device, launch.exclusive_stream)
     full_scan = clip((ratio - low) / (high - low), 0, 1)
     begins, ends = minimum(low / ratio, 1), minimum(high / ratio, 1)
     ramp = (2 * ratio * (power(ends, 3) - power(begins, 3)) / 3 - low * (power(ends, 2) - power(begins, 2))) / (high - low)
-    return full_scan * (1 - launch.causal_share) + (1 - power(ends, 2) + ramp) * launch.causal_share
+    shrinking_scan = 1 - power(ends, 2) + ramp
+    return full_scan * (1 - launch.causal_share) + shrinking_scan * launch.causal_share
 
 
 def _panel_rescans(access: Access, grid: MatmulLaunch, slots: Number, prefix: str) -> Number:
-    """Waves after the first that read a panel of ``access`` again: tiles that share it over those in one wave, minus 1 (rule 6)."""
-    sharing = access.elements // access.footprint
-    across = grid.blocks // (grid.groups * sharing)
-    meet = maximum(floor(slots**0.5), slots // across)
-    meet = label(f"{prefix}slots {access.tensor}", "tiles of a wave that share a panel", meet)
-    return ceil_div(sharing, meet) - 1
+    """Waves after the first that read a panel of ``access`` again (rule 6)."""
+    tiles_of_panel = access.elements // access.footprint
+    panels = grid.blocks // (grid.groups * tiles_of_panel)
+    in_one_wave = maximum(floor(slots**0.5), slots // panels)
+    in_one_wave = label(f"{prefix}slots {access.tensor}", "tiles of a wave that share a panel", in_one_wave)
+    return ceil_div(tiles_of_panel, in_one_wave) - 1

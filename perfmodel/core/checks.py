@@ -28,13 +28,17 @@ def quantity(option: str, text: str, unit: str, example: str) -> float:
     >>> quantity("tpot", "30ms", "s", "500ms")
     0.03
     """
-    try:
-        number = float(parse(text, unit))
-    except DataError as error:
-        raise UsageError(f"--{option}: {error.message}", f"write it like {example}") from None
+    number = float(_parsed(option, text, unit, example))
     if number <= 0:
         raise UsageError(f"--{option} is {text}", f"give more than zero, such as {example}")
     return number
+
+
+def _parsed(option: str, text: str, unit: str, example: str) -> int | float:
+    try:
+        return parse(text, unit)
+    except DataError as error:
+        raise UsageError(f"--{option}: {error.message}", f"write it like {example}") from None
 
 
 def measured_s(text: str | None) -> float | None:
@@ -48,10 +52,7 @@ def size_bytes(option: str, text: str, least: int = 1) -> int:
     >>> size_bytes("sram", "48KiB")
     49152
     """
-    try:
-        size = int(parse(text, "B"))
-    except DataError as error:
-        raise UsageError(f"--{option}: {error.message}", "write it like 48KiB") from None
+    size = int(_parsed(option, text, "B", "48KiB"))
     if not least <= size <= LARGEST_SIZE:
         raise UsageError(f"--{option} is {text}", f"give a size from {least} B to {LARGEST_SIZE:.0e} B, such as 48KiB")
     return size
@@ -59,10 +60,7 @@ def size_bytes(option: str, text: str, least: int = 1) -> int:
 
 def power_limit(text: str, device: Device) -> float:
     """Watts that ``text`` states; UsageError above the device's own limit."""
-    try:
-        watts = float(parse(text, "W"))
-    except DataError as error:
-        raise UsageError(f"--power-limit: {error.message}", "write it like 500W") from None
+    watts = float(_parsed("power-limit", text, "W", "500W"))
     if watts <= 0:
         raise UsageError(f"--power-limit is {text}", "give watts above zero, such as 500W")
     if device.tdp is not None and watts > device.tdp.number:
@@ -81,8 +79,9 @@ def flop_count(option: str, text: str) -> int:
     (137400000000, 1000000000)
     """
     fix = "write it like 137.4GFLOP or 1.374e11"
+    as_rate = f"{text.strip()}/s" if text.strip().endswith("FLOP") else f"{text} FLOP/s"
     try:
-        count = parse(f"{text.strip()}/s" if text.strip().endswith("FLOP") else f"{text} FLOP/s", "FLOP/s")
+        count = parse(as_rate, "FLOP/s")
     except DataError:
         raise UsageError(f"--{option}: {text!r} is not a number of FLOP", fix) from None
     if not isinstance(count, int) or not 1 <= count <= LARGEST_SIZE**2:

@@ -24,12 +24,15 @@ MAX_ROWS, MAX_CELLS = 1_000_000, 15_000_000
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a tool writes: its ``columns`` that a header must have; fixes for a file without one, and for one with much text before it."""
+    """The table that ``tool`` writes, whose header has at least ``columns``.
+
+    ``fix``: advice for a file without such a header; ``fix_of_long_text``: for one with more than ``MAX_BEFORE`` characters before it.
+    """
 
     tool: str
     columns: tuple[str, ...]
-    expected: str
-    apart: str
+    fix: str
+    fix_of_long_text: str
 
 
 class CsvTable:
@@ -40,11 +43,11 @@ class CsvTable:
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "profile fewer kernels or metrics")
         self._lines = self._decoded(file)
-        self.header = self._found_header()
+        self.header = self._read_header()
 
     def wrong(self, what: str, fix: str = "") -> DataError:
         """An error that names file and line."""
-        return DataError(f"{self.path}, line {self.line}: {what}", fix or self.form.expected)
+        return DataError(f"{self.path}, line {self.line}: {what}", fix or self.form.fix)
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
         for text in iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""):
@@ -56,18 +59,20 @@ class CsvTable:
             except UnicodeDecodeError as error:
                 raise self.wrong(f"byte {error.start} is not UTF-8") from None
 
-    def _found_header(self) -> list[str]:
+    def _read_header(self) -> list[str]:
         """The first line that has all columns of the form; what the profiled program printed comes before."""
-        read, tool, columns = 0, self.form.tool, self.form.columns
-        none = f"{self.path}: no line with {' and '.join(map(repr, columns))}"
+        characters, tool, columns = 0, self.form.tool, self.form.columns
+        problem = f"{self.path}: no line with {' and '.join(map(repr, columns))}"
         for line in self._lines:
-            with suppress(csv.Error):  # a line of the program's
-                if all(column in line for column in columns) and set(columns) <= set(cells := next(csv.reader([line], strict=True), [])):
-                    return cells
-            read += len(line)
-            if read > MAX_BEFORE:
-                raise DataError(f"{none} among the first {self.line:,}: this is not from {tool}", self.form.apart)
-        raise DataError(f"{none}: this is not from {tool}", self.form.expected)
+            if all(column in line for column in columns):
+                with suppress(csv.Error):  # a line of the program's
+                    cells = next(csv.reader([line], strict=True), [])
+                    if set(columns) <= set(cells):
+                        return cells
+            characters += len(line)
+            if characters > MAX_BEFORE:
+                raise DataError(f"{problem} among the first {self.line:,}: this is not from {tool}", self.form.fix_of_long_text)
+        raise DataError(f"{problem}: this is not from {tool}", self.form.fix)
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Cells by column; lines of the tool's own (==PROF==) are left out."""

@@ -42,8 +42,8 @@ MEASURED = {
     "memory.dram.max_bandwidth": DRAM,
 }
 """Prefixes of the fields on which a measured quantity depends: if one differs from the reference, the measurement is left out."""
-PROBES = {"launch": CLOCK, "DRAM": DRAM, "L2": L2, "": CHIP}
-"""The same for microbenchmarks by the prefix of their name; the last entry is for all others."""
+PROBES = {"launch": CLOCK, "DRAM": DRAM, "L2": L2}
+"""The same for microbenchmarks by the prefix of their name; all others depend on ``CHIP``."""
 MOST_TIMES = 10
 """Largest ratio of a value to the reference's: beyond it, the prefix or the reference is wrong."""
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -68,13 +68,14 @@ def device_like(reference: Device, name: str, given: Mapping[str, Any]) -> Devic
     for field, parts in MEASURED.items():
         if differs(parts) and quantity(card, field) is not None:
             card = with_quantity(card, field, None, reference)
-    probes = []
-    for probe in reference.microbenchmarks:
-        if not differs(next(PROBES[first] for first in PROBES if probe.name.startswith(first))):
-            probes.append(replace(probe, source=REFERENCE))
+    probes = [
+        replace(probe, source=REFERENCE)
+        for probe in reference.microbenchmarks
+        if not differs(next((fields for prefix, fields in PROBES.items() if probe.name.startswith(prefix)), CHIP))
+    ]
     power = None if reference.power is None or differs((*CHIP, *DRAM)) else replace(reference.power, source=REFERENCE)
     device = replace(
-        changed(card, _Values(card, reference, tuple(values)).of),
+        changed(card, _Derivation(card, reference, tuple(values)).quantity),
         id=name,
         name=f"{name}, like {reference.name}",
         sources={USER: "given to perfmodel hardware add", REFERENCE: f"taken from the profile of {reference.id}, {reference.name}"},
@@ -105,35 +106,35 @@ def _quantity(option: str, value: Any, reference: Device) -> Quantity:
     if reference_value is not None and not 1 / MOST_TIMES <= stated.number / reference_value.number <= MOST_TIMES:
         problem = f"{label} is {value}, {stated.number / reference_value.number:.3g} x the {reference_value.value} of {reference.id}"
         raise UsageError(problem, "mend its prefix, or name a nearer --like")
-    if field.startswith("memory.") and quantity(reference, field.rpartition(".")[0]) is None:
+    if field.startswith("memory.") and reference.level(field.split(".")[1]) is None:
         raise UsageError(f"{label}: {reference.id} has no such memory", "leave it out, or name a nearer --like")
     return stated
 
 
 @dataclass(frozen=True)
-class _Values:
-    """Works out the quantities of ``card`` from ``reference``; those of the fields ``given`` are the user's."""
+class _Derivation:
+    """Derives the quantities of ``card`` from ``reference``, except in the fields ``given`` by the user."""
 
     card: Device
     reference: Device
     given: tuple[str, ...]
 
     @property
-    def counted(self) -> bool:
+    def cycles_given(self) -> bool:
         """Whether clock or multiprocessors are given: then peaks scale with these, otherwise with a peak that is given."""
         return not set(CYCLES).isdisjoint(self.given)
 
-    def of(self, field: str, value: Quantity) -> Quantity:
+    def quantity(self, field: str, value: Quantity) -> Quantity:
         """``value`` scaled to the card, with the reference's operations per clock where they still explain it."""
         if field in self.given:
             reference_value = quantity(self.reference, field)
-            near = self.counted or abs(ratio(self.card, self.reference, field) - 1) <= CLOCK_TOLERANCE
-            return replace(value, per_clk=reference_value.per_clk if reference_value is not None and near else None)
+            explained = self.cycles_given or abs(ratio(self.card, self.reference, field) - 1) <= CLOCK_TOLERANCE
+            return replace(value, per_clk=reference_value.per_clk if reference_value is not None and explained else None)
         factor = self._factor(field)
         if factor == 1:
             return Quantity(value.value, "derived", REFERENCE, value.number, per_clk=value.per_clk)
         text = format_si(value.number * factor, scale_of(field).unit, 6)
-        per_clk = value.per_clk if self.counted else None
+        per_clk = value.per_clk if self.cycles_given else None
         return Quantity(text, "derived", REFERENCE, parse_any(text), f"{value.value} x {factor:.4g}", per_clk)
 
     def _factor(self, field: str) -> float:
@@ -141,12 +142,19 @@ class _Values:
         scale = scale_of(field)
         if field.startswith(tuple(MEASURED)):
             return 1.0
-        if scale.goes_with == CYCLES and not self.counted:
-            peaks = (
-                [peak for peak in self.given if scale_of(peak).resource == TENSOR] if scale.resource == TENSOR else ["peaks.vector.fp32"]
-            )
-            return ratio(self.card, self.reference, *[peak for peak in peaks if quantity(self.reference, peak)][:1])
+        if scale.goes_with == CYCLES and not self.cycles_given:
+            return self._peak_ratio(scale.resource)
         factor = ratio(self.card, self.reference, *scale.goes_with)
         highest, advertised = quantity(self.reference, field), quantity(self.reference, "clocks.vector")
         boosts = field == "clocks.max" and highest and advertised and highest.number > advertised.number
         return max(1.0, factor) if boosts else factor
+
+    def _peak_ratio(self, resource: str) -> float:
+        """Ratio to the reference in the first given tensor peak that it has, for the tensor unit; else in the fp32 peak; 1 without one."""
+        peaks: tuple[str, ...] = ("peaks.vector.fp32",)
+        if resource == TENSOR:
+            peaks = tuple(peak for peak in self.given if scale_of(peak).resource == TENSOR)
+        for peak in peaks:
+            if quantity(self.reference, peak):
+                return ratio(self.card, self.reference, peak)
+        return 1.0

@@ -63,30 +63,30 @@ def scale_of(field: str) -> Scale:
 
 
 def quantity(device: Device, field: str) -> Quantity | None:
-    """The quantity at ``field`` of the profile; None if there is none."""
-    part: Any = device
+    """The quantity at ``field`` of the profile, or the part if ``field`` leads to one; None if there is none."""
+    item: Any = device
     for name in field.split("."):
-        part = _item(part, name)
-    found_quantity: Quantity | None = part
-    return found_quantity
+        item = _item(item, name)
+    stated: Quantity | None = item
+    return stated
 
 
 def number(device: Device, field: str) -> float | None:
     """The number of the quantity at ``field``."""
-    found_quantity = quantity(device, field)
-    return None if found_quantity is None else float(found_quantity.number)
+    stated = quantity(device, field)
+    return None if stated is None else float(stated.number)
 
 
 def with_quantity(device: Device, field: str, value: Quantity | None, reference: Device) -> Device:
     """``device`` with ``value`` at ``field``; None removes the field or part. A part that ``device`` lacks is made like the reference's."""
-    made: Device = _with_value(device, field.split("."), value, reference)
-    return made
+    updated: Device = _with_value(device, field.split("."), value, reference)
+    return updated
 
 
 def changed(device: Device, change: Callable[[str, Quantity], Quantity]) -> Device:
     """``device`` with each quantity replaced by ``change(field, quantity)``."""
-    made: Device = _changed(device, "", change)
-    return made
+    updated: Device = _changed(device, "", change)
+    return updated
 
 
 def faster(device: Device, factors: Mapping[str, float]) -> Device:
@@ -97,7 +97,8 @@ def faster(device: Device, factors: Mapping[str, float]) -> Device:
         resource = scale_of(field).resource
         factor = factors.get(resource, 1.0)
         per_clk: Any = value.per_clk and value.per_clk * (factor / clock)
-        return replace(value, number=value.number / factor if resource == LAUNCHES else value.number * factor, per_clk=per_clk)
+        number = value.number / factor if resource == LAUNCHES else value.number * factor
+        return replace(value, number=number, per_clk=per_clk)
 
     return changed(device, change)
 
@@ -115,22 +116,27 @@ def ratio(device: Device, reference: Device, *names: str) -> float:
 
 
 def _item(part: Any, name: str) -> Any:
+    """The part of ``part`` called ``name``, a memory level by its ``level``; None if there is none."""
     if isinstance(part, list):
         return next((level for level in part if level.level == name), None)
     return part.get(name) if isinstance(part, dict) else getattr(part, name, None)
 
 
 def _with_value(part: Any, names: list[str], value: Quantity | None, like: Any) -> Any:
+    """``part`` with ``value`` at the path ``names``. ``like``: the same part of the reference, which gives the types of missing parts."""
     if not names:
         return value
-    item = _with_value(_item(part, names[0]), names[1:], value, _item(like, names[0]))
+    name, *inner_names = names
+    item = _with_value(_item(part, name), inner_names, value, _item(like, name))
     if isinstance(like, list):
-        levels = {level.level: level for level in part} | {names[0]: item}
-        return [levels[name] for name in get_args(LevelName) if name in levels]
+        levels = {level.level: level for level in part} | {name: item}
+        return [levels[level] for level in get_args(LevelName) if level in levels]
     if isinstance(like, dict):
-        return {name: entry for name, entry in {**part, names[0]: item}.items() if entry is not None}
-    empty = {entry.name: None for entry in fields(like) if part is None and isinstance(getattr(like, entry.name), Quantity)}
-    return replace(like if part is None else part, **{**empty, names[0]: item})
+        return {key: entry for key, entry in {**part, name: item}.items() if entry is not None}
+    if part is not None:
+        return replace(part, **{name: item})
+    no_quantities = {entry.name: None for entry in fields(like) if isinstance(getattr(like, entry.name), Quantity)}
+    return replace(like, **{**no_quantities, name: item})
 
 
 PARTS = ("memory", "peaks", "multiprocessors", "matrix_edge", "clocks", "limits", "interconnect", "launch_overhead", "tdp")
@@ -138,6 +144,7 @@ PARTS = ("memory", "peaks", "multiprocessors", "matrix_edge", "clocks", "limits"
 
 
 def _changed(part: Any, field: str, change: Callable[[str, Quantity], Quantity]) -> Any:
+    """``part``, which is at the path ``field``, with ``change`` applied to each quantity in it."""
     if isinstance(part, Quantity):
         return change(field, part)
     if isinstance(part, list):
@@ -152,8 +159,8 @@ def _changed(part: Any, field: str, change: Callable[[str, Quantity], Quantity])
 
 # What a profile lacks, estimated from a reference device: no count, bound or roof sees it
 
-ALIKE = 2.0  # tuned
-"""Largest ratio of a clock to the reference's. A peak that implies more has another number of operations per clock."""
+LARGEST_CLOCK_RATIO = 2.0  # tuned
+"""Largest ratio of a clock to the reference's, or its inverse. A peak that implies more has another number of operations per clock."""
 FACTS = {
     "multiprocessors": "multiprocessors",
     **{f"clocks.{name}": "clock" for name in ("tensor", "vector", "max")},
@@ -170,20 +177,23 @@ FACTS = {
 
 def completed(device: Device, reference: Device) -> tuple[Device, list[str]]:
     """``device`` with estimates for fields that its profile lacks, whose source names ``reference``; and the list of these fields."""
-    completed_device, estimated = device, []
+    estimated = []
+    sources = {**device.sources, REFERENCE: f"estimated from {reference.id}"}
     for field in FACTS:
-        value = _estimate(completed_device, reference, field) if quantity(completed_device, field) is None else None
+        if quantity(device, field) is not None:
+            continue
+        value = _estimate(device, reference, field)
         if value is not None:
-            completed_device = with_quantity(completed_device, field, _estimated(value, scale_of(field).unit), reference)
+            device = replace(with_quantity(device, field, _estimated(value, scale_of(field).unit), reference), sources=sources)
             estimated.append(field)
-    return (
-        replace(completed_device, sources={**device.sources, REFERENCE: f"estimated from {reference.id}"}) if estimated else device
-    ), estimated
+    return device, estimated
 
 
 def _estimated(value: float, unit: str) -> Quantity:
-    if unit in ("", "B"):
-        return Quantity(f"{round(value)} B" if unit else round(value), "estimated", REFERENCE, round(value))
+    if unit == "":
+        return Quantity(round(value), "estimated", REFERENCE, round(value))
+    if unit == "B":
+        return Quantity(f"{round(value)} B", "estimated", REFERENCE, round(value))
     return Quantity(format_si(value, unit, 4), "estimated", REFERENCE, value)
 
 
@@ -194,41 +204,54 @@ def _estimate(device: Device, reference: Device, field: str) -> float | None:
     if field in _CLOCKS.values():
         return _clock(device, reference, field)
     reference_number, scale = number(reference, field), scale_of(field)
-    unknown = scale.goes_with == CYCLES and None in [number(either, part) for either in (device, reference) for part in CYCLES]
-    if reference_number is None or unknown:
+    if reference_number is None or (scale.goes_with == CYCLES and not (_cycles_known(device) and _cycles_known(reference))):
         return None
-    over, under = (reference, device) if scale.resource == LAUNCHES else (device, reference)
-    return scaled(reference_number, over, under, *scale.goes_with)
+    if scale.resource == LAUNCHES:  # a time, which falls with the clock
+        return scaled(reference_number, reference, device, *scale.goes_with)
+    return scaled(reference_number, device, reference, *scale.goes_with)
+
+
+def _cycles_known(device: Device) -> bool:
+    return all(number(device, field) is not None for field in CYCLES)
 
 
 _CLOCKS = {"tensor": "clocks.tensor", "vector": "clocks.vector"}
 
 
-def _per_clock(device: Device, reference: Device, unit: str) -> tuple[float, float] | None:
-    """A peak of ``device``, and its operations per multiprocessor and clock; the reference's if the device's own are unknown."""
+class _Peak(NamedTuple):
+    """A peak in operations per second, and the operations per multiprocessor and clock behind it."""
+
+    rate: float
+    per_clock: float
+
+
+def _peak(device: Device, reference: Device, unit: str) -> _Peak | None:
+    """A peak of ``device`` on ``unit`` whose operations per clock are known: by its own profile, else by the reference's."""
     peaks = {name: peak for name, peak in device.peaks_of(unit).items() if name != "fp64"}
-    for rates in (peaks, reference.peaks_of(unit)):
+    for known_peaks in (peaks, reference.peaks_of(unit)):
         for name, peak in peaks.items():
-            per_clk = rates[name].per_clk if name in rates else None
+            per_clk = known_peaks[name].per_clk if name in known_peaks else None
             if per_clk is not None:
-                return peak.number, float(per_clk)
+                return _Peak(peak.number, float(per_clk))
     return None
 
 
 def _clock(device: Device, reference: Device, field: str) -> float | None:
     """The clock that a peak implies if it is near the reference's; else the device's other clock, scaled as on the reference."""
-    unit, other = ("tensor", "clocks.vector") if field == "clocks.tensor" else ("vector", "clocks.tensor")
-    rate, sms, reference_clock = _per_clock(device, reference, unit), number(device, "multiprocessors"), number(reference, field)
-    behind = rate[0] / (rate[1] * sms) if rate and sms else None
-    if behind is not None and (reference_clock is None or reference_clock / ALIKE <= behind <= reference_clock * ALIKE):
-        return behind
-    return None if reference_clock is None else scaled(reference_clock, device, reference, other)
+    unit, other_clock = ("tensor", "clocks.vector") if field == "clocks.tensor" else ("vector", "clocks.tensor")
+    peak, multiprocessors, reference_clock = _peak(device, reference, unit), number(device, "multiprocessors"), number(reference, field)
+    implied = peak.rate / (peak.per_clock * multiprocessors) if peak and multiprocessors else None
+    if reference_clock is None:
+        return implied
+    if implied is not None and reference_clock / LARGEST_CLOCK_RATIO <= implied <= reference_clock * LARGEST_CLOCK_RATIO:
+        return implied
+    return scaled(reference_clock, device, reference, other_clock)
 
 
 def _multiprocessors(device: Device, reference: Device) -> float | None:
     """Multiprocessors that a peak needs at its clock or the reference's; else the reference's. Vector units differ less between devices."""
     for unit, field in reversed(_CLOCKS.items()):
-        rate, clock = _per_clock(device, reference, unit), number(device, field) or number(reference, field)
-        if rate and clock:
-            return max(1.0, round(rate[0] / (rate[1] * clock)))
+        peak, clock = _peak(device, reference, unit), number(device, field) or number(reference, field)
+        if peak and clock:
+            return max(1.0, round(peak.rate / (peak.per_clock * clock)))
     return number(reference, "multiprocessors")

@@ -61,19 +61,26 @@ def _source(step: FormulaStep, given: str) -> str:
 
 def _named_accesses(trace: Trace, kernel: Kernel, label: str) -> Kernel:
     """``kernel`` with a name for every count, so that sums over tensors stay readable."""
-    seen: Counter[str] = Counter()
+    uses: Counter[str] = Counter()
 
     def named(access: Access) -> Access:
         kind = access.kind.replace("_", " ")
         name = label + (f"{kind} of parts" if access.tensor == kind else f"{access.tensor} {kind}")
-        seen[name] += 1
-        name += f" {seen[name]}" if seen[name] > 1 else ""
-        elements = trace.define(name, f"elements of {access.element_size} B", access.elements)
-        same = getattr(access.footprint, "formula", None) == getattr(access.elements, "formula", None)
-        footprint = elements if same else trace.define(f"{name}, distinct", "elements, each counted once", access.footprint)
-        return access._replace(elements=elements, footprint=footprint)
+        uses[name] += 1
+        if uses[name] > 1:
+            name += f" {uses[name]}"
+        return named_access(trace, access, name)
 
     return kernel._replace(accesses=tuple(map(named, kernel.accesses)))
+
+
+def named_access(trace: Trace, access: Access, name: str, source: str = "") -> Access:
+    """``access`` with its elements as ``name`` in ``trace``, and its distinct elements as a second name if their formula differs."""
+    elements = trace.define(name, f"elements of {access.element_size} B", access.elements, source)
+    footprint = elements
+    if getattr(access.footprint, "formula", None) != getattr(access.elements, "formula", None):
+        footprint = trace.define(f"{name}, distinct", "elements, each counted once", access.footprint, source)
+    return access._replace(elements=elements, footprint=footprint)
 
 
 def _name_totals(trace: Trace, cost: Estimate, label: str) -> None:

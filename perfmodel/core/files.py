@@ -31,14 +31,14 @@ Lines = dict[tuple[str | int, ...], int]
 """Line number of each value of a document by its place, the keys and indices that lead to it."""
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAGS = {None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))}
-_CONSTANTS = {
+_SMALL_WORDS = {
     **{"null": None, ".inf": inf, "+.inf": inf, "-.inf": -inf},
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
 }
-_CONSTANTS = {form: value for word, value in _CONSTANTS.items() for form in (word, word.title(), word.upper())}
+_CONSTANTS = {form: value for word, value in _SMALL_WORDS.items() for form in (word, word.title(), word.upper())}
 _CONSTANTS |= {"": None, "~": None, **dict.fromkeys((".nan", ".NaN", ".NAN"), nan)}
-"""Values of the plain words that YAML 1.1 does not read as text."""
+"""Values of the plain words that YAML 1.1 does not read as text, in each way to capitalize them."""
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*|0b[01]+|0x[0-9a-fA-F]+)")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:_[0-9]+)*\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?")
 """Patterns of numbers. YAML 1.1 would also read 1:30 as 90 (base 60), 020 as 16 and 5__1 as 51; here these are text."""
@@ -133,27 +133,28 @@ def _scalar(loader: Any, event: Any) -> Any:
     """The text, number, boolean or None of a scalar ``event``."""
     text: str = event.value
     is_plain, _ = event.implicit
-    tag = None if event.tag == "!" else event.tag
-    if tag is None and not is_plain:
-        return text
     try:
-        if tag is None:
-            if text in _CONSTANTS:
-                return _CONSTANTS[text]
-            if text[0] not in "+-.0123456789<=":
-                return text
-            if _INTEGER.fullmatch(text):
-                return sound(int(text, 0))
-            if _FLOAT.fullmatch(text):
-                return sound(float(text))
-            if text[0] not in "<=" and text[4:5] != "-":
-                return text
-        kind = tag or loader.resolve(yaml.ScalarNode, text, event.implicit)  # a date, <<, =
-        if kind not in _TAGS:
-            raise _not_allowed(event, kind)
-        return text if tag is None else sound(loader.construct_object(yaml.ScalarNode(kind, text, event.start_mark)))
+        if event.tag not in (None, "!"):
+            if event.tag not in _TAGS:
+                raise _not_allowed(event, event.tag)
+            return sound(loader.construct_object(yaml.ScalarNode(event.tag, text, event.start_mark)))
+        if not is_plain:
+            return text
+        if text in _CONSTANTS:
+            return _CONSTANTS[text]
+        if text[0] not in "+-.0123456789<=":  # most values
+            return text
+        if _INTEGER.fullmatch(text):
+            return sound(int(text, 0))
+        if _FLOAT.fullmatch(text):
+            return sound(float(text))
     except ValueError as error:
         raise _yaml_error(event, str(error)) from None
+    if text[0] in "<=" or text[4:5] == "-":  # << and = are YAML's own, and this may be a date
+        kind = loader.resolve(yaml.ScalarNode, text, event.implicit)
+        if kind not in _TAGS:
+            raise _not_allowed(event, kind)
+    return text
 
 
 def _not_allowed(event: Any, tag: str) -> yaml.MarkedYAMLError:
@@ -181,7 +182,8 @@ def validated_section(path: Path, section: tuple[str, ...], validate: Callable[[
     except ValidationError as error:
         raise DataError(_first_problem(path, section, error, lines)) from None
     except DataError as error:
-        line = lines.get((*section, *error.message.split(":")[0].split(" ")[0].split(".")))
+        field = error.message.split(":")[0].split(" ")[0]
+        line = lines.get((*section, *field.split(".")))
         raise DataError(f"{path}{'' if line is None else f', line {line}'}: {error.message}", error.fix) from None
 
 

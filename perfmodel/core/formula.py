@@ -61,7 +61,7 @@ def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
     [4, 6]
     """
 
-    def of(part: ast.expr) -> Any:
+    def evaluated(part: ast.expr) -> Any:
         return value(part, names)
 
     match tree:
@@ -70,26 +70,27 @@ def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.Name(id=name) if name in names:
             return names[name]
         case ast.Attribute(value=owner, attr=name) if not name.startswith("_"):
-            return _attribute(of(owner), name, tree)
+            return _attribute(evaluated(owner), name, tree)
         case ast.Call(func=called, args=parts, keywords=options):
-            return of(called)(*map(of, parts), **{option.arg or _refuse(tree): of(option.value) for option in options})
+            callee = evaluated(called)
+            return callee(*map(evaluated, parts), **{option.arg or _refuse(tree): evaluated(option.value) for option in options})
         case ast.BinOp(left=a, op=sign, right=b) if type(sign) in _OPERATIONS:
-            return _OPERATIONS[type(sign)](of(a), of(b))
-        case ast.Compare(left=a, ops=signs, comparators=others) if all(type(sign) in _OPERATIONS for sign in signs):
-            pairs = pairwise([of(a), *map(of, others)])
-            return reduce(_and, [_OPERATIONS[type(sign)](*pair) for sign, pair in zip(signs, pairs, strict=True)])
+            return _OPERATIONS[type(sign)](evaluated(a), evaluated(b))
+        case ast.Compare(left=first, ops=signs, comparators=others) if all(type(sign) in _OPERATIONS for sign in signs):
+            neighbours = pairwise([evaluated(first), *map(evaluated, others)])
+            return reduce(_and, [_OPERATIONS[type(sign)](a, b) for sign, (a, b) in zip(signs, neighbours, strict=True)])
         case ast.BoolOp(op=sign, values=parts):
-            return reduce(_and if isinstance(sign, ast.And) else _or, map(of, parts))
+            return reduce(_and if isinstance(sign, ast.And) else _or, map(evaluated, parts))
         case ast.UnaryOp(op=ast.Not() | ast.USub() as sign, operand=part):
-            return of(part) == 0 if isinstance(sign, ast.Not) else -of(part)
+            return evaluated(part) == 0 if isinstance(sign, ast.Not) else -evaluated(part)
         case ast.IfExp(test=test, body=then, orelse=otherwise):
-            return of(then if of(test) else otherwise)
+            return evaluated(then if evaluated(test) else otherwise)
         case ast.Subscript(value=owner, slice=place):
-            return of(owner)[of(place)]
+            return evaluated(owner)[evaluated(place)]
         case ast.ListComp(elt=part, generators=loops) | ast.GeneratorExp(elt=part, generators=loops):
             return [value(part, bound) for bound in _iterations(loops, names)]
         case _:
-            return _collected(tree, of)
+            return _collected(tree, evaluated)
 
 
 def _and(a: Any, b: Any) -> Any:
@@ -100,21 +101,21 @@ def _or(a: Any, b: Any) -> Any:
     return (a != 0) | (b != 0)
 
 
-def _collected(tree: ast.expr, of: Callable[[ast.expr], Any]) -> Any:
-    """The value of a tuple, list, dict, slice or f-string, whose parts ``of`` evaluates."""
+def _collected(tree: ast.expr, evaluated: Callable[[ast.expr], Any]) -> Any:
+    """The value of a tuple, list, dict, slice or f-string, from the values of its parts, which ``evaluated`` gives."""
     match tree:
         case ast.Tuple(elts=parts):
-            return tuple(map(of, parts))
+            return tuple(map(evaluated, parts))
         case ast.List(elts=parts):
-            return list(map(of, parts))
+            return list(map(evaluated, parts))
         case ast.Dict(keys=keys, values=parts):
-            return {of(key) if key else _refuse(tree): of(part) for key, part in zip(keys, parts, strict=True)}
+            return {evaluated(key) if key else _refuse(tree): evaluated(part) for key, part in zip(keys, parts, strict=True)}
         case ast.Slice(lower=first, upper=last, step=None):
-            return slice(first and of(first), last and of(last))
+            return slice(None if first is None else evaluated(first), None if last is None else evaluated(last))
         case ast.JoinedStr(values=parts):
-            return "".join(map(str, map(of, parts)))
+            return "".join(map(str, map(evaluated, parts)))
         case ast.FormattedValue(value=part, conversion=-1, format_spec=None):
-            return of(part)
+            return evaluated(part)
         case _:
             return _refuse(tree)
 

@@ -239,10 +239,11 @@ class Device(ProfilePart):
 
         UnavailableError if it has none.
         """
-        sram, cache = self.level("sram"), self.level("l2")
-        room = None if sram is None else sram.per_block or (sram.capacity if sram.scope == "device" else None)
-        if sram is None and cache is not None and cache.scope == "multiprocessor":  # of a core
-            room = cache.capacity
+        sram, l2, room = self.level("sram"), self.level("l2"), None
+        if sram is not None:
+            room = sram.per_block or (sram.capacity if sram.scope == "device" else None)
+        elif l2 is not None and l2.scope == "multiprocessor":  # of a core
+            room = l2.capacity
         if room is None:
             raise UnavailableError(f"{self.id} has no SRAM size per block in its profile", "give one with --sram, such as --sram 163KiB")
         return int(room.number)
@@ -264,11 +265,12 @@ class Device(ProfilePart):
     def products_of(self, unit: str) -> dict[str, Quantity]:
         """Dense peaks of matrix products on ``unit`` by number format: ``peaks_of``, integers, and formats in ``PEAK_OF``."""
         peaks = self.peaks_of(unit)
-        integers: dict[str, Quantity] = (
-            {"int8": self.peaks.tensor_int["int8"]} if unit == "tensor" and "int8" in self.peaks.tensor_int else {}
-        )
-        renamed = {name: peaks[peak] for name, peak in PEAK_OF.items() if peak in peaks and (name != "nvfp4" or self.vendor == "NVIDIA")}
-        return {**peaks, **integers, **renamed}
+        if unit == "tensor" and "int8" in self.peaks.tensor_int:
+            peaks["int8"] = self.peaks.tensor_int["int8"]
+        for name, peak_name in PEAK_OF.items():
+            if peak_name in peaks and (name != "nvfp4" or self.vendor == "NVIDIA"):
+                peaks[name] = peaks[peak_name]
+        return peaks
 
     def matmul_unit(self, dtype: str, preferred: str) -> str:
         """The unit that multiplies matrices of ``dtype``: the ``preferred`` one, else the other if only that has a peak.
@@ -278,8 +280,9 @@ class Device(ProfilePart):
         for unit in sorted(UNITS, key=lambda unit: unit != preferred):
             if dtype in self.products_of(unit):
                 return unit
-        has = ", ".join(f"{name} ({unit})" for unit in UNITS for name in self.products_of(unit)) or "none at all"
-        raise UnavailableError(f"{self.id} has no {dtype} peak", "; ".join([f"its profile has {has}", *filter(None, [NEEDS.get(dtype)])]))
+        peaks = ", ".join(f"{name} ({unit})" for unit in UNITS for name in self.products_of(unit)) or "none at all"
+        needs = f"; {NEEDS[dtype]}" if dtype in NEEDS else ""
+        raise UnavailableError(f"{self.id} has no {dtype} peak", f"its profile has {peaks}{needs}")
 
     def matmul_peak(self, dtype: str, unit: str) -> Quantity:
         """Dense peak for ``dtype`` on ``unit``, or on the other unit if only that has one."""
@@ -371,9 +374,10 @@ def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
 
 def named_quantities(device: Device) -> list[tuple[str, Quantity]]:
     """Quantities of ``device`` by field; memory goes by the name of its level, as in ``memory.dram.capacity``."""
-    levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
     named = []
     for place, quantity in quantities(device):
-        number = next((old for old in levels if place.startswith(old)), "")
-        named.append((levels.get(number, "") + place.removeprefix(number), quantity))
+        part, *path = place.split(".")
+        if part == "memory":
+            path[0] = device.memory[int(path[0])].level
+        named.append((".".join([part, *path]), quantity))
     return named

@@ -41,9 +41,11 @@ class ThreadBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """Capacity of one multiprocessor; the device has ``count`` of them. None: the profile has no value.
+    """Capacity of one multiprocessor; None where the profile has no value.
 
-    ``registers`` in all, ``sram_bytes``, ``threads`` and ``blocks`` at once; units in which registers and SRAM are given out.
+    ``count``: multiprocessors of the device; ``warp``: threads of a warp. ``registers``, ``sram_bytes``, ``threads``, ``blocks``: the most
+    at once. ``register_unit``, ``sram_unit``: registers and SRAM are given out in multiples of these. ``partitions``: parts that divide
+    the registers. ``sram_reserve``: bytes that CUDA keeps in each block.
     """
 
     count: Number | None = None
@@ -119,7 +121,7 @@ def block_limits(block: ThreadBlock, sm: Multiprocessor) -> dict[str, Number]:
     if sm.sram_bytes is not None:
         used = block.sram_bytes + sm.sram_reserve
         allocated = label("SRAM per block", "B, as given out", ceil_div(used, sm.sram_unit) * sm.sram_unit)
-        if allocated != 0:  # of what is not known yet neither: it is the need of a tile, never nothing
+        if allocated != 0:  # true of a deferred number too
             limits["sram"] = label("blocks by SRAM", "blocks per multiprocessor", sm.sram_bytes // allocated)
     if sm.threads is not None:
         limits["threads"] = label("blocks by threads", "blocks per multiprocessor", sm.threads // sm.warp // warps)
@@ -153,9 +155,9 @@ def occupancy(block: ThreadBlock, sm: Multiprocessor) -> Occupancy:
 
 
 def most_threads(sm: Multiprocessor, per_block: Number | None) -> Number | None:
-    """Threads that the whole device holds at once: multiprocessors times threads of each, or times the threads that its blocks can have.
+    """Threads that the whole device holds at once; None if unknown. ``per_block``: the most threads of a block.
 
-    Not multiprocessors x blocks x threads per block: no multiprocessor holds its most blocks at their largest.
+    A multiprocessor holds the least of its most threads, and its most blocks times ``per_block``.
 
     >>> most_threads(Multiprocessor(count=108, threads=2048, blocks=32), 1024)
     221184

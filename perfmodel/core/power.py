@@ -22,7 +22,7 @@ from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device, PowerFit
 
 OVERLAP = 2.0  # known
-"""Norm that joins the time of DRAM and of the multiprocessors, the Euclidean one: 1 would add them up, infinity hide the shorter one."""
+"""Exponent of the norm that joins the times of DRAM and of the multiprocessors: 1 would add them up, infinity hide the shorter one."""
 LOWEST = 0.1  # known
 """Lowest clock over the highest one: no GPU at work runs slower, whatever the limit."""
 SETTLES_S = 0.02  # tuned
@@ -167,8 +167,9 @@ class Power:
     def __init__(self, device: Device, limit_w: float | None = None, host_s: float = 0.0) -> None:
         device_w = limit_of(device)
         if device.power is None or device_w is None:
-            again = "" if limit_w is None else f", or add it again: perfmodel hardware add mine --like {device.id} --tdp {limit_w:g}W"
-            fix = f"take a device whose profile has one, such as nvidia-h200-sxm{again}"
+            fix = "take a device whose profile has one, such as nvidia-h200-sxm"
+            if limit_w is not None:
+                fix += f", or add it again: perfmodel hardware add mine --like {device.id} --tdp {limit_w:g}W"
             raise UnavailableError(f"{device.id} has no power model", fix)
         self.device, self.fit, self.own_w = device, device.power, device_w
         self.limit_w, self.host_s = device_w if limit_w is None else limit_w, host_s
@@ -188,42 +189,48 @@ class Power:
 
     def run(self, demands: Sequence[Demand], clock: str = SUSTAINED) -> Running:
         """A run of ``demands`` in turn, after a pause or for seconds at one clock. UnavailableError if no clock keeps the limit."""
-        taken, bursts = Power(self.device)._stated_clocks(demands), [self.burst_clock(demand) for demand in demands]
-        if self.limit_w < self.own_w:  # the limit that these times were taken under
-            burst_w = self.fit.burst_over_limit * self.limit_w
-            bursts = [self._common([demand], [f], [top], burst_w, LOWEST) for demand, f, top in zip(demands, taken, bursts, strict=True)]
-        elif clock == BURST:
-            return self._run_at(demands, taken, taken)
-        lasting = self._settled(demands, taken, bursts, self.limit_w)
-        return self._run_at(demands, taken, lasting if clock == SUSTAINED else _clocks_after_pause(demands, bursts, lasting))
+        stated = Power(self.device)._stated_clocks(demands)
+        bursts = [self.burst_clock(demand) for demand in demands]
+        if self.limit_w < self.own_w:
+            bursts = self._limited_bursts(demands, stated, bursts)
+        elif clock == BURST:  # that is how the times are stated
+            return self._run_at(demands, stated, stated)
+        settled = self._settled_clocks(demands, stated, bursts)
+        return self._run_at(demands, stated, settled if clock == SUSTAINED else _clocks_after_pause(demands, bursts, settled))
 
     def _stated_clocks(self, demands: Sequence[Demand]) -> list[float]:
-        """The clocks at which the times of ``demands`` are stated: under the device's own limit and without waits.
+        """The clock at which the seconds of each demand are stated: that of a call after a pause, under the device's own limit.
 
         At first that is the burst clock, after ``SETTLES_S`` the clock that the limit leaves.
         """
         bursts = [self.burst_clock(demand) for demand in demands]
-        taken = bursts
+        stated = bursts
         for _ in range(ROUNDS):
-            taken = _clocks_after_pause(demands, bursts, self._settled(demands, taken, bursts, self.limit_w))
-        return taken
+            stated = _clocks_after_pause(demands, bursts, self._settled_clocks(demands, stated, bursts))
+        return stated
 
-    def _settled(self, demands: Sequence[Demand], taken: Sequence[float], tops: Sequence[float], most: float) -> list[float]:
-        """The clocks of ``demands`` run in turn for seconds, on average within ``most`` watts."""
-        highest = self._common(demands, taken, tops, most)
-        return [min(highest, top) for top in tops]
+    def _limited_bursts(self, demands: Sequence[Demand], stated: Sequence[float], bursts: Sequence[float]) -> list[float]:
+        """The burst clock of each demand alone under a lower limit than the device's own; ``bursts``: those under its own."""
+        burst_w = self.fit.burst_over_limit * self.limit_w
+        runs = zip(demands, stated, bursts, strict=True)
+        return [self._common_clock([demand], [f], [burst], burst_w, LOWEST) for demand, f, burst in runs]
 
-    def _common(
-        self, demands: Sequence[Demand], taken: Sequence[float], tops: Sequence[float], most: float, otherwise: float | None = None
+    def _settled_clocks(self, demands: Sequence[Demand], stated: Sequence[float], bursts: Sequence[float]) -> list[float]:
+        """The clock of each demand if they run in turn for seconds, on average within the limit; none exceeds its burst clock."""
+        common = self._common_clock(demands, stated, bursts, self.limit_w)
+        return [min(common, burst) for burst in bursts]
+
+    def _common_clock(
+        self, demands: Sequence[Demand], stated: Sequence[float], bursts: Sequence[float], most: float, otherwise: float | None = None
     ) -> float:
-        """The highest common clock at which ``demands`` draw at most ``most`` watts on average; ``tops`` caps the clock of each."""
-        highest = self._highest(lambda f: self._run_at(demands, taken, [min(f, top) for top in tops]).watts, most, otherwise)
-        return min(highest, max(tops))
+        """The highest common clock at which ``demands`` draw at most ``most`` watts on average; none exceeds its burst clock."""
+        common = self._highest(lambda f: self._run_at(demands, stated, [min(f, burst) for burst in bursts]).watts, most, otherwise)
+        return min(common, max(bursts))
 
-    def _run_at(self, demands: Sequence[Demand], taken: Sequence[float], clocks: Sequence[float]) -> Running:
-        """The run with each demand at its clock of ``clocks``; its own seconds are stated at its clock of ``taken``."""
-        runs = list(zip(demands, taken, clocks, strict=True))
-        seconds = [demand.seconds if f == taken_at else demand.seconds_at(taken_at / f) for demand, taken_at, f in runs]
+    def _run_at(self, demands: Sequence[Demand], stated: Sequence[float], clocks: Sequence[float]) -> Running:
+        """The run with each demand at its clock of ``clocks``; its own seconds are stated at its clock of ``stated``."""
+        runs = list(zip(demands, stated, clocks, strict=True))
+        seconds = [demand.seconds if f == stated_f else demand.seconds_at(stated_f / f) for demand, stated_f, f in runs]
         waits = max(self.host_s - sum(seconds), 0.0)
         joules = sum(self._joules(demand, s, f) for demand, s, f in zip(demands, seconds, clocks, strict=True)) + self.fit.static_w * waits
         clock = sum(s * f for s, f in zip(seconds, clocks, strict=True)) / sum(seconds)
@@ -251,8 +258,8 @@ class Power:
 def _clocks_after_pause(demands: Sequence[Demand], bursts: Sequence[float], settled: Sequence[float]) -> list[float]:
     """Mean clock of each demand in a run after a pause, which begins at the clocks ``bursts`` and goes over to ``settled``."""
     alone_s = sum(demand.seconds for demand in demands)
-    late = alone_s / (alone_s + SETTLES_S)
-    return [burst if f == burst else 1 / ((1 - late) / burst + late / f) for burst, f in zip(bursts, settled, strict=True)]
+    share = alone_s / (alone_s + SETTLES_S)  # of the run at the settled clock
+    return [burst if f == burst else 1 / ((1 - share) / burst + share / f) for burst, f in zip(bursts, settled, strict=True)]
 
 
 def joules_of(fit: PowerFit, counts: Iterable[tuple[str, Number]]) -> float:

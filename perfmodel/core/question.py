@@ -82,12 +82,16 @@ def argument(metavar: str, help: str, default: Any = MISSING, reader: Condition 
 def as_in(
     question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None, group: str | None = None
 ) -> Any:
-    """A copy of the option ``name`` of another question. ``before`` begins its help, ``help`` or its own, and makes None the default."""
+    """A copy of the option ``name`` of another question.
+
+    ``before`` makes None its default, and goes before its help, which ``help`` then replaces if given.
+    """
     field_ = next(field_ for field_ in fields(question) if field_.name == name)
     original: Option = field_.metadata["option"]
     text = original.help
     if before:
-        text = before + (help or (text[0].lower() if text[1].islower() else text[0]) + text[1:])
+        begins_with_word = text[1].islower()
+        text = before + (help or (text[0].lower() + text[1:] if begins_with_word else text))
     return field(
         default=None if before else field_.default,
         metadata={"option": original._replace(help=text, reader=reader, group=original.group if group is None else group)},
@@ -95,11 +99,14 @@ def as_in(
 
 
 class _WrittenNames:
+    """A class attribute that is worked out from the fields of the question that it is read on."""
+
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
         """Field names by their names in files, if the two differ, as with ``pass``, a keyword of Python."""
         options = [field_ for field_ in fields(owner) if "option" in field_.metadata and not field_.metadata["option"].argument]
-        named = {as_typed(option_field).removeprefix("--").replace("-", "_"): option_field.name for option_field in options}
-        return {written: name for written, name in named.items() if written not in named.values()}
+        field_names = {field_.name for field_ in options}
+        written = {as_typed(field_).removeprefix("--").replace("-", "_"): field_.name for field_ in options}
+        return {name: field_name for name, field_name in written.items() if name not in field_names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +222,9 @@ def from_python(questions: Sequence[type[Question]], options: Mapping[str, Any],
 
     Options may also go by their command-line name. UsageError for an unknown option, a value of the wrong type, or a missing option.
     """
-    written = {name: python_name for question in questions for name, python_name in question.OPTION_NAMES.items()}
-    fitting = {field_.name for question in questions for field_ in fields(question)}
-    options = {name if name in fitting else written.get(name, name): value for name, value in options.items()}
     names = dict.fromkeys(field_.name for question in questions for field_ in fields(question))
+    written = {name: field_name for question in questions for name, field_name in question.OPTION_NAMES.items()}
+    options = {name if name in names else written.get(name, name): value for name, value in options.items()}
     for name in options:
         if name not in names:
             raise UsageError(f"{caller} has no option {name!r}", suggest(name, list(names)))

@@ -133,9 +133,13 @@ TIMED_PRODUCT = "matmul {}"
 @cached_by_identity
 def clock_at_work(device: Device) -> float:
     """Clock of the roofs over that of the datasheet's peaks: ``boost``, or more if a timed product was faster than that allows."""
-    peaks, timed = {**device.peaks_of("vector"), **device.peaks_of("tensor")}, {probe.name: probe.value for probe in device.microbenchmarks}
-    names = {name: TIMED_PRODUCT.format(name) for name in peaks}
-    return max([boost(device), *(parse_any(timed[called]) / peaks[name].number for name, called in names.items() if called in timed)])
+    measured = {probe.name: probe.value for probe in device.microbenchmarks}
+    ratios = [boost(device)]
+    for dtype, peak in {**device.peaks_of("vector"), **device.peaks_of("tensor")}.items():
+        product = TIMED_PRODUCT.format(dtype)
+        if product in measured:
+            ratios.append(parse_any(measured[product]) / peak.number)
+    return max(ratios)
 
 
 def rates_of(device: Device, dtype: Dtype, trace: Trace | None = None) -> Rates:
@@ -148,32 +152,36 @@ def rates_of(device: Device, dtype: Dtype, trace: Trace | None = None) -> Rates:
 
 def _rates(device: Device, dtype: Dtype, trace: Trace | None) -> Rates:
     unit, memory, l2 = device.matmul_unit(dtype.name, dtype.matmul_unit), device.dram, device.level("l2")
-    ratio, bandwidth = device.clock_ratio(dtype.name, unit), memory.bandwidth_bytes_per_s
+    peak, bandwidth = device.products_of(unit)[dtype.name], memory.bandwidth_bytes_per_s
     if bandwidth is None:
         raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
-    at = "" if ratio == 1 else f" at the clock of P_{dtype.name}"
-    peak, highest, fastest = device.products_of(unit)[dtype.name], device.best_dram_rate or bandwidth, device.best_matmul_rate(dtype.name)
+    ratio = device.clock_ratio(dtype.name, unit)
+    at_clock = "" if ratio == 1 else f" at the clock of P_{dtype.name}"
 
     def rate(name: str, meaning: str, quantity: Quantity | None, value: Number) -> Number:
         return value if trace is None or quantity is None else trace.symbol(name, value, meaning, device.origin(quantity))
 
     def on_chip(name: str, meaning: str, quantity: Quantity | None) -> Number | None:
-        return None if quantity is None else rate(name, meaning + at, quantity, quantity.number if ratio == 1 else quantity.number * ratio)
+        if quantity is None:
+            return None
+        return rate(name, meaning + at_clock, quantity, quantity.number if ratio == 1 else quantity.number * ratio)
 
-    instead = peak if unit != dtype.matmul_unit == "vector" else None  # a tensor unit that multiplies fp32, too
-    wide: FloatDtype = "fp64" if dtype.name == "fp64" else "fp32"
     dram = rate("BW_dram", "B/s", memory.bandwidth or memory.measured_bandwidth, bandwidth)
-    return Rates(
-        dram=dram,
-        l2=on_chip("BW_l2", "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
-        matmul=rate(f"P_{dtype.name}", f"FLOP/s, {dtype.matmul_unit} unit, dense", peak, peak.number),
-        matmul_at_max_clock=fastest if trace is None else _traced_max_rate(trace, device, dtype, peak, fastest),
-        vector=on_chip("P_vector", f"FLOP/s, {wide} vector unit", device.peaks.vector.get(wide) or instead),
-        sfu=on_chip("P_exp", "exponentials/s", device.peaks.exp),
-        dram_at_max_clock=dram
-        if highest == bandwidth
-        else rate("BW_dram_max", "B/s at the highest memory clock", memory.max_bandwidth, highest),
-    )
+    l2_rate = on_chip("BW_l2", "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None)
+    matmul = rate(f"P_{dtype.name}", f"FLOP/s, {dtype.matmul_unit} unit, dense", peak, peak.number)
+    matmul_at_max_clock = device.best_matmul_rate(dtype.name)
+    if trace is not None:
+        matmul_at_max_clock = _traced_max_rate(trace, device, dtype, peak, matmul_at_max_clock)
+    vector_dtype: FloatDtype = "fp64" if dtype.name == "fp64" else "fp32"
+    vector_peak = device.peaks.vector.get(vector_dtype)
+    if vector_peak is None and dtype.matmul_unit == "vector" and unit != "vector":  # a tensor unit multiplies fp32
+        vector_peak = peak
+    vector = on_chip("P_vector", f"FLOP/s, {vector_dtype} vector unit", vector_peak)
+    sfu = on_chip("P_exp", "exponentials/s", device.peaks.exp)
+    dram_at_max_clock, fastest_dram = dram, device.best_dram_rate or bandwidth
+    if fastest_dram != bandwidth:
+        dram_at_max_clock = rate("BW_dram_max", "B/s at the highest memory clock", memory.max_bandwidth, fastest_dram)
+    return Rates(dram, l2_rate, matmul, matmul_at_max_clock, vector, sfu, dram_at_max_clock)
 
 
 @cached_by_identity
@@ -226,18 +234,11 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
         name("work sfu", "exponentials", kernel.work.sfu),
     )
     multicast = multicast_bytes(kernel)
-    if not (isinstance(multicast, int) and multicast == 0):
+    if not _is_no_amount(multicast):
         multicast = name("multicast bytes", "bytes that reach SMs by another one's read of the L2", multicast)
     amounts = {"dram": dram.total, "l2": sram.total - multicast, **dict(work.items())}
-    on_chip = {"l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
-    faster = clock_at_work(device)
-    speeds = {"dram": rates.dram, **{unit: rate if rate is None or faster == 1 else rate * faster for unit, rate in on_chip.items()}}
-    used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
-    seconds_of = {unit: amount / speeds[unit] for unit, amount in used.items() if speeds[unit] is not None}
-    if "vector" in seconds_of and rates.matmul != rates.vector and multiplies_by_vectors(kernel.dtype, device):
-        products = kernel.executed_flops
-        seconds_of["vector"] = (used["vector"] - products) / speeds["vector"] + products / (rates.matmul * faster)
-    terms = {unit: name(f"term {unit}", "s", term) for unit, term in seconds_of.items()}
+    used = {unit: amount for unit, amount in amounts.items() if not _is_no_amount(amount)}
+    terms = {unit: name(f"term {unit}", "s", seconds) for unit, seconds in _roof_seconds(kernel, device, rates, used).items()}
     needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
     if is_traced(needs.work_s, *needs.tensors.values(), needs.bandwidth):
         needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
@@ -264,3 +265,20 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix:
         roofline_s=name("roofline", "s, all terms overlap", largest(list(terms.values()))),
         no_overlap_s=name("without overlap", "s, terms add up", sum(terms.values())),
     )
+
+
+def _is_no_amount(amount: Number) -> bool:
+    """Whether ``amount`` is the int 0; deferred and traced numbers are amounts, whatever their value."""
+    return isinstance(amount, int) and amount == 0
+
+
+def _roof_seconds(kernel: Kernel, device: Device, rates: Rates, used: dict[str, Number]) -> dict[str, Number]:
+    """Seconds of each resource for its amount in ``used``; a resource whose rate is unknown is left out."""
+    on_chip = {"l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
+    faster = clock_at_work(device)
+    speeds = {"dram": rates.dram, **{unit: rate if rate is None or faster == 1 else rate * faster for unit, rate in on_chip.items()}}
+    seconds = {unit: amount / speeds[unit] for unit, amount in used.items() if speeds[unit] is not None}
+    if "vector" in seconds and rates.matmul != rates.vector and multiplies_by_vectors(kernel.dtype, device):
+        products = kernel.executed_flops
+        seconds["vector"] = (used["vector"] - products) / speeds["vector"] + products / (rates.matmul * faster)
+    return seconds

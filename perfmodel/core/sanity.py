@@ -159,11 +159,15 @@ def measured_stays_below_nominal(device: Device) -> Iterator[str]:
 def microbenchmarks_stay_below_peaks(device: Device) -> Iterator[str]:
     """No microbenchmark of DRAM exceeds its bandwidth, and none of a product the peak of its format, at the highest clocks."""
     for index, probe in enumerate(device.microbenchmarks):
-        kind, _, name = probe.name.partition(" ")
-        highest = device.best_dram_rate if kind == "DRAM" else _most_matmul(device, name) if kind == "matmul" else None
+        kind, _, dtype = probe.name.partition(" ")
+        if kind == "DRAM":
+            highest, unit = device.best_dram_rate, "B/s"
+        elif kind == "matmul":
+            highest, unit = _most_matmul(device, dtype), "FLOP/s"
+        else:
+            continue
         if highest is not None and parse_any(probe.value) > highest:
-            limit = format_si(highest, "B/s" if kind == "DRAM" else "FLOP/s")
-            yield f"microbenchmarks.{index}: {probe.name} {probe.value}, expected at most {limit}"
+            yield f"microbenchmarks.{index}: {probe.name} {probe.value}, expected at most {format_si(highest, unit)}"
 
 
 def _most_matmul(device: Device, dtype: str) -> float:
@@ -212,7 +216,9 @@ def narrow_peaks_are_dense(device: Device) -> Iterator[str]:
     fp16 = device.peaks.tensor.get("fp16")
     if fp16 is None or device.vendor != "NVIDIA":
         return
-    limits = GEFORCE_TIMES_FP16 if _is_geforce(device) else ULTRA_TIMES_FP16 if device.compute_capability == "10.3" else MOST_TIMES_FP16
+    limits = ULTRA_TIMES_FP16 if device.compute_capability == "10.3" else MOST_TIMES_FP16
+    if _is_geforce(device):
+        limits = GEFORCE_TIMES_FP16
     for field, peak, _ in _clocked_peaks(device):
         part, _, dtype = field.rpartition(".")
         times, highest = peak.number / fp16.number, limits.get(dtype)

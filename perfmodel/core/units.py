@@ -17,7 +17,9 @@ from perfmodel.core.errors import DataError
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _SMALL = {"m": Decimal("1e-3"), "u": Decimal("1e-6"), "n": Decimal("1e-9"), "p": Decimal("1e-12")}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_COUNT = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*([kKMGT]?|[KMGT]i)\s*")
+_NUMBER = r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*"
+_COUNT = re.compile(_NUMBER + r"([kKMGT]?|[KMGT]i)\s*")
+_QUANTITY = re.compile(_NUMBER + r"(\S*)\s*")
 _BYTES = re.compile(r"(?:[kKMGTP]i?)?B|[kmgtp]?i?b|[KMGTP]?I?B")
 BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
 MAX_LENGTH = 200
@@ -27,7 +29,7 @@ LARGEST = 10**30
 """Numbers above this, or nonzero ones below its inverse, are refused as mistakes; products of the others fit a float."""
 _SMALLEST = Decimal("1e-30")
 """Inverse of ``LARGEST``."""
-_QUANTITY = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
+
 NUMBER_FIX = "write it like 8192, 8k (8,000), 8Ki (8,192) or 1e6"
 """Fix in messages about a plain number."""
 
@@ -43,7 +45,8 @@ def parse_number(text: str) -> int | float:
     match = _COUNT.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise DataError(f"{text[:40]!r} is not a number", NUMBER_FIX)
-    value = _EXACT.multiply(Decimal(match[1].replace(",", "")), {"K": 1000, **_DECIMAL, **_BINARY}[match[2]])
+    number, prefix = match.groups()
+    value = _EXACT.multiply(Decimal(number.replace(",", "")), {"K": 1000, **_DECIMAL, **_BINARY}[prefix])
     return int(value) if value == value.to_integral_value() else float(value)
 
 
@@ -102,8 +105,12 @@ def _as_written(unit: str) -> str:
     """A unit of bytes with the usual capitals: ``KB`` and ``kb`` become ``kB``."""
     if _BYTES.fullmatch(unit) is None:
         return unit
-    binary, prefix = "i" * ("i" in unit.lower()), unit[0].upper() if unit.lower() not in ("b", "ib") else ""
-    return f"{'k' if prefix == 'K' and not binary else prefix}{binary}B"
+    small = unit.lower()
+    binary = "i" if "i" in small else ""
+    prefix = "" if small in ("b", "ib") else unit[0].upper()
+    if prefix == "K" and not binary:
+        prefix = "k"
+    return f"{prefix}{binary}B"
 
 
 def _factor(unit: str, base: str) -> Decimal | int | None:
@@ -126,10 +133,10 @@ def example(base: str) -> str:
 
 def _scaled(value: float, prefixes: tuple[tuple[str, float], ...], unit: str, digits: int) -> str:
     for prefix, factor in prefixes:
-        if abs(value) >= factor * (1 - 0.5 * 10**-digits):
+        if abs(value) >= factor * (1 - 0.5 * 10**-digits):  # what rounds up to the factor takes its prefix
             scaled = value / factor
-            whole = f"{scaled:,.0f}" if 10**digits <= abs(scaled) < 10**9 else f"{scaled:.{digits}g}"
-            return f"{whole} {prefix}{unit}".strip()
+            text = f"{scaled:,.0f}" if 10**digits <= abs(scaled) < 10**9 else f"{scaled:.{digits}g}"
+            return f"{text} {prefix}{unit}".strip()
     return f"{value:.{digits}g} {unit}".strip()
 
 

@@ -67,7 +67,10 @@ def sent_bytes(op: str, buffer: Number, world: int) -> Number:
     >>> [sent_bytes(op, 400, 4) for op in ("all_gather", "all_reduce", "all_to_all", "p2p")]
     [300.0, 600.0, 300.0, 400]
     """
-    return buffer if op == P2P else (2 if op == ALL_REDUCE else 1) * buffer * (world - 1) / world
+    if op == P2P:
+        return buffer
+    rounds = 2 if op == ALL_REDUCE else 1
+    return rounds * buffer * (world - 1) / world
 
 
 def ring_s(w: Collective, bandwidth: Number, alpha_s: float = ALPHA_S) -> Number:

@@ -47,8 +47,11 @@ def distinct_holders(experts: int, per_token: int, holders: int) -> float:
     >>> distinct_holders(8, 2, 8), round(distinct_holders(4, 2, 2), 6), distinct_holders(256, 8, 1)
     (2.0, 1.666667, 1.0)
     """
-    others = experts - experts // holders
-    return holders * (1 - prod((others - i) / (experts - i) for i in range(per_token))) if holders > 1 else 1.0
+    if holders <= 1:
+        return 1.0
+    elsewhere = experts - experts // holders
+    share_without = prod((elsewhere - i) / (experts - i) for i in range(per_token))  # of tokens, none of whose experts a holder has
+    return holders * (1 - share_without)
 
 
 def token_bytes(op: str, hidden: Number, dtype: Dtype) -> Number:

@@ -70,15 +70,18 @@ class Launches:
     count: Number
 
 
-def _kernel(w: FusedChain, name: str, operands: int, first: bool, last: bool, ops: Number = 1) -> Kernel:
-    """A kernel of the chain: the ``first`` reads its input from memory, the ``last`` writes its output there."""
+def _kernel(w: FusedChain, name: str, operands: int, *, first: bool = False, last: bool = False, ops: Number = 1) -> Kernel:
+    """A kernel of ``ops`` operations of the chain. The ``first`` reads its input from memory, the ``last`` writes its output there."""
     size, accesses = w.dtype.size, []
     if first:
         accesses.append(once("input", READ, w.elements, size))
     if operands > first:
         handed = (operands - first) * w.elements
         accesses.append(Access("operands", READ, handed, size, handed, 0, handoff=True))
-    accesses.append(once("output" if last else "result", WRITE, w.elements, size, compulsory=w.elements if last else 0, handoff=not last))
+    if last:
+        accesses.append(once("output", WRITE, w.elements, size))
+    else:
+        accesses.append(once("result", WRITE, w.elements, size, compulsory=0, handoff=True))
     return Kernel(name, w.dtype, tuple(accesses), work=Work(0, ops * w.elements))
 
 
@@ -89,19 +92,18 @@ def unfused(w: FusedChain) -> list[Launches]:
     [('first', 1), ('middle', 28), ('last', 1)]
     """
     if w.ops == 1:
-        return [Launches(_kernel(w, "only", w.pattern[0], True, True), 1)]
-    between: Counter[int] = Counter()
+        return [Launches(_kernel(w, "only", w.pattern[0], first=True, last=True), 1)]
+    middle_counts: Counter[int] = Counter()  # by number of operands
     for operands in w.pattern:
-        between[operands] += w.rounds
-    between[w.pattern[0]] -= 1
-    between[w.pattern[-1]] -= 1
-    middle = [
-        Launches(_kernel(w, "middle" if len(between) == 1 else f"middle of {operands}", operands, False, False), count)
-        for operands, count in sorted(between.items())
-        if count > 0
-    ]
-    first, last = (_kernel(w, "first", w.pattern[0], True, False), _kernel(w, "last", w.pattern[-1], False, True))
-    return [Launches(first, 1), *middle, Launches(last, 1)]
+        middle_counts[operands] += w.rounds
+    middle_counts[w.pattern[0]] -= 1
+    middle_counts[w.pattern[-1]] -= 1
+    launches = [Launches(_kernel(w, "first", w.pattern[0], first=True), 1)]
+    for operands, count in sorted(middle_counts.items()):
+        name = "middle" if len(middle_counts) == 1 else f"middle of {operands}"
+        if count > 0:
+            launches.append(Launches(_kernel(w, name, operands), count))
+    return [*launches, Launches(_kernel(w, "last", w.pattern[-1], last=True), 1)]
 
 
 def fused(w: FusedChain) -> list[Launches]:
@@ -111,7 +113,7 @@ def fused(w: FusedChain) -> list[Launches]:
     >>> launches.kernel.elements("read", "write")
     2048
     """
-    return [Launches(_kernel(w, "fused", 1, True, True, w.ops), 1)]
+    return [Launches(_kernel(w, "fused", 1, first=True, last=True, ops=w.ops), 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +143,16 @@ class ChainResult:
         return int(sum(part.count for part, cost in self.parts if cost.roofline_s <= self.launch_s))
 
 
-VARIANTS = (("unfused", unfused, "stream"), ("cuda-graph", unfused, "graph"), ("fused", fused, "stream"))
-"""Ways to run the chain: name, function that gives the kernels, and kind of launch overhead."""
+VARIANTS = {"unfused": (unfused, "stream"), "cuda-graph": (unfused, "graph"), "fused": (fused, "stream")}
+"""Ways to run the chain by name: the function that gives the kernels, and the kind of launch overhead."""
 
 
 def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
     """Results of the chain unfused, as a CUDA graph, and fused. UnavailableError if the device has no peak for the dtype."""
     results = []
-    for name, listed, kind in VARIANTS:
-        parts = [(launches, estimate(launches.kernel, device)) for launches in listed(w)]
-        overhead: Quantity | None = getattr(device.launch_overhead, kind, None)
+    for name, (kernels_of, overhead_kind) in VARIANTS.items():
+        parts = [(launches, estimate(launches.kernel, device)) for launches in kernels_of(w)]
+        overhead: Quantity | None = getattr(device.launch_overhead, overhead_kind, None)
         launch_s = None if overhead is None else float(overhead.number)
         result = ChainResult(
             name=name,
@@ -187,12 +189,12 @@ def with_launches(parts: list[tuple[Launches, Estimate]], launch_s: Number) -> N
 def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaStep]:
     """The formula of every number of ``result``, as steps; a step uses the results of earlier ones."""
     trace = Trace()
-    _, listed, kind = next(variant for variant in VARIANTS if variant[0] == result.name)
+    kernels_of, overhead_kind = VARIANTS[result.name]
     elements: Number = trace.symbol("E", w.elements, "elements of a tensor", "given")
     w = replace(w, elements=elements)
     rates = rates_of(device, w.dtype, trace)
     parts = []
-    for launches in listed(w):
+    for launches in kernels_of(w):
         kernel = launches.kernel
         count: Number = trace.symbol(f"launches of [{kernel.name}]", launches.count, "kernels of this kind", SOURCE)
         label = f"[{kernel.name}] "
@@ -204,9 +206,9 @@ def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaS
         trace.define(f"total {name} write bytes", "sum over kernels", traffic.write, SOURCE)
     trace.define("total roofline", "s, without launches", sum(launches.count * cost.roofline_s for launches, cost in parts), SOURCE)
     trace.define("total lower bound", "s", lower_bound(parts), SOURCE)
-    overhead: Quantity | None = getattr(device.launch_overhead, kind, None)
+    overhead: Quantity | None = getattr(device.launch_overhead, overhead_kind, None)
     if overhead is not None:
-        launch = trace.symbol("launch", float(overhead.number), f"s per kernel in a {kind}", device.origin(overhead))
+        launch = trace.symbol("launch", float(overhead.number), f"s per kernel in a {overhead_kind}", device.origin(overhead))
         trace.define("time", "s", with_launches(parts, launch), LAUNCH_SOURCE)
     return sourced(trace, SOURCE)
 

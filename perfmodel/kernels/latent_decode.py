@@ -95,8 +95,6 @@ class NarrowCacheAttention(Attention):
 
     def kernels(self, tile: Tile) -> list[Kernel]:
         """One kernel, which reads K and V at their stored width."""
-        [plain] = forward(self, tile)
-        accesses = tuple(
-            in_bits(access, access.tensor, self.kv_bits) if access.tensor in ("K", "V") else access for access in plain.accesses
-        )
-        return [plain._replace(dtype=self.compute_dtype, accesses=accesses)]
+        [kernel] = forward(self, tile)
+        accesses = [in_bits(access, access.tensor, self.kv_bits) if access.tensor in ("K", "V") else access for access in kernel.accesses]
+        return [kernel._replace(dtype=self.compute_dtype, accesses=tuple(accesses))]

@@ -99,10 +99,10 @@ class Matmul:
         product = Kernel("matmul", self.dtype, (*loads, stored), flops(self), executed, work, needed, grid)
         if not self.split_k > 1:
             return [product]
-        summed = self.split_k * self.outputs
-        parts = [once("partial C", kind, summed, ACCUMULATOR_SIZE, compulsory=0, handoff=True) for kind in (READ, WRITE)]
-        added = Kernel("sum of parts", self.dtype, (parts[0], stored), work=Work(0, (self.split_k - 1) * self.outputs))
-        return [product._replace(accesses=(*loads, parts[1])), added]
+        partial_sums = self.split_k * self.outputs
+        read, written = (once("partial C", kind, partial_sums, ACCUMULATOR_SIZE, compulsory=0, handoff=True) for kind in (READ, WRITE))
+        added = Kernel("sum of parts", self.dtype, (read, stored), work=Work(0, (self.split_k - 1) * self.outputs))
+        return [product._replace(accesses=(*loads, written)), added]
 
     def check(self) -> Matmul:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
@@ -166,10 +166,12 @@ def in_bytes(w: Matmul, elements: Number) -> Number:
     >>> in_bytes(Matmul(32, 64, 128, dtype=PRODUCTS["mxfp4"]), 32 * 128 + 128 * 64 + 32 * 64)
     10624.0
     """
-    wider = w.dtype.result_size - w.dtype.bytes
-    moved = elements * w.dtype.bytes + w.outputs * wider if wider else elements * w.dtype.bytes
-    listed = scales(w.m, w.n, w.k, w.batch, w.scale_block)
-    return moved + sum(access.bytes for access in listed) if listed else moved
+    moved = elements * w.dtype.bytes
+    if w.dtype.result_size != w.dtype.bytes:
+        moved = moved + w.outputs * (w.dtype.result_size - w.dtype.bytes)
+    for access in scales(w.m, w.n, w.k, w.batch, w.scale_block):
+        moved = moved + access.bytes
+    return moved
 
 
 def minimum_intensity(w: Matmul) -> Number:
@@ -280,8 +282,9 @@ def library_tile(device: Device, dtype: Dtype) -> Tile:
 
     Source: kernel names of cuBLAS of CUDA 13 on an H200: nvjet's tiles of 128 x 256 in 16 bits, in clusters of two and more.
     """
-    wide = dtype.matmul_unit == TENSOR and wide_matrix(device)
-    return Tile(TENSOR_TILE, WIDE_COLUMNS if wide and dtype.size == 2 else TENSOR_TILE, cluster=CLUSTER if wide else 1)
+    if dtype.matmul_unit != TENSOR or not wide_matrix(device):
+        return Tile(TENSOR_TILE, TENSOR_TILE)
+    return Tile(TENSOR_TILE, WIDE_COLUMNS if dtype.size == 2 else TENSOR_TILE, cluster=CLUSTER)
 
 
 def default_tile(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Tile:
@@ -296,9 +299,10 @@ def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = 
     """
     chip = on_chip(device)
     tile = tile or default_tile(w, device, br, bc)
-    listed = w.kernels(tile)
-    costs = [(kernel, estimate(kernel, device)) for kernel in listed]
+    kernels = [(kernel, estimate(kernel, device)) for kernel in w.kernels(tile)]
+    costs = total(cost for _, cost in kernels)
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.bytes, device)
-    filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
-    slots = None if filled is None or listed[0].launch is None else resident_blocks(listed[0].launch, device)
-    return MatmulResult(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots, (br, bc))
+    launch = kernels[0][0].launch
+    if sm.count is None or launch is None or not block_limits(block, sm):
+        return MatmulResult(w, device, tile, chip, kernels, costs, None, None, (br, bc))
+    return MatmulResult(w, device, tile, chip, kernels, costs, occupancy(block, sm), resident_blocks(launch, device), (br, bc))

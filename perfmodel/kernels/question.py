@@ -180,4 +180,5 @@ class OccupancyQuestion(Question):
 
         if self.stride is None and self.element_bytes is None:
             return None
-        return StridedLoad(1 if self.stride is None else self.stride, 4 if self.element_bytes is None else self.element_bytes)
+        stride = 1 if self.stride is None else self.stride
+        return StridedLoad(stride, 4 if self.element_bytes is None else self.element_bytes)

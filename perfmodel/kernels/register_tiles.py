@@ -38,11 +38,14 @@ class TileLayout:
         return min(WARP, self.threads) // self.lanes
 
     def row_spread(self, width: int) -> int:
-        """``spread`` of a tile that threads read by their rows."""
+        """Period of the swizzle of a tile of ``width`` floats that threads read by their rows.
+
+        Row r keeps group c of four floats at c xor (r mod period), so that the rows which a warp reads at once lie in different banks.
+        """
         return min(self.step, BANK_GROUPS, width // 4)
 
     def column_spread(self, width: int) -> int:
-        """``spread`` of a tile whose rows are the columns of ``add_row_products``."""
+        """The same for a tile that the lanes of a row read: its rows are the columns of the product."""
         return min(self.lanes, BANK_GROUPS, width // 4)
 
 

@@ -125,18 +125,19 @@ def choose_tile(
 
     UsageError if it does not fit, with how much is missing and a tile that would fit.
     """
-    for option, edge in (("tile-m", br), ("tile-n", bc)):
-        if edge is not None:
-            positive_int(option, edge)
+    for option, given in (("tile-m", br), ("tile-n", bc)):
+        if given is not None:
+            positive_int(option, given)
     size, origin = dtype.size, "largest power-of-two square that fits"
-    wide: int | None = None
-    edges = (TENSOR_TILE >> shift for shift in range(TENSOR_TILE.bit_length()))
-    square = next((edge for edge in edges if fits(Tile(edge, edge), size, chip)), None)
+    squares = (TENSOR_TILE >> shift for shift in range(TENSOR_TILE.bit_length()))
+    square = next((edge for edge in squares if fits(Tile(edge, edge), size, chip)), None)
+    columns = square or 1
     if square == TENSOR_TILE and size == 2 and dtype.matmul_unit == TENSOR:
         origin = "default for 16 bit on a tensor unit, as in CUTLASS"
-        wide = int(largest.bc) if br is None and fits(largest, size, chip) else None
-    usual = product_tile(shape, largest._replace(br=square or 1, bc=wide or square or 1))
-    tile = usual._replace(br=br or usual.br, bc=bc or usual.bc, origin=origin if br is bc is None else GIVEN)
+        if br is None and fits(largest, size, chip):
+            columns = int(largest.bc)
+    tile = product_tile(shape, largest._replace(br=square or 1, bc=columns))
+    tile = tile._replace(br=br or tile.br, bc=bc or tile.bc, origin=origin if br is bc is None else GIVEN)
     if not fits(tile, size, chip):
         raise _misfit(tile, size, chip, square)
     return tile._replace(threads=tile_threads(tile.br, tile.bc))
@@ -144,8 +145,10 @@ def choose_tile(
 
 def _misfit(tile: Tile, size: int, chip: OnChip, square: int | None) -> UsageError:
     sram, registers = held_bytes(tile, size, chip)
-    short = {"SRAM per block": (sram, chip.sram), "registers per multiprocessor": (registers, chip.registers)}
-    resource, (needed, has) = next((name, pair) for name, pair in short.items() if pair[0] > pair[1])
+    if sram > chip.sram:
+        resource, needed, has = "SRAM per block", sram, chip.sram
+    else:
+        resource, needed, has = "registers per multiprocessor", registers, chip.registers
     message = f"a {tile.br} x {tile.bc} tile needs {needed:,} B of {resource}, {needed - has:,} B more than the {has:,} B there are"
     fix = "give a device (or --sram) with more SRAM per block" if square is None else f"--tile-m {square} --tile-n {square} fits"
     return UsageError(message, fix)

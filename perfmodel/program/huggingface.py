@@ -29,7 +29,8 @@ from perfmodel.program.profile import ProgramProfile
 from perfmodel.timing.predict import Prediction
 from perfmodel.timing.reference_devices import FallbackDevices, listed_once
 from perfmodel.transformer.answer import EagerRun, ModelAnswer, clocked
-from perfmodel.transformer.estimate import Interval, PassEstimate, PassRow, interval, row_of, run_pass
+from perfmodel.transformer.estimate import PassEstimate, PassRow, interval, row_of, run_pass
+from perfmodel.transformer.host import Interval
 from perfmodel.transformer.op import MATMUL, Op
 from perfmodel.transformer.op_time import launch_correction
 from perfmodel.transformer.parallel import MemoryFit, step_memory

@@ -261,7 +261,7 @@ def _tables(result: CacheResult, times: Generated) -> list[Table]:
 
 def _charts(result: CacheResult) -> list[Chart]:
     """Charts of the memory against its capacity, and over the length."""
-    w, parts, here = result.workload, _parts(result), result.workload.here
+    w, parts, here = result.workload, _parts(result), result.workload.local_model
     limits = [Limit("capacity", result.capacity)] if result.capacity else []
     longest = max(w.n, min(result.context or w.n, 4 * w.n))
     lengths = sorted({*(longest * place // STOPS for place in range(STOPS + 1)), w.n, longest} - {0})

@@ -8,9 +8,10 @@ step is a prefill over all tokens so far.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel.core.arith import Number
@@ -19,8 +20,8 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.reference_devices import FallbackDevices
-from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
-from perfmodel.transformer.host import Host
+from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, PassEstimate, PassRow, interval, run_pass
+from perfmodel.transformer.host import Host, Interval
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import check_named, launch_correction, scaled
 from perfmodel.transformer.ops import layer_ops
@@ -68,9 +69,10 @@ class EagerRun:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """Answer to a request. ``steps``: passes, and how often each runs. ``curved``: FLOP of rows beyond these passes, by phase and name.
+    """Answer to a request. ``steps``: passes, and how often each runs. ``eager``: how they run, if a captured program says so.
 
-    ``eager``: how they run, if a captured program says so.
+    ``curved``: FLOP beyond those of ``steps``, by phase and name of the row: where a pass stands for several lengths, the FLOP of attention
+    at its length are less than their mean.
     """
 
     request: Request
@@ -89,12 +91,21 @@ class ModelAnswer:
         return [self._line(key, rows) for key, rows in rows_of.items()]
 
     def _line(self, key: tuple[str, str], rows: Sequence[tuple[PassRow, int]]) -> Line:
-        costs = [scaled(row.cost, times) for row, times in rows]
-        cost = reduce(lambda before, one: replace(before + one, needs=before.needs.disjoint_sum(one.needs)), costs)
-        times = interval((row.interval, often) for row, often in rows)
-        count, seconds = sum(row.op.count * often for row, often in rows), sum(row.seconds * often for row, often in rows)
-        cost = replace(cost, flops=cost.flops + self.curved.get(key, 0))
-        return Line(key[0], rows[0][0], count, cost, times, seconds)
+        """The line of one phase and name (``key``), of ``rows`` with how often each runs."""
+        phase, _ = key
+        first_row, first_times = rows[0]
+        cost = scaled(first_row.cost, first_times)
+        for row, times in rows[1:]:
+            further = scaled(row.cost, times)
+            cost = replace(cost + further, needs=cost.needs.disjoint_sum(further.needs))
+        return Line(
+            phase,
+            first_row,
+            count=sum(row.op.count * times for row, times in rows),
+            cost=replace(cost, flops=cost.flops + self.curved.get(key, 0)),
+            times=interval((row.interval, times) for row, times in rows),
+            seconds=sum(row.seconds * times for row, times in rows),
+        )
 
     @cached_property
     def cost(self) -> Estimate:
@@ -105,22 +116,27 @@ class ModelAnswer:
         return replace(summed, flops=summed.flops + sum(self.curved.values()), needs=needs)
 
     def _needs(self, steps: Sequence[tuple[Needs, int]]) -> Needs:
-        """Needs of all steps in turn: weights and KV cache pass DRAM in each, less what the caches keep from the step before.
+        """Needs of all ``steps`` (with how often each runs): weights and KV cache pass DRAM in each, less what the caches keep between two.
 
-        Sequences may take their steps in turn rather than together. Weights save nothing by that if each turn reads them all. If they fit
-        the caches, or differ between sequences (experts), each turn may find as much as the caches hold.
+        A schedule may run one sequence after another. Then each of them may find as much in the caches as these hold, if the weights fit
+        the caches or differ between sequences (experts). Otherwise each sequence reads all weights again, and nothing is saved.
         """
-        alone, r = steps[0][0], self.request
-        each = [needs.dram_bytes for needs, _ in steps]
-        if alone.held is None:
-            moved = max(each)
+        first, _ = steps[0]
+        step_bytes = [needs.dram_bytes for needs, _ in steps]
+        if first.held is None:
+            moved = max(step_bytes)
         else:
-            together = each[0] >= alone.held and not r.model.is_moe
-            kept = alone.held * (1 if together else r.batch)
+            saves_once = step_bytes[0] >= first.held and not self.request.model.is_moe
+            kept = first.held * (1 if saves_once else self.request.batch)
             runs = sum(times for _, times in steps)
-            moved = max(*each, sum(size * times for size, (_, times) in zip(each, steps, strict=True)) - kept * (runs - 1))
-        work, links = (sum(times * getattr(needs, name) for needs, times in steps) for name in ("work_s", "link_s"))
-        return replace(alone, work_s=work, link_s=links, tensors={(READ, "weights and KV cache"): moved})
+            all_bytes = sum(needs.dram_bytes * times for needs, times in steps)
+            moved = max(*step_bytes, all_bytes - kept * (runs - 1))
+        return replace(
+            first,
+            work_s=sum(times * needs.work_s for needs, times in steps),
+            link_s=sum(times * needs.link_s for needs, times in steps),
+            tensors={(READ, "weights and KV cache"): moved},
+        )
 
     @property
     def prediction(self) -> Interval | None:
@@ -140,8 +156,10 @@ class ModelAnswer:
     @property
     def times_from(self) -> str:
         """The times that ``seconds`` adds up: ``PREDICTED``, at the ``ROOF``, or both (``MIXED``)."""
-        known = {row.prediction is not None for row in self.rows}
-        return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
+        predicted = [row.prediction is not None for row in self.rows]
+        if all(predicted):
+            return PREDICTED
+        return MIXED if any(predicted) else ROOF
 
     @property
     def ttft_s(self) -> float | None:
@@ -155,17 +173,19 @@ class ModelAnswer:
 
     def _mean_s(self, phase: str) -> float | None:
         steps = [(step.seconds, times) for step, times in self.steps if step.step.phase == phase]
-        return sum(seconds * times for seconds, times in steps) / sum(times for _, times in steps) if steps else None
+        if not steps:
+            return None
+        return sum(seconds * times for seconds, times in steps) / sum(times for _, times in steps)
 
     @property
     def power(self) -> StepPower | None:
         """Power of all passes; None if a pass has none."""
-        known = [(step.power, times) for step, times in self.steps if step.power is not None]
-        if len(known) < len(self.steps):
+        states = [(step.power, times) for step, times in self.steps if step.power is not None]
+        if len(states) < len(self.steps):
             return None
         from perfmodel.transformer.step_power import StepPower
 
-        return StepPower(known, self.request.split.stage)
+        return StepPower(states, self.request.split.stage)
 
     @property
     def tokens(self) -> int:
@@ -187,9 +207,9 @@ class ModelAnswer:
     @cached_property
     def flops(self) -> Number:
         """Matmul FLOP of the model over all passes."""
-        whole = [(replace(step.step, split=Split()), times) for step, times in self.steps]
-        straight = sum(sum(step.flops_by_format.values()) * times for step, times in self.steps)
-        return straight + sum(_curved(self.request, whole).values())
+        on_one_gpu = [(replace(step.step, split=Split()), times) for step, times in self.steps]
+        at_steps = sum(sum(step.flops_by_format.values()) * times for step, times in self.steps)
+        return at_steps + sum(_curved(self.request, on_one_gpu).values())
 
     @property
     def mfu(self) -> float:
@@ -211,13 +231,17 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     if r.phase == GENERATE:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := most_seen(layer.attention)) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
-    known: dict[tuple[Op, bool], PassRow] = {}
-    host, within = Host(r.host_us), launch_correction(r.device, fallbacks)
-    options: dict[str, Any] = {"known": known, "host": host, "within": within, "attention": r.attention}
-    plain = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), **options), times) for step, times in wanted]
-    check_named(r.attention, (row.op for step, _ in plain for row in step.rows))
+    rows: dict[tuple[Op, bool], PassRow] = {}
+    options: dict[str, Any] = {
+        "known": rows,
+        "host": Host(r.host_us),
+        "within": launch_correction(r.device, fallbacks),
+        "attention": r.attention,
+    }
+    steps = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), **options), times) for step, times in wanted]
+    check_named(r.attention, (row.op for step, _ in steps for row in step.rows))
     memory = step_memory(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
-    return ModelAnswer(r, clocked(plain, r), memory, _curved(r, wanted))
+    return ModelAnswer(r, clocked(steps, r), memory, _curved(r, wanted))
 
 
 def clocked(steps: list[tuple[Pass, int]], r: Request) -> list[tuple[Pass, int]]:
@@ -230,43 +254,56 @@ def clocked(steps: list[tuple[Pass, int]], r: Request) -> list[tuple[Pass, int]]
 
 
 def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:
-    """Lengths that represent all from ``first`` to ``last``, and how many each represents: middles of odd stretches, none across a break.
+    """Lengths that represent all from ``first`` to ``last``, and how many each represents: middles of stretches, none across a break.
 
     A sum over them is exact for terms linear in the length, and no more than the true sum for terms that grow faster.
 
     >>> lengths(5, 7), lengths(1, 100)[:2], sum(length * times for length, times in lengths(1, 100))
     ([(5, 1), (6, 1), (7, 1)], [(4, 7), (11, 7)], 5050)
     """
-    size = -(-max(last - first + 1, 1) // MOST_LENGTHS) | 1
+    longest = -(-max(last - first + 1, 1) // MOST_LENGTHS)
+    if longest % 2 == 0:  # only an odd stretch has a middle
+        longest += 1
     ends = [*(end for end in breaks if first <= end < last), last]
     middles, start = [], first
     while start <= last:
         end = next(end for end in ends if end >= start)
-        times = min(size, end - start + 1)
-        times -= times % 2 == 0
-        middles.append((start + times // 2, times))
-        start += times
+        size = min(longest, end - start + 1)
+        if size % 2 == 0:
+            size -= 1
+        middles.append((start + size // 2, size))
+        start += size
     return middles
 
 
 def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[str, str], int]:
-    """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles.
+    """FLOP of attention beyond ``times`` those of each step of ``wanted``, by phase and name of the row.
 
-    Only steps without a cache have any.
-
-    Sum of f over the 2 d + 1 lengths around c: (2 d + 1) (f(c) + (d + 1) (f(c - d) - 2 f(c) + f(c + d)) / (6 d)).
+    A step without a cache stands for ``times`` = 2 d + 1 lengths around its own length c, and attention's FLOP f grow with their square:
+    the sum over these lengths is (2 d + 1) (f(c) + (d + 1) (f(c - d) - 2 f(c) + f(c + d)) / (6 d)).
     """
+    if r.cached:
+        return {}
     flops: dict[tuple[str, str], int] = {}
-    for step, times in wanted if not r.cached else ():
-        d, bends = times // 2, dict[tuple[str, str], int]()
-        for place, weight in ((-d, 1), (0, -2), (d, 1)) if d else ():
-            length = step.kv_len + place
-            at = replace(step, n=length, kv_len=length)
-            for layer, count in r.model.layer_kinds:
-                for op in layer_ops(layer, r.model, at, lambda op: op.part == ATTENTION):
-                    if op.group == ATTENTION:
-                        key = (step.phase, op.name)
-                        bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)
-        for key, bend in bends.items():
-            flops[key] = flops.get(key, 0) + bend * times * (d + 1) // (6 * d)
-    return {key: more for key, more in flops.items() if more}
+    for step, times in wanted:
+        d = times // 2
+        if d == 0:
+            continue
+        curvature: Counter[str] = Counter()  # f(c - d) - 2 f(c) + f(c + d) by name of the row
+        for offset, weight in ((-d, 1), (0, -2), (d, 1)):
+            for name, size in _attention_flops(r, step, step.kv_len + offset).items():
+                curvature[name] += weight * size
+        for name, size in curvature.items():
+            key = (step.phase, name)
+            flops[key] = flops.get(key, 0) + size * times * (d + 1) // (6 * d)
+    return {key: size for key, size in flops.items() if size}
+
+
+def _attention_flops(r: Request, step: ModelPass, length: int) -> Counter[str]:
+    """FLOP of attention in ``step`` over all of ``length`` tokens, by name of the row."""
+    flops: Counter[str] = Counter()
+    for layer, count in r.model.layer_kinds:
+        for op in layer_ops(layer, r.model, replace(step, n=length, kv_len=length), lambda op: op.part == ATTENTION):
+            if op.group == ATTENTION:
+                flops[op.name] += int(count * op.count * op.kernel.flops)
+    return flops

@@ -50,7 +50,7 @@ class CacheWorkload:
     tp: int = 1
 
     @property
-    def here(self) -> ModelSpec:
+    def local_model(self) -> ModelSpec:
         """The model with the share of the cache that one GPU keeps."""
         return replace(self.spec, layers=tuple(local_layer(layer, self.tp) for layer in self.spec.layers))
 
@@ -75,8 +75,9 @@ class CacheWorkload:
 class CacheResult(NamedTuple):
     """Sizes in bytes on each GPU. ``capacity``: bytes of its memory; ``room``: bytes of it that are left for the cache; None if unknown.
 
-    ``context``: the longest sequences that fit, for the whole batch; with ``endless`` any length fits. ``cached``, ``uncached``: cost of
-    generation over all GPUs.
+    ``per_token``, ``per_sequence``, ``total``: bytes of the cache, ``total`` for the whole batch; ``unpaged``: the same without unfilled
+    pages. ``batch``: the most sequences that fit; ``context``: the longest sequences that fit, for the whole batch; with ``endless`` any
+    length fits. ``cached``, ``uncached``: cost of generation over all GPUs, with and without a cache.
     """
 
     workload: CacheWorkload
@@ -115,38 +116,42 @@ class CacheResult(NamedTuple):
 
 def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = None) -> CacheResult:
     """Sizes, capacity and reads of the cache of ``w`` on ``device``. ``traced``: ``w`` with traced numbers, whose formulas are recorded."""
-    t = traced or w
-    here, local = t.here, w.here
-    per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(here, t.form), source=CACHE_SOURCE)
-    per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(here, t.n, t.form), source=CACHE_SOURCE)
-    size = label("bytes", "B of the batch", kv_cache.batch_bytes(here, t.n, t.batch, t.form), source=CACHE_SOURCE)
-    parameters, from_file, by_matrix = total(t.spec), w.weights_from_file, w.weights_from_file or w.tp > 1
+    traced = traced or w
+    model, plain_model = traced.local_model, w.local_model
+    per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(model, traced.form), source=CACHE_SOURCE)
+    per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(model, traced.n, traced.form), source=CACHE_SOURCE)
+    size = label("bytes", "B of the batch", kv_cache.batch_bytes(model, traced.n, traced.batch, traced.form), source=CACHE_SOURCE)
+    parameters = total(traced.spec)
+    from_file, by_matrix = w.weights_from_file, w.weights_from_file or w.tp > 1
     memory = memory_of(w, device)
-    weights = memory.weights if by_matrix else kv_cache.weight_bytes(parameters, t.weights_dtype)
-    weights = label("weights", "B, with scales" if from_file else "B", weights, t.n, FORMATS if from_file else PARAMETER_SOURCE)
+    weights = memory.weights if by_matrix else kv_cache.weight_bytes(parameters, traced.weights_dtype)
+    weights = label("weights", "B, with scales" if from_file else "B", weights, traced.n, FORMATS if from_file else PARAMETER_SOURCE)
     capacity, room, batch, context = memory.capacity, memory.free, memory.max_batch, None
     if capacity is not None:
-        capacity = label("capacity", "B of memory", capacity, t.n, f"profile of {device.id}")
-        reserved = {"reserve": label("reserve", "B", w.reserve, t.n, "given")}
+        capacity = label("capacity", "B of memory", capacity, traced.n, f"profile of {device.id}")
+        reserved = {"reserve": label("reserve", "B", w.reserve, traced.n, "given")}
         labelled = replace(memory, capacity=capacity, weights=weights, reserved=reserved)
         room = label("room", "B for the cache", labelled.free, source=CACHE_SOURCE)
-        context = kv_cache.longest_context(plain(room), local, w.batch, w.form)
+        context = kv_cache.longest_context(plain(room), plain_model, w.batch, w.form)
         if room > 0:
             batch = label("max batch", "sequences", kv_cache.largest_batch(room, per_sequence), source=CACHE_SOURCE)
-    cached, uncached = with_cache(t.spec, t.n, w.weights_dtype, t.form), without_cache(t.spec, t.n, w.weights_dtype)
+    cached = with_cache(traced.spec, traced.n, w.weights_dtype, traced.form)
+    uncached = without_cache(traced.spec, traced.n, w.weights_dtype)
     if by_matrix:
-        read = t.n * label("weights per token", "B, with scales" if from_file else "B on all GPUs", int(read_bytes(w)), t.n, FORMATS)
+        read = traced.n * label(
+            "weights per token", "B, with scales" if from_file else "B on all GPUs", int(read_bytes(w)), traced.n, FORMATS
+        )
         cached, uncached = cached._replace(weights_read=read), uncached._replace(weights_read=read)
     if w.tp > 1:
-        cached = cached._replace(cache_read=w.tp * cache_read(here, t.n, t.form))
+        cached = cached._replace(cache_read=w.tp * cache_read(model, traced.n, traced.form))
     return CacheResult(
         workload=w,
         device=device,
-        layers=kv_cache.layer_caches(kv_cache.attention_kinds(local), w.n, w.form),
+        layers=kv_cache.layer_caches(kv_cache.attention_kinds(plain_model), w.n, w.form),
         per_token=per_token,
         per_sequence=per_sequence,
         total=size,
-        unpaged=kv_cache.batch_bytes(local, w.n, w.batch, w.form._replace(block_size=1)),
+        unpaged=kv_cache.batch_bytes(plain_model, w.n, w.batch, w.form._replace(block_size=1)),
         parameters=parameters,
         weights=weights,
         capacity=capacity,
@@ -164,9 +169,10 @@ def workload(
 ) -> CacheWorkload:
     """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as in ``check``."""
     spec, stored = served_as(spec, weights_dtype)
-    published = stored_as_published(spec, stored)
-    named = weights_dtype if weights_dtype in kv_cache.BITS or not published else None
-    return CacheWorkload(spec, n, batch, form, named or default_weights_dtype(form.dtype), reserve, published, tp).check()
+    from_file = stored_as_published(spec, stored)
+    if not weights_dtype or (from_file and weights_dtype not in kv_cache.BITS):
+        weights_dtype = default_weights_dtype(form.dtype)
+    return CacheWorkload(spec, n, batch, form, weights_dtype, reserve, from_file, tp).check()
 
 
 def read_bytes(w: CacheWorkload) -> Number:
@@ -181,14 +187,16 @@ def _step(w: CacheWorkload) -> ModelPass:
 
 def memory_of(w: CacheWorkload, device: Device) -> MemoryFit:
     """Memory of the fullest GPU for ``w``, and how many of its sequences fit."""
-    sequence = kv_cache.sequence_bytes(w.here, w.n, w.form)
+    sequence = kv_cache.sequence_bytes(w.local_model, w.n, w.form)
     return memory_fit(w.spec, replace(_step(w), batch=w.batch), device, sequence, reserved={"reserve": w.reserve})
 
 
 def smallest_tp(w: CacheWorkload, device: Device) -> int | None:
     """The fewest linked GPUs whose memory holds weights, reserve and cache of ``w``; None if no number of them does."""
+    if device.dram.capacity is None or device.interconnect is None:
+        return None
     tp = w.tp
-    while device.dram.capacity is not None and device.interconnect is not None and 2 * tp <= joined_gpus(device):
+    while 2 * tp <= joined_gpus(device):
         tp *= 2
         try:
             divided = replace(w, tp=tp).check()
@@ -207,12 +215,11 @@ def generation_on(
     Times leave out scales of the cache and a separate format of the rotated key. UnavailableError if the profile lacks a rate.
     """
     given = None if w.weights_from_file else w.weights_dtype
+    name = given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype)
     try:
-        form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
-        stored = formats(w.spec, form, given, w.form.dtype)
-        request = Request(
-            GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, split=Split(w.tp), imbalance=router_imbalance(w.spec), **stored
-        )
+        dtype = dtype_on(name, device)
+        options = {"split": Split(w.tp), "imbalance": router_imbalance(w.spec), **formats(w.spec, dtype, given, w.form.dtype)}
+        request = Request(GENERATE, 1, 1, w.n + 1, dtype, model=w.spec, device=device, **options)
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
         return error

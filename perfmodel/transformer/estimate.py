@@ -22,7 +22,7 @@ from perfmodel.kernels.matmul import library_tile
 from perfmodel.timing.predict import CALIBRATED, Prediction
 from perfmodel.timing.reference_devices import FallbackDevices, listed_once
 from perfmodel.transformer import op_time
-from perfmodel.transformer.host import Host, launches
+from perfmodel.transformer.host import Host, Interval, launches
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
@@ -34,18 +34,15 @@ CONVENTION = "matmul FLOP of the model on scores that the mask leaves, over the 
 PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
 
 
-Interval = tuple[float, float, float]
-"""Predicted seconds with the ends of their interval."""
-
-
 def interval(intervals: Iterable[tuple[Interval | None, int]]) -> Interval | None:
     """Sum of ``intervals``, each times its number; None if one is unknown."""
-    total: Interval = (0, 0, 0)
-    for each, times in intervals:
-        if each is None:
+    total_s = total_low = total_high = 0.0
+    for known, times in intervals:
+        if known is None:
             return None
-        total = (total[0] + each[0] * times, total[1] + each[1] * times, total[2] + each[2] * times)
-    return total
+        seconds, low, high = known
+        total_s, total_low, total_high = total_s + seconds * times, total_low + low * times, total_high + high * times
+    return total_s, total_low, total_high
 
 
 def around(seconds: float, low: float, high: float, cost: Estimate, device: Device) -> Interval:
@@ -127,12 +124,13 @@ class PassEstimate:
 
         The interval is that of calibrated whole steps, if there are any; else the errors of all rows add up.
         """
-        ends, block = interval((row.interval, 1) for row in self.rows), self.within.block
-        if ends is None or block is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
-            return ends
-        if all(row.prediction is not None and row.prediction.kind == CALIBRATED for row in self.rows):
-            return around(ends[0], ends[0] * block.low, ends[0] * block.high, self.cost, self.device)
-        return ends
+        summed, steps = interval((row.interval, 1) for row in self.rows), self.within.block
+        if summed is None or steps is None or not self.within.own or not op_time.calibrated_for(self.model, self.step):
+            return summed
+        if any(row.prediction is None or row.prediction.kind != CALIBRATED for row in self.rows):
+            return summed
+        seconds, _, _ = summed
+        return around(seconds, seconds * steps.low, seconds * steps.high, self.cost, self.device)
 
     @property
     def seconds(self) -> float:
@@ -175,7 +173,8 @@ def run_pass(
     gives the time of a kernel in place of its time model. ``attention``: the only implementation of fused attention.
     """
     fallbacks = listed_once(fallbacks)
-    within, known = within or op_time.launch_correction(device, fallbacks), {} if known is None else known
+    within = within or op_time.launch_correction(device, fallbacks)
+    known = {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)
     for op in ops:
@@ -216,11 +215,11 @@ def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:
 
     ``stages``: GPUs in turn, each with its caches. K and V that the step itself adds to the cache are read before they leave the chip.
     """
-    alone = sum((cost.needs for _, cost in rows), Needs())
+    needs = sum((cost.needs for _, cost in rows), Needs())
     added, read = (sum(op.count * op.bytes_of(CACHE, kind=kind) for op, _ in rows) for kind in (WRITE, READ))
     weights = total_bytes((op for op, _ in rows), WEIGHTS)
     tensors = {(READ, WEIGHTS): weights, (READ, CACHE): maximum(read - added, 0), (WRITE, CACHE): added}
-    return replace(alone, tensors=tensors, held=None if alone.held is None else stages * alone.held)
+    return replace(needs, tensors=tensors, held=None if needs.held is None else stages * needs.held)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from itertools import count
 from typing import Any
 
-from perfmodel.core.cost import Access, Kernel
-from perfmodel.core.explain import sourced
+from perfmodel.core.explain import named_access, sourced
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, Rates, estimate, rates_of, total
@@ -82,9 +80,12 @@ class RowsTrace(Trace):
 
 
 def _free(trace: Trace, name: str, formula: str, value: Any) -> str:
-    """The first of name, name_2, name_3, ... that has no other meaning."""
-    titles, steps = (name if number == 1 else f"{name}_{number}" for number in count(1)), trace.steps
-    return next(title for title in titles if title not in steps or (steps[title].formula, steps[title].value) == (formula, value))
+    """The first of name, name_2, name_3, ... that has no other meaning in ``trace``."""
+    free, number = name, 1
+    while free in trace.steps and (trace.steps[free].formula, trace.steps[free].value) != (formula, value):
+        number += 1
+        free = f"{name}_{number}"
+    return free
 
 
 def explain(estimate: PassEstimate) -> list[FormulaStep]:
@@ -118,33 +119,39 @@ def _time_steps(estimate: PassEstimate) -> list[FormulaStep]:
     if len(predicted) < len(estimate.rows) or estimate.on_device is None:
         return steps
     formula, numbers = " + ".join(step.name for step in steps), " + ".join(show(float(step.value)) for step in steps)
-    total, meaning, whole = "total predicted", "s, of all rows and their runs", estimate.on_device[0]
+    kernels_s, _, _ = estimate.on_device
+    name = "total predicted" if estimate.host_s is None else "kernels predicted"
+    steps.append(FormulaStep(name, "s, of all rows and their runs", formula, numbers, kernels_s, "the sum of its kernels"))
     if estimate.host_s is None:
-        return [*steps, FormulaStep(total, meaning, formula, numbers, whole, "the sum of its kernels")]
-    kernels, host = "kernels predicted", estimate.host_s[0]
+        return steps
+    host_s, _, _ = estimate.host_s
+    numbers = f"max({show(kernels_s)}, {show(host_s)})"
     return [
         *steps,
-        FormulaStep(kernels, meaning, formula, numbers, whole, "the sum of its kernels"),
-        FormulaStep("host", "s, to launch them", "", "", host, "host_us of the device, or --host-us"),
-        FormulaStep(total, "s", f"max({kernels}, host)", f"max({show(whole)}, {show(host)})", max(whole, host), "the slower of both"),
+        FormulaStep("host", "s, to launch them", "", "", host_s, "host_us of the device, or --host-us"),
+        FormulaStep("total predicted", "s", "max(kernels predicted, host)", numbers, max(kernels_s, host_s), "the slower of both"),
     ]
 
 
 def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate]:
+    """Bound and roof of all runs of each op, with their formulas in ``trace``."""
     costs: list[Estimate] = []
     rates: dict[str, Rates] = {}
-    seen: set[str] = set()
+    names: set[str] = set()
     for op in ops:
-        label = f"[{op.name}] " if op.name not in seen else f"[{op.name} {len(seen)}] "
-        seen.add(op.name)
+        label = f"[{op.name} {len(names)}] " if op.name in names else f"[{op.name}] "
+        names.add(op.name)
         runs = trace.symbol(f"{label}runs", op.count, "runs of this kernel", SOURCE)
-        kernel = in_compute_dtype(op, device)
         if op.exchange is not None:
             costs.append(scaled(_explained_collective(trace, op.exchange, device, label), runs))
             continue
+        kernel = in_compute_dtype(op, device)
         if kernel.dtype.name not in rates:
             rates[kernel.dtype.name] = rates_of(device, kernel.dtype, trace)
-        costs.append(scaled(estimate(_with_distinct_names(trace, kernel, label), device, rates[kernel.dtype.name], label), runs))
+        numbered = enumerate(kernel.accesses, 1)
+        accesses = tuple(named_access(trace, access, f"{label}{access.tensor} {access.kind} {index}", SOURCE) for index, access in numbered)
+        cost = estimate(kernel._replace(accesses=accesses), device, rates[kernel.dtype.name], label)
+        costs.append(scaled(cost, runs))
     return costs
 
 
@@ -158,19 +165,6 @@ def _explained_collective(trace: Trace, w: Collective, device: Device, label: st
         f"{label}roofline", float(plain.roofline_s), "s, ring or tree by alpha and beta", "perfmodel/kernels/collectives.py"
     )
     return replace(plain, needs=Needs(link_s=lower), roofline_s=roof)
-
-
-def _with_distinct_names(trace: Trace, kernel: Kernel, label: str) -> Kernel:
-    """``kernel`` with a distinct name for every access."""
-
-    def name(index: int, access: Access) -> Access:
-        title = f"{label}{access.tensor} {access.kind} {index}"
-        elements = trace.define(title, f"elements of {access.element_size} B", access.elements, SOURCE)
-        same = getattr(access.footprint, "formula", None) == getattr(access.elements, "formula", None)
-        footprint = elements if same else trace.define(f"{title}, distinct", "elements, each counted once", access.footprint, SOURCE)
-        return access._replace(elements=elements, footprint=footprint)
-
-    return kernel._replace(accesses=tuple(name(index, access) for index, access in enumerate(kernel.accesses, 1)))
 
 
 def explain_cache(result: CacheResult) -> list[FormulaStep]:
@@ -204,16 +198,20 @@ def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = 
         base, meaning = names[name]
         return trace.symbol(_free(trace, base, "", value), value, meaning, source or f"configuration of {spec.name}")
 
-    def swap(record: Any) -> Any:
-        prefix, symbols = "index_" if isinstance(record, Indexer | BlockIndexer) else "", dict[str, Any]()
-        for name, value in ((item.name, getattr(record, item.name)) for item in fields(record)):
-            if name in PARTS and value is not None:
-                symbols[name] = swap(value)
-            elif prefix + name in names and value:
-                symbols[name] = symbol(prefix + name, value)
+    def with_symbols(record: Any) -> Any:
+        prefix = "index_" if isinstance(record, Indexer | BlockIndexer) else ""
+        symbols: dict[str, Any] = {}
+        for field in fields(record):
+            value = getattr(record, field.name)
+            if field.name in PARTS and value is not None:
+                symbols[field.name] = with_symbols(value)
+            elif prefix + field.name in names and value:
+                symbols[field.name] = symbol(prefix + field.name, value)
         return replace(record, **symbols)
 
-    kinds = {layer: swap(layer) for layer, _ in spec.layer_kinds}
-    ends = [*ENDS, *(["max_positions"] if spec.learned_positions and "max_positions" in names else [])]
+    kinds = {layer: with_symbols(layer) for layer, _ in spec.layer_kinds}
+    ends = [*ENDS]
+    if spec.learned_positions and "max_positions" in names:
+        ends.append("max_positions")
     sizes: dict[str, Any] = {name: symbol(name, getattr(spec, name)) for name in ends}
-    return replace(spec, layers=tuple(kinds[item] for item in spec.layers), **sizes)
+    return replace(spec, layers=tuple(kinds[layer] for layer in spec.layers), **sizes)

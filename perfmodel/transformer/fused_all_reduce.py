@@ -42,13 +42,17 @@ def _small(row: Op) -> bool:
 def joined(reduced: Op, summed: Op) -> Op:
     """Row of one kernel that reads the buffer and the residual, and writes their sum and its norm; the reduced buffer stays on the chip."""
     assert reduced.timed is not None
-    accesses = (_halved(a) if (a.kind, a.tensor) == (READ, "activations") else a for a in summed.kernel.accesses)
-    kernel = summed.kernel._replace(name=FUSED, accesses=(*reduced.kernel.accesses, *accesses))
+    accesses = list(reduced.kernel.accesses)
+    for access in summed.kernel.accesses:
+        is_input = access.kind == READ and access.tensor == "activations"
+        accesses.append(_residual_alone(access) if is_input else access)
+    kernel = summed.kernel._replace(name=FUSED, accesses=tuple(accesses))
     names = tuple(dict.fromkeys((*KERNELS, *(reduced.timed.implementations or ()))))
     return replace(reduced, name=FUSED, kernel=kernel, timed=reduced.timed._replace(implementations=names))
 
 
-def _halved(both: Access) -> Access:
+def _residual_alone(both: Access) -> Access:
     """The read of the residual alone: half of ``both``, which a separate kernel reads (residual and reduced buffer)."""
-    sizes = (ceil_div(size, 2) for size in (both.elements, both.footprint, both.compulsory))
-    return both._replace(**dict(zip(("elements", "footprint", "compulsory"), sizes, strict=True)))
+    return both._replace(
+        elements=ceil_div(both.elements, 2), footprint=ceil_div(both.footprint, 2), compulsory=ceil_div(both.compulsory, 2)
+    )

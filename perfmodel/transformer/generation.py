@@ -66,9 +66,10 @@ def scores_anew(n: Number, window: Number | None = None) -> Number:
     """
     if window is None:
         return n * (n + 1) * (n + 2) // 6
-    full = minimum(n, window)
-    beyond = n - full
-    return full * (full + 1) * (full + 2) // 6 + beyond * (window * (window + 1) // 2) + window * (beyond * (beyond + 1) // 2)
+    in_window = minimum(n, window)
+    beyond = n - in_window
+    first_steps = in_window * (in_window + 1) * (in_window + 2) // 6
+    return first_steps + beyond * (window * (window + 1) // 2) + window * (beyond * (beyond + 1) // 2)
 
 
 def picked_anew(n: Number, topk: Number, block: Number) -> Number:
@@ -77,14 +78,16 @@ def picked_anew(n: Number, topk: Number, block: Number) -> Number:
     >>> picked_anew(9, 4, 2), sum(seen(t, t, 4, 2) for t in range(1, 10))
     (121, 121)
     """
-    first = minimum(n, topk)
-    beyond = n - first
-    full = beyond // block
-    rest = beyond - full * block
-    before = block * (full * (full - 1) // 2) + full * (rest + 1)  # whole blocks, summed over steps
-    parts = full * ((block - 1) * block * (block + 1) // 6) + rest * (rest + 1) * (rest + 2) // 6
-    steady = beyond * (topk * (topk + 1) // 2) + (topk - block) * (beyond * (beyond + 1) // 2)
-    return first * (first + 1) * (first + 2) // 6 + steady + before * (block * (block + 1) // 2) + parts
+    first = minimum(n, topk)  # steps in which every token sees all keys up to its own
+    picking = n - first
+    full_blocks = picking // block
+    rest = picking - full_blocks * block
+    by_first_steps = first * (first + 1) * (first + 2) // 6
+    picked_before = picking * (topk * (topk + 1) // 2) + (topk - block) * (picking * (picking + 1) // 2)
+    # keys of a token's own block, summed over its tokens and then over steps: of whole blocks, and of the last one of each step
+    whole_blocks = block * (full_blocks * (full_blocks - 1) // 2) + full_blocks * (rest + 1)
+    last_blocks = full_blocks * ((block - 1) * block * (block + 1) // 6) + rest * (rest + 1) * (rest + 2) // 6
+    return by_first_steps + picked_before + whole_blocks * (block * (block + 1) // 2) + last_blocks
 
 
 def index_flops(a: AttentionLayer) -> Number:
@@ -109,11 +112,12 @@ def attention_flops(a: AttentionLayer, n: Number) -> Number:
 
 def attention_flops_anew(a: AttentionLayer, n: Number) -> Number:
     """FLOP of one layer over ``n`` steps without a cache; tokens picked by an indexer from more are attended to as latents."""
-    dense, state = score_flops(a, cached=False), a.token_flops * (n * (n + 1) // 2)
+    expanded = score_flops(a, cached=False)
     if a.topk is None:
-        return dense * scores_anew(n, a.window) + state
-    first = scores_anew(minimum(n, a.topk))
-    return dense * first + score_flops(a, cached=True) * (picked_anew(n, a.topk, _block(a)) - first) + index_flops(a) * scores_anew(n)
+        return expanded * scores_anew(n, a.window) + a.token_flops * (n * (n + 1) // 2)
+    before_picking = scores_anew(minimum(n, a.topk))
+    while_picking = picked_anew(n, a.topk, _block(a)) - before_picking
+    return expanded * before_picking + score_flops(a, cached=True) * while_picking + index_flops(a) * scores_anew(n)
 
 
 def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat) -> Generation:
@@ -139,8 +143,14 @@ def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
 def _generation(spec: ModelSpec, n: Number, weights_dtype: str, tokens: Number, attention: Number, cache_read: Number) -> Generation:
     """FLOP and bytes of ``n`` steps; ``tokens``: number of tokens that pass through the layers, over all steps."""
     matrices = sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
-    body, head = label("W_layers", "weights a token meets in the layers", matrices), 2 * head_matrix(spec) * n
-    return Generation(2 * body * tokens, head, attention, n * weight_bytes(active(spec), weights_dtype), cache_read)
+    layer_weights = label("W_layers", "weights a token meets in the layers", matrices)
+    return Generation(
+        layers=2 * layer_weights * tokens,
+        head=2 * head_matrix(spec) * n,
+        attention=attention,
+        weights_read=n * weight_bytes(active(spec), weights_dtype),
+        cache_read=cache_read,
+    )
 
 
 def heads_at_every_token(spec: ModelSpec, n: Number) -> Number:
@@ -210,13 +220,14 @@ class Curve(NamedTuple):
 def curve(request: Request, fallbacks: FallbackDevices = tuple) -> Curve:
     """Decode at ``request.kv_len`` for batches 1, 2, 4, ... up to the largest that fits, including the knee and the largest."""
     r = replace(request, phase=DECODE).check()
-    held = step_memory(r.model, r.step(DECODE), r.device, r.reserve)
-    most = held.max_batch or UNKNOWN_CAPACITY
+    max_batch = step_memory(r.model, r.step(DECODE), r.device, r.reserve).max_batch
+    most = max_batch or UNKNOWN_CAPACITY
     knee_batch = knee(r, most)
-    batches = sorted({*(2**i for i in range(min(most, LARGEST).bit_length())), most, *([knee_batch] if knee_batch else [])})
-    shown = Curve(r, [point(replace(r, batch=batch), fallbacks) for batch in batches], knee_batch, held.max_batch)
-    best = shown.best.batch
-    return shown._replace(knee=best) if best < (knee_batch or most) else shown
+    batches = {2**power for power in range(min(most, LARGEST).bit_length())} | {most, knee_batch or most}
+    points = [point(replace(r, batch=batch), fallbacks) for batch in sorted(batches)]
+    decode_curve = Curve(r, points, knee_batch, max_batch)
+    best = decode_curve.best.batch
+    return decode_curve._replace(knee=best) if best < (knee_batch or most) else decode_curve
 
 
 def point(r: Request, fallbacks: FallbackDevices) -> BatchPoint:
@@ -249,10 +260,10 @@ def knee(r: Request, most: int) -> int | None:
 
     if pays(most):
         return None
-    low, high = 0, most  # low pays, or is none; high does not
-    for batch in sorted((2**i for i in range(most.bit_length())), reverse=True):
+    paying, not_paying = 0, most
+    for batch in (2**power for power in reversed(range(most.bit_length()))):
         if pays(batch):
-            low = batch
+            paying = batch
             break
-        high = batch
-    return bisect_left(range(high), True, lo=low + 1, key=lambda batch: not pays(batch))
+        not_paying = batch
+    return bisect_left(range(not_paying), True, lo=paying + 1, key=lambda batch: not pays(batch))

@@ -13,21 +13,25 @@ from typing import NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.transformer.layer import operations
-from perfmodel.transformer.spec import GroupedAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized, Rule
+from perfmodel.transformer.spec import GroupedAttention, Layer, LayerFormats, ModelSpec, MoeMlp
+from perfmodel.transformer.weight_formats._base import MatrixFormat, PerBlock, Quantized, Rule
 
 BLOCKS = {
     **{"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "MXFP4": (32, 17), "IQ4_NL": (32, 18)},
     **{"Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ4_XS": (256, 136)},
 }
 """Inputs of a block and its bytes, by type."""
-NARROWEST = {name: int(next(filter(str.isdigit, name))) for name in BLOCKS}
-"""Bits of an element without its share of the scales, by type."""
-TYPES = {
-    name: MatrixFormat(name.lower(), bits, ((BLOCKS[name][0], 1, 8 * BLOCKS[name][1] - bits * BLOCKS[name][0]),), "int8")
-    for name, bits in NARROWEST.items()
-}
-"""Products with few rows dequantise them, others multiply in 8-bit integers. Source: ggml/src/ggml-cuda/mmq.cuh."""
+
+
+def _format(name: str) -> MatrixFormat:
+    """The format of a type, whose name has the bits of an element without scales: those of ``Q4_K`` are 4."""
+    inputs, size = BLOCKS[name]
+    bits = int(next(filter(str.isdigit, name)))
+    return MatrixFormat(name.lower(), bits, (PerBlock(inputs, 1, 8 * size - bits * inputs),), "int8")
+
+
+TYPES = {name: _format(name) for name in BLOCKS}
+"""Formats by type. Products with few rows dequantise them, others multiply in 8-bit integers. Source: ggml/src/ggml-cuda/mmq.cuh."""
 FALLBACKS = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
 """Types of matrices whose inputs are no whole blocks, by the usual type."""
 FUSED_QKV = ("gpt2", "phi3")
@@ -45,9 +49,8 @@ class Place(NamedTuple):
     @property
     def is_v(self) -> bool:
         """Whether it is V or contains V."""
-        return self.name.endswith(("v_proj", "kv_b_proj")) or (
-            self.model.architecture in FUSED_QKV and self.name.endswith(("q_proj", "k_proj"))
-        )
+        in_fused = self.model.architecture in FUSED_QKV and self.name.endswith(("q_proj", "k_proj"))
+        return in_fused or self.name.endswith(("v_proj", "kv_b_proj"))
 
     @property
     def is_down(self) -> bool:
@@ -88,7 +91,8 @@ def _q4_k_s(place: Place) -> str:
 
 def _q3_k_m(place: Place) -> str:
     if place.is_v or place.is_down:
-        return "Q5_K" if place.layer < (2 if place.is_v else place.layers // 16) else "Q4_K"
+        wider_layers = 2 if place.is_v else place.layers // 16
+        return "Q5_K" if place.layer < wider_layers else "Q4_K"
     return "Q4_K" if place.is_output and place.experts != 8 else "Q3_K"
 
 
@@ -133,15 +137,14 @@ def fitting(name: str, inputs: Number) -> MatrixFormat:
 
 def in_gguf(model: ModelSpec, mixture: str) -> ModelSpec:
     """``model`` with each matrix as in a GGUF file of ``mixture``; a tied embedding is stored as the head."""
-    layers, alike = [], dict[tuple[int, tuple[tuple[str, MatrixFormat], ...]], Layer]()
+    count = len(model.layers)
+    layers, stored_layers = [], dict[tuple[int, LayerFormats], Layer]()  # equal layers are one object
     for index, layer in enumerate(model.layers):
         matrices = {matrix.stored: matrix for op in operations(model, layer) for matrix in op.matrices if matrix.stored}
-        formats = tuple(
-            (name, fitting(type_of(mixture, Place(name, index, len(model.layers), model)), matrix.inputs))
-            for name, matrix in matrices.items()
-        )
-        layers.append(alike.setdefault((id(layer), formats), replace(layer, formats=formats)))
-    main = MIXTURES[mixture](Place("", len(model.layers) // 8, len(model.layers), model))
+        types = {name: type_of(mixture, Place(name, index, count, model)) for name in matrices}
+        formats = tuple((name, fitting(types[name], matrix.inputs)) for name, matrix in matrices.items())
+        layers.append(stored_layers.setdefault((id(layer), formats), replace(layer, formats=formats)))
+    main = MIXTURES[mixture](Place("", count // 8, count, model))
     last = fitting("Q8_0" if main == "Q8_0" or mixture == "mxfp4_moe" else "Q6_K", model.hidden)
     quantized = Quantized(mixture, (Rule(TYPES[main]),))
     table = last if model.tied_embeddings else fitting(main, model.hidden)

@@ -70,12 +70,13 @@ def flat(raw: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """The fields of the language model, their prefix, and names of the model's other parts, which are not counted."""
     if not isinstance(raw, dict):
         raise DataError("not a mapping of fields to values", "give the config.json of a transformers model, one object {...}")
-    nest = next((nest for nest in NESTS if isinstance(raw.get(nest), dict)), None)
+    nest = next((name for name in NESTS if isinstance(raw.get(name), dict)), None)
     if nest is None:
         return raw, "", ()
     outer = {key: raw[key] for key in OUTSIDE if key in raw}
-    beside = tuple(key for key, value in raw.items() if key.endswith("_config") and value and key not in (nest, FIELD, *HARMLESS))
-    return {**outer, **raw[nest]}, f"{nest}.", beside
+    known = (nest, FIELD, *HARMLESS)
+    other_parts = tuple(key for key, value in raw.items() if key.endswith("_config") and value and key not in known)
+    return {**outer, **raw[nest]}, f"{nest}.", other_parts
 
 
 HEAD = "lm_head"
@@ -99,30 +100,37 @@ def assigned(model: ModelSpec, quantized: Quantized | None) -> ModelSpec:
     """``model`` with the format of each matrix; unread if no matrix has one. All experts of a layer have the same."""
     if quantized is None or not quantized.rules:
         return replace(model, quantized=quantized)
-    named = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in quantized.rules]
-    rules = [(None, matcher(quantized.kept)), *named]
+    kept = matcher(quantized.kept)
+    rules = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in quantized.rules]
 
-    def stored(name: str, prefixes: tuple[str, ...]) -> MatrixFormat | None:
+    def format_of(name: str, prefixes: tuple[str, ...]) -> MatrixFormat | None:
+        """The format of a matrix, by its name after any of ``prefixes``; None for the model's own."""
         names = [prefix + name for prefix in prefixes]
-        return next((form for form, targets in rules if targets is None or any(map(targets.match, names))), None)
+        if any(map(kept.match, names)):
+            return None
+        for form, targets in rules:
+            if targets is None or any(map(targets.match, names)):
+                return form
+        return None
 
     @cache
-    def names(layer: Layer) -> list[str]:
+    def matrix_names(layer: Layer) -> list[str]:
         return [matrix.stored for op in operations(model, layer) for matrix in op.matrices if matrix.stored]
 
-    alike: dict[tuple[int, LayerFormats], Layer] = {}
+    stored_layers: dict[tuple[int, LayerFormats], Layer] = {}  # equal layers are one object
     layers, count = [], len(model.layers)
     for index, layer in enumerate((*model.layers, *model.draft)):
-        forms = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in names(layer)}
-        stored_formats = tuple((name, form) for name, form in forms.items() if form is not None)
-        layers.append(alike.setdefault((id(layer), stored_formats), replace(layer, formats=stored_formats)))
+        by_name = {name: format_of(f"layers.{index}.{_spelling(name, model.architecture)}", PREFIXES) for name in matrix_names(layer)}
+        formats = tuple((name, form) for name, form in by_name.items() if form is not None)
+        layers.append(stored_layers.setdefault((id(layer), formats), replace(layer, formats=formats)))
     if not any(layer.formats for layer in layers):
         return replace(model, quantized=Quantized(quantized.words))
-    head = None if model.tied_embeddings else stored(HEAD, ("", "language_model."))
+    head = None if model.tied_embeddings else format_of(HEAD, ("", "language_model."))
     return replace(model, layers=tuple(layers[:count]), draft=tuple(layers[count:]), head_format=head, quantized=quantized)
 
 
-def _spelt(name: str, architecture: str) -> str:
+def _spelling(name: str, architecture: str) -> str:
+    """Name of the matrix ``name`` in checkpoints of ``architecture``."""
     for pair in RENAMED.get(architecture, "").split():
         old, _, new = pair.partition("=")
         if name.startswith(old):
@@ -170,8 +178,10 @@ def as_known(weights_dtype: str) -> str:
 
 
 def served_as(model: ModelSpec, weights_dtype: str | None) -> tuple[ModelSpec, str | None]:
-    """``model`` as engines run it in ``weights_dtype``, and the name of the format. fp8 is the one of its file, else the one of usual
-    checkpoints: in blocks with experts (DeepSeek, Qwen), a scale per matrix without (NVIDIA, Meta).
+    """``model`` as engines run it in ``weights_dtype``, and the name of the format.
+
+    fp8 is the one of its file, else the one of usual checkpoints: in blocks with experts (DeepSeek, Qwen), a scale per matrix without
+    (NVIDIA, Meta).
     """
     stored = model.quantized.main if model.quantized is not None else None
     weights_dtype = weights_dtype and as_known(weights_dtype)

@@ -24,6 +24,7 @@ SPREAD = 1.1  # tuned
 """Factor by which a host's time varies from one step to the next."""
 
 Interval = tuple[float, float, float]
+"""Predicted seconds with the lower and the upper end of their interval."""
 
 
 class Host(NamedTuple):

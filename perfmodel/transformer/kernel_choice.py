@@ -19,20 +19,22 @@ WORKLOAD_OF = {
     **dict.fromkeys(("products", "narrow_products"), "matmul"),
     "experts": "moe",
 }
-"""Workload that the implementations of each field are calibrated for."""
+"""Workload that implementations are calibrated for, by field of ``KernelChoice``."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """Implementations by the kind of kernel.
+    """Implementations by the kind of kernel; the first that is calibrated is taken.
 
-    ``attention``: over K and V of heads; the fastest of those calibrated on the device, else of all. ``narrow_attention``: over a cache of
-    8 bits. ``all_to_all`` with GATHERING: tokens reach experts by all-gather and reduce-scatter, whose kernels ``collectives`` names.
-    ``fused_all_reduce``: small all-reduces do the residual add and the norm after them, where element-wise operations are fused.
-    ``experts``: in 16 bits and in fp8; ``mxfp4_experts``, ``nvfp4_experts``: made for weights in that format; ``widened_experts``: they
-    widen weights of any other narrow format to 16 bits. If none of these is calibrated, ``experts`` replace them. ``rounds_apart``: a
-    separate kernel rounds x before a product in 8 bits or fewer. ``shared_as_routed``: number of routed experts of models that run the
-    shared expert as one more of them, if it is as wide and they are not divided among GPUs; 0 for no model.
+    ``all_to_all``: dispatch and combine of experts; with GATHERING among them, tokens reach experts by all-gather and reduce-scatter, whose
+    kernels ``collectives`` names. ``attention``: over K and V of heads; of those calibrated on the device the fastest is taken, not the
+    first, and with none the fastest of all known ones. ``narrow_attention``: over a cache of 8 bits. ``narrow_products``: in 8 bits or
+    fewer. ``rounds_apart``: a separate kernel rounds x before such a product.
+
+    ``experts``: in 16 bits and in fp8. ``mxfp4_experts``, ``nvfp4_experts``: made for weights in that format; ``widened_experts``: they
+    widen weights of any other narrow format to 16 bits. If none of these is calibrated, ``experts`` replace them. ``fused_all_reduce``:
+    small all-reduces do the residual add and the norm after them, where element-wise operations are fused. ``shared_as_routed``: models
+    with this number of routed experts run the shared expert as one more of them, if it is as wide and they are not divided among GPUs.
     """
 
     all_reduce: tuple[str, ...] = ("nccl",)
@@ -53,17 +55,22 @@ class KernelChoice:
 
     def of_collective(self, op: str) -> tuple[str, ...]:
         """Implementations of the collective ``op``, the first choice first."""
-        return {ALL_REDUCE: self.all_reduce, **dict.fromkeys(AT_ONCE, self.all_to_all)}.get(op, self.collectives)
+        if op == ALL_REDUCE:
+            return self.all_reduce
+        return self.all_to_all if op in AT_ONCE else self.collectives
 
     def check(self, known: Mapping[str, Collection[str]]) -> None:
-        """DataError for an implementation that is not ``known`` for its workload, and for a field without any."""
-        for place, workload in WORKLOAD_OF.items():
-            names = sorted({*known.get(workload, ()), *([GATHERING] if place == "all_to_all" else [])})
-            if not getattr(self, place) and place != "attention":
-                raise DataError(f"kernels.{place} is empty", f"name one at least: {', '.join(names)}")
-            wrong = next((name for name in getattr(self, place) if name not in names), None)
-            if wrong is not None:
-                raise DataError(f"kernels.{place}: no implementation of {workload} is called {wrong!r}", suggest(wrong, names))
+        """DataError for a name that is not among the ``known`` implementations of its workload, and for a field without any."""
+        for field, workload in WORKLOAD_OF.items():
+            allowed, chosen = {*known.get(workload, ())}, getattr(self, field)
+            if field == "all_to_all":
+                allowed.add(GATHERING)
+            if not chosen and field != "attention":
+                raise DataError(f"kernels.{field} is empty", f"name one at least: {', '.join(sorted(allowed))}")
+            for name in chosen:
+                if name not in allowed:
+                    problem = f"kernels.{field}: no implementation of {workload} is called {name!r}"
+                    raise DataError(problem, suggest(name, sorted(allowed)))
 
 
 EAGER = KernelChoice(attention=("torch-sdpa-flash",))

@@ -168,26 +168,29 @@ def weight_bytes(parameters: Number, dtype: str) -> Number:
 def largest_batch(room: Number, each: Number, growing: Callable[[int], Number] | None = None) -> Number:
     """The most sequences whose caches of ``each`` bytes fit in ``room`` bytes; 0 if none does.
 
-    ``growing``: further bytes by the number of sequences, about proportional to it, so the search interpolates.
+    ``growing``: function that gives further bytes for a number of sequences. They are about proportional to it, so the search interpolates.
     """
     if growing is None:
         return maximum(room, 0) // each
 
-    def left(size: int) -> Number:
-        return room - size * each - growing(size)
+    def left(batch: int) -> Number:
+        """Bytes that ``batch`` sequences leave free; negative if they do not fit."""
+        return room - batch * each - growing(batch)
 
-    fits, spare = 1, left(1)
-    if spare < 0:
+    fits, left_by_fits = 1, left(1)
+    if left_by_fits < 0:
         return 0
     beyond = int(room // (each + growing(1))) + 1
-    while (lack := left(beyond)) >= 0:
-        fits, spare, beyond = beyond, lack, 2 * beyond
+    while (left_by_beyond := left(beyond)) >= 0:
+        fits, left_by_fits, beyond = beyond, left_by_beyond, 2 * beyond
     while beyond - fits > 1:
-        size = fits + min(max(int((beyond - fits) * spare / (spare - lack)), 1), beyond - fits - 1)
-        if (over := left(size)) >= 0:
-            fits, spare = size, over
+        by_line = int((beyond - fits) * left_by_fits / (left_by_fits - left_by_beyond))
+        between = fits + min(max(by_line, 1), beyond - fits - 1)
+        left_by_between = left(between)
+        if left_by_between >= 0:
+            fits, left_by_fits = between, left_by_between
         else:
-            beyond, lack = size, over
+            beyond, left_by_beyond = between, left_by_between
     return fits
 
 
@@ -205,8 +208,9 @@ def longest_context(room: int, spec: ModelSpec, batch: int, form: CacheFormat) -
 
 
 def equivalent_kv_heads(attention: LatentAttention) -> Number:
-    """Number of KV heads with which grouped attention keeps as many elements, with heads as wide as the unrotated keys (DeepSeek-V2, Table
-    1).
+    """Number of KV heads with which grouped attention keeps as many elements (DeepSeek-V2, Table 1).
+
+    Its heads are as wide as the unrotated keys.
 
     >>> equivalent_kv_heads(LatentAttention(128, 512, 1536, 64, 128, 128))
     2.25

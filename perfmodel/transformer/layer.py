@@ -60,34 +60,38 @@ def operations(
 
     With ``ep`` expert-parallel GPUs each has its share of the experts, and the whole router. ``expert_tp``: as in ``local_layer``.
     """
-    here, hidden = local_layer(layer, tp, expert_tp), model.hidden
+    local, hidden = local_layer(layer, tp, expert_tp), model.hidden
     listed: list[Operation] = []
 
     def add(*more: Operation) -> str:
+        """Adds operations; returns the tensor that the last one writes."""
         listed.extend(more)
         return more[-1].writes
 
-    def residual(part: str, place: str, stream: str, branch: str, writes: str) -> str:
+    def add_residual(part: str, place: str, stream: str, branch: str, writes: str) -> str:
+        """Adds the sum of ``stream`` and ``branch``, with dropout before it; returns the tensor ``writes``."""
         if dropout:
-            result = f"{'attention' if part == ATTENTION else part} result after dropout"
+            result = f"{part} result after dropout"
             branch = add(Operation("dropout", f"dropout after {place}", part, (branch,), result, hidden, own=True))
         return add(Operation("add", f"sum with {place}", RESIDUAL, (stream, branch), writes, hidden, own=True))
 
     add(_norm(model, "norm before attention", "layer input", "attention input"), ENTER)
-    branch, mlp = add(*mixer(here.attention, hidden)), here.mlp
+    branch, mlp = add(*mixer(local.attention, hidden)), local.mlp
     add(LEAVE)
     if layer.norms > 2:
         branch = add(_norm(model, "norm after attention", branch, "attention result, normed"))
-    middle = residual(ATTENTION, "attention", "layer input", branch, "input of the MLP's norm" if mlp is not None else "layer output")
     if mlp is None:
+        add_residual(ATTENTION, "attention", "layer input", branch, "layer output")
         return listed
+    middle = add_residual(ATTENTION, "attention", "layer input", branch, "input of the MLP's norm")
     add(_norm(model, "norm before the MLP", middle, "MLP input"), ENTER)
-    branch = add(*(_dense("", mlp, hidden) if isinstance(mlp, DenseMlp) else _experts(mlp, hidden, share(mlp.experts, ep))))
+    mlp_operations = _dense("", mlp, hidden) if isinstance(mlp, DenseMlp) else _experts(mlp, hidden, share(mlp.experts, ep))
+    branch = add(*mlp_operations)
     add(LEAVE)
     for index in range(3, int(layer.norms)):
         suffix = "" if index == 3 else f" ({index - 2})"
         branch = add(_norm(model, f"norm after the MLP{suffix}", branch, f"MLP result, normed{suffix}"))
-    residual(MLP_PART, "the MLP", middle, branch, "layer output")
+    add_residual(MLP_PART, "the MLP", middle, branch, "layer output")
     return listed
 
 
@@ -99,19 +103,20 @@ def _norm(model: ModelSpec, name: str, reads: str, writes: str) -> Operation:
 
 def _mlp_matrices(mlp: DenseMlp | MoeMlp, hidden: Number, group: str, module: str, count: Number = 1) -> tuple[list[Matrix], list[Matrix]]:
     """(matrices into an MLP, matrix out of it). ``module``: prefix of their names in a checkpoint, where one expert represents all."""
-    into = [Matrix(name, group, hidden, mlp.width, count, f"{module}{name}_proj") for name in (("gate", "up") if mlp.gated else ("up",))]
+    names = ("gate", "up") if mlp.gated else ("up",)
+    into = [Matrix(name, group, hidden, mlp.width, count, f"{module}{name}_proj") for name in names]
     return into, [Matrix("down", group, mlp.width, hidden, count, f"{module}down_proj")]
 
 
 def _dense(prefix: str, mlp: DenseMlp, hidden: Number) -> list[Operation]:
     """Operations of a dense MLP: gate and up in one matmul, the activation function, down."""
     into, out = _mlp_matrices(mlp, hidden, MLP, "mlp.shared_experts." if prefix else "mlp.")
-    raw = prefix + ("gate and up" if mlp.gated else "up")
-    inside = f"{prefix}activation"
+    gate_and_up = prefix + ("gate and up" if mlp.gated else "up")
+    activated = f"{prefix}activation"
     return [
-        linear(f"{raw} projection", "MLP input", raw, into, mlp.bias, gathers=True),
-        Operation("activation", f"{prefix}activation function", MLP_PART, (raw,), inside, mlp.width),
-        linear(f"{prefix}down projection", inside, f"{prefix}MLP result", out, mlp.bias, own=True, gathers=True),
+        linear(f"{gate_and_up} projection", "MLP input", gate_and_up, into, mlp.bias, gathers=True),
+        Operation("activation", f"{prefix}activation function", MLP_PART, (gate_and_up,), activated, mlp.width),
+        linear(f"{prefix}down projection", activated, f"{prefix}MLP result", out, mlp.bias, own=True, gathers=True),
     ]
 
 
@@ -119,18 +124,17 @@ def _experts(mlp: MoeMlp, hidden: Number, held: Number) -> list[Operation]:
     """Operations of a mixture: router, the ``held`` experts of this GPU, weighted sum, and the shared expert."""
     into, out = _mlp_matrices(mlp, hidden, EXPERTS, "mlp.experts.0.", held)
     router = Matrix("router", ROUTER, hidden, mlp.experts)
-    raw, inside, result = ("gate and up of experts" if mlp.gated else "up of experts"), "activation of experts", "results of experts"
+    gate_and_up = "gate and up" if mlp.gated else "up"
+    projected, activated, result = f"{gate_and_up} of experts", "activation of experts", "results of experts"
     columns = summed(matrix.outputs for matrix in into)
-    biases = (held * columns, held * hidden) if mlp.bias else (0, 0)
-    first, last = "experts, gate and up" if mlp.gated else "experts, up", "experts, down"
+    bias, down_bias = (held * columns, held * hidden) if mlp.bias else (0, 0)
     total = "routed result" if mlp.shared_width else "MLP result"
+    sent, row = "tokens sent to experts", f"experts, {gate_and_up}"
     routed = [
         Operation("router", "router", ROUTER, ("MLP input",), "router's probabilities", mlp.experts, (router,), mlp.router_extra),
-        Operation(
-            "experts", "experts, first matrices", EXPERTS, ("tokens sent to experts",), raw, columns, tuple(into), biases[0], row=first
-        ),
-        Operation("activation", "experts, activation function", EXPERTS, (raw,), inside, mlp.width),
-        Operation("experts", "experts, down projection", EXPERTS, (inside,), result, hidden, tuple(out), biases[1], row=last),
+        Operation("experts", "experts, first matrices", EXPERTS, (sent,), projected, columns, tuple(into), bias, row=row),
+        Operation("activation", "experts, activation function", EXPERTS, (projected,), activated, mlp.width),
+        Operation("experts", "experts, down projection", EXPERTS, (activated,), result, hidden, tuple(out), down_bias, row="experts, down"),
         Operation("combine", "weighted sum of experts", EXPERTS, (result, CHOSEN), total, hidden, own=True),
     ]
     if not mlp.shared_width:

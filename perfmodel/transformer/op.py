@@ -1,8 +1,7 @@
 """One row of a transformer: a kernel, how often it runs, and the request for its predicted time.
 
-Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them; the bound of a whole pass
-counts weights and KV cache only. ``handed`` names tensors that the kernel before has just written or the next one reads, so that an L2 may
-hold them.
+Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them. The bound of a whole pass
+counts weights and KV cache only.
 """
 
 from __future__ import annotations
@@ -115,18 +114,22 @@ class Op:
 
 def stored_as(step: ModelPass, name: str) -> MatrixFormat:
     """The format of the matrix ``name``: the checkpoint's own, else that of all weights."""
-    return next((form for matrix, form in step.formats if matrix == name), None) or _of_all_weights(step.weight_bits, step.integer_weights)
+    for matrix, form in step.formats:
+        if matrix == name:
+            return form
+    return _format_of_all_weights(step.weight_bits, step.integer_weights)
 
 
 @cache
-def _of_all_weights(bits: int, integer: bool) -> MatrixFormat:
+def _format_of_all_weights(bits: int, integer: bool) -> MatrixFormat:
     kind = "int" if integer else "fp"
     return MatrixFormat(f"{kind}{bits}", bits, compute_dtype="fp8" if (kind, bits) == ("fp", 8) else "")
 
 
 def widest(step: ModelPass, matrices: tuple[Matrix, ...]) -> MatrixFormat:
-    """The widest format of the matrices that one kernel multiplies."""
-    return max((stored_as(step, name) for name in [matrix.stored for matrix in matrices] or [""]), key=lambda form: form.bits)
+    """The widest format of the matrices that one kernel multiplies; without any, that of all weights."""
+    names = [matrix.stored for matrix in matrices] or [""]
+    return max((stored_as(step, name) for name in names), key=lambda form: form.bits)
 
 
 def matrix_bytes(step: ModelPass, matrices: tuple[Matrix, ...]) -> Number:
@@ -147,9 +150,10 @@ def _linear_key(name: str, step: ModelPass, *sizes: Number, matrices: tuple[Matr
     """Cache key of ``linear``; None if a size is no plain int, but has a formula or is an array."""
     if not {*map(type, (*sizes, *more.values()))} <= PLAIN:
         return None
-    forms, k = tuple(stored_as(step, matrix.stored) for matrix in matrices), step.kernels
-    stored = bool(step.formats), step.weight_bits, step.integer_weights
-    return name, sizes, *more.items(), matrices, forms, stored, step.dtype, step.tile, k.products, k.narrow_products
+    formats = tuple(stored_as(step, matrix.stored) for matrix in matrices)
+    weights = bool(step.formats), step.weight_bits, step.integer_weights
+    kernels = step.kernels.products, step.kernels.narrow_products
+    return name, sizes, *more.items(), matrices, formats, weights, step.dtype, step.tile, kernels
 
 
 @cached_by(_linear_key)
@@ -177,8 +181,8 @@ def linear(
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)
     extra = (stored(WEIGHTS, READ, bias, step.weight_bits),) if bias else ()
     kernel = product._replace(name=name, accesses=(a, _read(b, step, matrices), c, *extra))
-    timed, form = product_timed(w, step, widest(step, matrices))
-    return Op(name, MATMUL, 1, kernel, timed, form)
+    timed, compute_dtype = product_timed(w, step, widest(step, matrices))
+    return Op(name, MATMUL, 1, kernel, timed, compute_dtype)
 
 
 def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed, Dtype | None]:
@@ -187,23 +191,23 @@ def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed
     fp8 and fp4 weights are multiplied in their format if the device does so, and x is rounded before. Other weights are dequantised inside
     a product in the format of the activations: they stream at their width and are multiplied in 16 bits.
     """
-    inside = multiplied_in(step, form)
+    compute_dtype = multiplied_in(step, form)
     name = step.dtype.name
     usual = Timed("matmul", w, step.kernels.narrow_products if name == "fp8" else step.kernels.products)
-    same = form.bits == 8 * step.dtype.size and not form.is_integer
-    if same or step.dtype.size != 2:
-        kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
-        obstacle = "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
-        return usual._replace(obstacle=obstacle), inside
-    each = form.element_bytes(w.k, w.n)
-    streamed = usual._replace(workload=replace(w, stored=each), similar=f"{name} products, with weights of {form.bits} bits")
-    if inside is None:
+    if form.bits == 8 * step.dtype.size and not form.is_integer:
+        return usual, compute_dtype
+    if step.dtype.size != 2:
+        weights = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
+        return usual._replace(obstacle=f"no kernel with {weights} and {name} activations is calibrated"), compute_dtype
+    element_bytes = form.element_bytes(w.k, w.n)
+    streamed = usual._replace(workload=replace(w, stored=element_bytes), similar=f"{name} products, with weights of {form.bits} bits")
+    if compute_dtype is None:
         return streamed, None
-    if inside.name == "fp8":
-        return Timed("matmul", replace(w, dtype=inside), step.kernels.narrow_products, fallback=streamed), inside
-    words = "fp8 products, at the rates and bytes of fp4"
-    narrow = Timed("matmul", replace(w, dtype=inside, stored=each), step.kernels.narrow_products, calibrated="fp8", similar=words)
-    return narrow._replace(fallback=streamed), inside
+    narrow = Timed("matmul", replace(w, dtype=compute_dtype), step.kernels.narrow_products, fallback=streamed)
+    if compute_dtype.name != "fp8":
+        words = "fp8 products, at the rates and bytes of fp4"
+        narrow = narrow._replace(workload=replace(narrow.workload, stored=element_bytes), calibrated="fp8", similar=words)
+    return narrow, compute_dtype
 
 
 def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
@@ -211,20 +215,20 @@ def experts_timed(w: Experts, step: ModelPass, form: MatrixFormat) -> Timed:
 
     MXFP4 weights meet activations in 16 bits. Source: vllm-project/vllm, Mxfp4MoEMethod; NVFP4 and fp8 ones round them.
     """
-    names, inside = step.kernels.experts, multiplied_in(step, form)
+    kernels, compute_dtype = step.kernels, multiplied_in(step, form)
     if form.bits == 8 * step.dtype.size and not form.is_integer:
-        return Timed("moe", w, names)
-    each = form.element_bytes(w.hidden, w.width)
-    narrow, made_for_format = replace(w, stored=each), step.kernels.mxfp4_experts if form.name == "mxfp4" else step.kernels.widened_experts
+        return Timed("moe", w, kernels.experts)
+    narrow = replace(w, stored=form.element_bytes(w.hidden, w.width))
     words = f"{w.dtype.name} experts, with weights of {form.bits} bits"
-    streamed = Timed("moe", narrow, names, similar=words, preferred=Timed("moe", narrow, made_for_format))
-    if inside is None or form.name == "mxfp4":
+    made_for_format = Timed("moe", narrow, kernels.mxfp4_experts if form.name == "mxfp4" else kernels.widened_experts)
+    streamed = Timed("moe", narrow, kernels.experts, similar=words, preferred=made_for_format)
+    if compute_dtype is None or form.name == "mxfp4":
         return streamed
-    if inside.name == "fp8":
-        return Timed("moe", replace(w, dtype=inside), names, fallback=streamed)
-    rounded, words = replace(narrow, dtype=inside), "fp8 experts, at the rates and bytes of fp4"
-    made_for = Timed("moe", rounded, step.kernels.nvfp4_experts, fallback=streamed)
-    return Timed("moe", rounded, names, fallback=streamed, calibrated="fp8", similar=words, preferred=made_for)
+    if compute_dtype.name == "fp8":
+        return Timed("moe", replace(w, dtype=compute_dtype), kernels.experts, fallback=streamed)
+    rounded, words = replace(narrow, dtype=compute_dtype), "fp8 experts, at the rates and bytes of fp4"
+    made_for_fp4 = Timed("moe", rounded, kernels.nvfp4_experts, fallback=streamed)
+    return Timed("moe", rounded, kernels.experts, fallback=streamed, calibrated="fp8", similar=words, preferred=made_for_fp4)
 
 
 def rounding(step: ModelPass, rows: Number, matrices: tuple[Matrix, ...]) -> list[Op]:
@@ -258,8 +262,11 @@ Like = tuple[str, str, Number, Number]
 
 def _stream_key(name: str, step: ModelPass, op: str, moved: Moved, like: Like, **more: Any) -> Hashable:
     """Cache key of ``stream``; None as in ``_linear_key``."""
-    sizes = *moved, *like[2:], more.get("weights", 0), *(access.elements for access in more.get("more", ()))
-    return (name, op, moved, like, *more.items(), step.dtype, step.weight_bits) if {*map(type, sizes)} <= PLAIN else None
+    _, _, rows, cols = like
+    sizes = *moved, rows, cols, more.get("weights", 0), *(access.elements for access in more.get("more", ()))
+    if not {*map(type, sizes)} <= PLAIN:
+        return None
+    return name, op, moved, like, *more.items(), step.dtype, step.weight_bits
 
 
 @cached_by(_stream_key)
@@ -274,17 +281,30 @@ def stream(
     more: tuple[Access, ...] = (),
     strided: bool = False,
 ) -> Op:
-    """An element-wise kernel. ``more``: accesses besides ``moved``; ``like``: the calibrated kernel with the same bytes."""
-    inputs_outputs = (activation(kind, elements, step) for kind, elements in zip((READ, WRITE), moved, strict=True) if elements is not None)
-    accesses = (*inputs_outputs, *((stored(WEIGHTS, READ, weights, step.weight_bits),) if weights else ()), *more)
-    written = sum(access.elements for access in accesses if access.kind == WRITE)
-    work = Work(0, VECTOR_WORK[op] * written, EXPONENTIALS.get(op, 0) * written)
+    """An element-wise kernel that does the operation ``op`` of ``VECTOR_WORK``. ``weights``: learned numbers that it reads.
+
+    ``more``: accesses besides ``moved``; ``like``: the calibrated kernel with the same bytes.
+    """
+    read, written = moved
+    accesses: list[Access] = []
+    if read is not None:
+        accesses.append(activation(READ, read, step))
+    if written is not None:
+        accesses.append(activation(WRITE, written, step))
+    if weights:
+        accesses.append(stored(WEIGHTS, READ, weights, step.weight_bits))
+    accesses += more
+    outputs = sum(access.elements for access in accesses if access.kind == WRITE)
+    work = Work(0, VECTOR_WORK[op] * outputs, EXPONENTIALS.get(op, 0) * outputs)
+    kernel = Kernel(name, step.dtype, tuple(accesses), work=work)
     kind, implementation, rows, cols = like
-    inputs, outputs = (2, 1) if implementation in ("torch-add", "torch-silu-mul") else (1, 1)
-    shared = sum(a.elements for a in accesses if a.tensor == WEIGHTS) if kind == "norm" else 0
-    timed_op = kind if kind == "norm" else op if implementation == "torch-rope" else implementation.removeprefix("torch-")
-    workload = Stream(timed_op, rows, cols, inputs, outputs, shared, step.dtype)
-    kernel = Kernel(name, step.dtype, accesses, work=work)
+    inputs = 2 if implementation in ("torch-add", "torch-silu-mul") else 1
+    timed_op, shared = implementation.removeprefix("torch-"), 0
+    if kind == "norm":
+        timed_op, shared = kind, sum(access.elements for access in accesses if access.tensor == WEIGHTS)
+    elif implementation == "torch-rope":
+        timed_op = op
+    workload = Stream(timed_op, rows, cols, inputs, 1, shared, step.dtype)
     return Op(name, ELEMENTWISE, 1, kernel, Timed(kind, workload, (implementation,), strided=strided))
 
 
@@ -307,17 +327,23 @@ def collective(op: str, world: int, elements: Number, step: ModelPass) -> Op:
 
 def norm(name: str, model: ModelSpec, step: ModelPass, rows: Number, cols: Number, *, kind: str | None = None) -> Op:
     """A norm of ``rows`` vectors with learned weights."""
-    layer = (kind or model.norm) == "layer"
-    like = ("norm", "torch-layer-norm" if layer else "torch-rms-norm", rows, cols)
-    return stream(name, step, "layer norm" if layer else "norm", (rows * cols,) * 2, like, weights=cols * (2 if layer else 1))
+    elements = rows * cols
+    if (kind or model.norm) == "layer":
+        return stream(name, step, "layer norm", (elements, elements), ("norm", "torch-layer-norm", rows, cols), weights=cols * 2)
+    return stream(name, step, "norm", (elements, elements), ("norm", "torch-rms-norm", rows, cols), weights=cols)
 
 
 def activation_function(mlp: DenseMlp | MoeMlp, step: ModelPass, rows: Number, width: Number) -> Op:
     """SiLU x gate, or the activation function alone, as a separate kernel."""
-    name = {"silu": "SiLU", "swish": "SiLU"}.get(mlp.activation, "GELU" if "gelu" in mlp.activation else mlp.activation)
-    kind, implementation = ("silu-mul", "torch-silu-mul") if mlp.gated else ("gelu", "torch-scale")
-    moved, like = ((2 if mlp.gated else 1) * rows * width, rows * width), ("scale", implementation, rows, width)
-    return stream(f"{name} x gate" if mlp.gated else name, step, kind, moved, like, strided=mlp.gated)
+    name = mlp.activation
+    if name in ("silu", "swish"):
+        name = "SiLU"
+    elif "gelu" in name:
+        name = "GELU"
+    if not mlp.gated:
+        return stream(name, step, "gelu", (rows * width, rows * width), ("scale", "torch-scale", rows, width))
+    like = ("scale", "torch-silu-mul", rows, width)
+    return stream(f"{name} x gate", step, "silu-mul", (2 * rows * width, rows * width), like, strided=True)
 
 
 def rotate_and_keep(step: ModelPass, rotated: Number, kept: Number, queries: Number) -> list[Op]:
@@ -349,25 +375,28 @@ def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = F
     w = replace(w, packed=decoding or w.packed)
     rows = w.row_group * w.n
     [kernel] = forward(w, Tile(tile_rows(rows), KEY_TILE))
-    kept, place = ("K", "V"), CACHE if step.kv_len > step.n else FRESH
-    read = [access for access in kernel.accesses if not (latent and access.tensor == "V")]
-    accesses = [in_bits(access, place, step.kv_bits) if access.tensor in kept else access for access in read]
+    key_tensor = CACHE if step.kv_len > step.n else FRESH
+    accesses = []
+    for access in kernel.accesses:
+        if access.tensor not in ("K", "V"):
+            accesses.append(access)
+        elif access.tensor == "K" or not latent:
+            accesses.append(in_bits(access, key_tensor, step.kv_bits))
     if sinks:
         accesses.append(stored(WEIGHTS, READ, sinks, step.weight_bits))
     fp8 = decoding and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
-    form = DTYPES["fp8"] if fp8 else None
     name = "attention" if window is None else f"attention, window {plain(window)}"
-    timed = _latent_timed(w, step) if latent else _timed(w, step, form)
-    return Op(name, ATTENTION, 1, kernel._replace(name=name, accesses=tuple(accesses)), timed, form)
+    timed = _latent_timed(w, step) if latent else _timed(w, step, fp8)
+    compute_dtype = DTYPES["fp8"] if fp8 else None
+    return Op(name, ATTENTION, 1, kernel._replace(name=name, accesses=tuple(accesses)), timed, compute_dtype)
 
 
-def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
-    """The prediction to request for attention. ``form``: the format that it multiplies in, if that is narrower than the activations.
+def _timed(w: Attention, step: ModelPass, fp8: bool) -> Timed:
+    """The prediction to request for attention. ``fp8``: whether it may multiply in fp8, narrower than the activations.
 
     Prompts attend to K and V as just made, or dequantised; decoding sequences read an integer cache like one in fp8.
     """
-    same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
-    if same:
+    if step.kv_bits == 8 * step.dtype.size and not step.integer_kv:
         return Timed("attention", w, None, candidates=step.kernels.attention)
     if step.kv_bits != 8 or step.dtype.size != 2:
         return Timed("attention", w, None, _no_cache_kernel(step))
@@ -376,17 +405,17 @@ def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
         return Timed("attention", w, None, candidates=step.kernels.attention, similar=words)
     sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
     narrow = NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits)
-    like = "" if form is not None else "attention over an fp8 cache, with another one of 8 bits"
-    return Timed("attention", narrow, step.kernels.narrow_attention, similar=like)
+    similar = "" if fp8 else "attention over an fp8 cache, with another one of 8 bits"
+    return Timed("attention", narrow, step.kernels.narrow_attention, similar=similar)
 
 
 def _latent_timed(w: Attention, step: ModelPass) -> Timed:
-    """The prediction to request for latent attention. The cache's rows are K, the first ``dv`` elements of each V; other rows rotate Q."""
+    """The prediction to request for latent attention. A row of the cache is K, and its first ``dv`` elements are V."""
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
     obstacle = "" if step.kv_bits in (8, 16) else _no_cache_kernel(step)
     cache = LatentDecode(**sizes, kv_lora_rank=w.dv, rope=w.d - w.dv, kv_bits=step.kv_bits, appends=False)
-    like = "latent attention over an fp8 cache, with integers of 8 bits" if step.integer_kv else ""
-    return Timed("latent-attention", cache, step.kernels.latent_attention, obstacle, similar=like)
+    similar = "latent attention over an fp8 cache, with integers of 8 bits" if step.integer_kv else ""
+    return Timed("latent-attention", cache, step.kernels.latent_attention, obstacle, similar=similar)
 
 
 def _no_cache_kernel(step: ModelPass) -> str:

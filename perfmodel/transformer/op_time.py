@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from perfmodel.core.architectures import same_board
 from perfmodel.core.arith import Number
-from perfmodel.core.cost import Kernel
+from perfmodel.core.cost import Kernel, Work
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.core.roofline import Estimate, estimate
+from perfmodel.core.roofline import Estimate, Traffic, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
 from perfmodel.timing.base import Case, chosen
 from perfmodel.timing.implementations import is_fused
@@ -46,8 +46,8 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        request = _request(timed.preferred or timed, attention or "", op.kernel.dtype.name, device, lower_s, fallbacks)
-        return _by_fastest(timed.preferred or timed, request)
+        wanted = timed.preferred or timed
+        return _by_fastest(wanted, _request(wanted, attention or "", op.kernel.dtype.name, device, lower_s, fallbacks))
     alternatives = _alternatives(timed, device)
     prediction, lacking = _by_name(alternatives, device, lower_s, fallbacks)
     if prediction is not None:
@@ -59,8 +59,11 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
     if not lacking and timed.kind != COLLECTIVE:
         with suppress(UnavailableError):
             return _by_substitute(alternatives[-1], device, lower_s, fallbacks)
-    what = f"{alternatives[0].kind}/{(alternatives[0].implementations or ('',))[0]} in {alternatives[0].workload.dtype.name}"
-    raise UnavailableError(lacking or f"no calibration of {what}, here or to borrow")
+    if lacking:
+        raise UnavailableError(lacking)
+    best = alternatives[0]
+    implementation = (best.implementations or ("",))[0]
+    raise UnavailableError(f"no calibration of {best.kind}/{implementation} in {best.workload.dtype.name}, here or to borrow")
 
 
 def check_named(attention: str | None, ops: Iterable[Op]) -> None:
@@ -77,7 +80,8 @@ def _request(timed: Timed, name: str, dtype: str, device: Device, lower_s: float
 
 def _by_fastest(timed: Timed, request: TimeRequest) -> Prediction:
     """The prediction by the implementation that ``request`` names, else by the fastest fused one, candidates of ``timed`` first."""
-    if not request.case.implementation and not {block.implementation for block in request.device.calibration}.isdisjoint(timed.candidates):
+    calibrated = {block.implementation for block in request.device.calibration}
+    if not request.case.implementation and not calibrated.isdisjoint(timed.candidates):
         with suppress(UnavailableError):
             return as_similar(select_kernel(request, timed.candidates.__contains__, guesses=False), timed)
     return as_similar(select_kernel(request, is_fused), timed)
@@ -90,18 +94,17 @@ def _by_name(alternatives: list[Timed], device: Device, lower_s: float, fallback
         for alternative in alternatives:
             for name in _names_to_try(alternative, source, fallbacks):
                 format_name = alternative.calibrated or alternative.workload.dtype.name
-                request, names = _request(alternative, name, format_name, device, lower_s, source), alternative.implementations or ()
+                request = _request(alternative, name, format_name, device, lower_s, source)
                 try:
-                    prediction = predict(request) if name else select_kernel(request, names.__contains__, guesses=False)
+                    if name:
+                        prediction = predict(request)
+                    else:
+                        prediction = select_kernel(request, (alternative.implementations or ()).__contains__, guesses=False)
                     return as_similar(prediction, alternative), ""
                 except UnavailableError as error:
-                    lacking = lacking or _lacking(device, error)
+                    if not lacking and error.message.startswith(f"{device.id} "):  # it says what the device lacks
+                        lacking = error.message
     return None, lacking
-
-
-def _lacking(device: Device, error: UnavailableError) -> str:
-    """The message of ``error`` if it says what ``device`` lacks (it then begins with the device's id), else empty."""
-    return error.message if error.message.startswith(f"{device.id} ") else ""
 
 
 def _by_substitute(timed: Timed, device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
@@ -138,17 +141,22 @@ def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
     """
     if not timed.similar:
         return prediction
-    words = f"{prediction.provenance}; as {timed.similar}"
-    start_s = 1e-6 * chosen("attention_extras")["start_us"]
-    seconds, low, high = (
-        end + (timed.slower - 1) * max(0.0, end - start_s)
-        for end in (prediction.seconds, prediction.low / LIKENESS, prediction.high * LIKENESS)
+    start_s = 1e-6 * float(chosen("attention_extras")["start_us"])
+
+    def slowed(seconds: float) -> float:
+        return seconds + (timed.slower - 1) * max(0.0, seconds - start_s)
+
+    return prediction._replace(
+        seconds=slowed(prediction.seconds),
+        low=slowed(prediction.low / LIKENESS),
+        high=slowed(prediction.high * LIKENESS),
+        kind=BORROWED,
+        provenance=f"{prediction.provenance}; as {timed.similar}",
     )
-    return prediction._replace(seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words)
 
 
 def _rounds(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
-    """Rounds of devices whose calibrations are tried in order: none but the own ones, then the same board, then all devices.
+    """Rounds of reference devices whose calibrations are tried in order: none but ``device`` itself, then the same board, then all.
 
     Exchanges, and products in 8 bits or fewer, depend more on the library than on the device: one round of all devices, so that the first
     name wins.
@@ -156,7 +164,11 @@ def _rounds(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[F
     narrow = timed.kind == "matmul" and timed.workload.dtype.size == 1
     if timed.kind == "collective" or narrow:
         return (fallbacks,)
-    return tuple, lambda: [other for other in fallbacks() if same_board(device, other)], fallbacks
+
+    def same_boards() -> list[Device]:
+        return [other for other in fallbacks() if same_board(device, other)]
+
+    return tuple, same_boards, fallbacks
 
 
 def _names_to_try(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:
@@ -192,12 +204,17 @@ def _no_shorter(ends: tuple[float, float, float], least: float) -> tuple[float, 
 
 def scaled(cost: Estimate, count: Number) -> Estimate:
     """``cost`` of ``count`` runs one after the other."""
-    parts = {name: getattr(cost, name) for name in ("work", "sram", "dram")}
-    counts = {name: type(part)(*(count * amount for amount in part)) for name, part in parts.items()}
-    terms = {name: count * term for name, term in cost.terms.items()}
-    skipped = (*parts, "terms", "unknown", "needs")
-    numbers = {name: count * getattr(cost, name) for name in cost.__slots__ if name not in skipped}
-    return replace(cost, **numbers, **counts, terms=terms, needs=cost.needs.times(count))
+    others = ("work", "sram", "dram", "terms", "unknown", "needs")
+    numbers = {name: count * getattr(cost, name) for name in cost.__slots__ if name not in others}
+    return replace(
+        cost,
+        **numbers,
+        work=Work(*(count * amount for amount in cost.work)),
+        sram=Traffic(count * cost.sram.read, count * cost.sram.write),
+        dram=Traffic(count * cost.dram.read, count * cost.dram.write),
+        terms={name: count * term for name, term in cost.terms.items()},
+        needs=cost.needs.times(count),
+    )
 
 
 LAUNCH_MODEL = "torch-step"
@@ -235,8 +252,8 @@ class LaunchCorrection(NamedTuple):
         p, in_step_s = self.parameters, alone_s
         bandwidth = device.dram.bandwidth_bytes_per_s
         if op.group == ELEMENTWISE and bandwidth:
-            slower = p["strided_factor"] - 1 if op.timed is not None and op.timed.strided else 0.0
-            in_step_s += slower * float(op.activation_bytes) / bandwidth
+            if op.timed is not None and op.timed.strided:
+                in_step_s += (p["strided_factor"] - 1) * float(op.activation_bytes) / bandwidth
             in_step_s -= handed_bytes(op, device) / bandwidth * (1 - min(p["handoff_share"], 1.0))
         return max(in_step_s - min(self.saving_s(graph), in_step_s * LARGEST_SAVING), lower_s)
 

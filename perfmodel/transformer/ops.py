@@ -23,7 +23,7 @@ from perfmodel.transformer import op as kernels
 from perfmodel.transformer.layer import first_operations, last_operations, local_layer, operations
 from perfmodel.transformer.mixers import with_joint_latents
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
-from perfmodel.transformer.operation import ATTENTION, EXPERTS, HEAD_ROW, LAST_NORM, ROUTER, Matrix, Operation, summed
+from perfmodel.transformer.operation import ATTENTION, EXPERTS, HEAD_ROW, LAST_NORM, MLP, ROUTER, Matrix, Operation, summed
 from perfmodel.transformer.routing import loads_on, pairs_on, received, sent, touched_on
 from perfmodel.transformer.sparse_rows import SparseRows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
@@ -46,14 +46,19 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     return merged([*_body(model, step), *((op, 1) for op in head_ops(model, step))])
 
 
-def everything(op: Operation) -> bool:
-    """True."""
+Wanted = Callable[[Operation], bool]
+"""Function that says whether the kernels of an operation are wanted."""
+
+
+def every(op: Operation) -> bool:
+    """True: all kernels are wanted."""
     return True
 
 
 def group_ops(model: ModelSpec, step: ModelPass) -> dict[Op, Number]:
-    """Kernels of ``step_ops`` before the last norm that see the tokens of one data-parallel group and do not depend on sequence lengths;
-    each with its number of runs.
+    """Kernels that see the tokens of one data-parallel group and do not depend on sequence lengths, each with its number of runs.
+
+    The last norm and the head are left out.
     """
     return counted((op, count) for op, count in _body(model, step, lambda op: op.part not in ROUTED) if not op.by_sequence)
 
@@ -83,29 +88,31 @@ def _attention_alone(model: ModelSpec) -> ModelSpec:
     return replace(model, layers=tuple(layers))
 
 
-def _body(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[tuple[Op, Number]]:
+def _body(model: ModelSpec, step: ModelPass, wanted: Wanted = every) -> list[tuple[Op, Number]]:
+    """Kernels of the lookup and of all layers, each with the number of times that its ``count`` runs are repeated."""
     ops = Rows(model, step).of(first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
     return [*((op, 1) for op in ops), *_layer_rows(model, step, wanted)]
 
 
-def _layer_rows(model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[tuple[Op, Number]]:
+def _layer_rows(model: ModelSpec, step: ModelPass, wanted: Wanted = every) -> list[tuple[Op, Number]]:
+    """Kernels of each different layer, each with the number of such layers."""
     return [(op, count) for layer, count in model.layer_kinds for op in layer_ops(layer, model, step, wanted)]
 
 
-def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Callable[[Operation], bool] = everything) -> list[Op]:
+def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass, wanted: Wanted = every) -> list[Op]:
     """Kernels of one layer on one GPU, of its ``wanted`` operations alone."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     tp, expert_tp = step.split.tp, step.split.expert_tp
-    here, known = _parts(model, layer, tp, expert_tp)
-    return Rows(model, step, here).of(op for op in known if wanted(op))
+    local, local_operations = _local(model, layer, tp, expert_tp)
+    return Rows(model, step, local).of(op for op in local_operations if wanted(op))
 
 
 @cached_by_identity
-def _parts(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
-    """(part of ``layer`` on one GPU, operations that it runs), the same for every step."""
+def _local(model: ModelSpec, layer: Layer, tp: int, expert_tp: int) -> tuple[Layer, list[Operation]]:
+    """The part of ``layer`` on one GPU and the operations that it runs, the same for every step."""
     return local_layer(layer, tp, expert_tp), operations(model, layer, tp, expert_tp=expert_tp)
 
 
@@ -117,16 +124,16 @@ def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 
 def merged(ops: Iterable[tuple[Op, Number]]) -> list[Op]:
-    """Rows, given with their numbers of runs: equal ones are joined and their counts added up, in the order of first occurrence."""
+    """Rows with their numbers of runs as ``count``: equal ones are joined, in the order of first occurrence. ``ops`` as in ``counted``."""
     return [op if _is_one(count) else replace(op, count=count) for op, count in counted(ops).items()]
 
 
 def counted(ops: Iterable[tuple[Op, Number]]) -> dict[Op, Number]:
-    """Number of runs of each kernel, in the order of first occurrence; ``ops``: rows with their numbers of runs."""
+    """Number of runs of each kernel, in the order of first occurrence; ``ops``: rows, each with how often its ``count`` runs occur."""
     counts: dict[Op, Number] = {}
     for op, times in ops:
-        alone = op if _is_one(op.count) else replace(op, count=1)
-        counts[alone] = counts.get(alone, 0) + op.count * times
+        single_run = op if _is_one(op.count) else replace(op, count=1)
+        counts[single_run] = counts.get(single_run, 0) + op.count * times
     return counts
 
 
@@ -137,7 +144,7 @@ def _is_one(count: Number) -> bool:
 class Rows(SparseRows):
     """Kernels of a forward pass: one method per kind of operation; a kind without a method has no separate kernel.
 
-    ``layer``: one GPU's part of it; None for embedding and head. ``tokens``: number processed, by default all new ones of the GPU;
+    ``layer``: one GPU's part of it; None for embedding and head. ``tokens``: number processed, by default all new ones of the GPU.
     ``own``: number in norms of the hidden state, if smaller.
     """
 
@@ -203,11 +210,11 @@ class Rows(SparseRows):
                 return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim), *beside]
             whole = linear(op.kernel, step, step.sequences * step.kv_len, op.matrices[0].inputs, op.features, matrices=op.matrices)
             return [whole, *beside]
-        rounded = kernels.rounding(step, tokens, op.matrices)
-        inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
-        stores = op.matrices[0].outputs if inside else None
+        runs_activation = step.fused and op.name.endswith("up projection") and op.matrices[0].group == MLP
+        stores = op.matrices[0].outputs if runs_activation else None
         inputs = op.matrices[0].inputs
-        return [*rounded, linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)]
+        product = linear(op.kernel, step, tokens, inputs, op.features, matrices=op.matrices, bias=op.vectors, stores=stores)
+        return [*kernels.rounding(step, tokens, op.matrices), product]
 
     def qk_norm(self, op: Operation) -> list[Op]:
         """Kernel of the norms of Q and K; GPUs that share the heads of a norm first add up the squares of each token, in fp32.
@@ -218,8 +225,9 @@ class Rows(SparseRows):
         assert isinstance(a, GroupedAttention)
         rows, d = a.heads + a.kv_heads, a.head_dim
         elements = tokens * (a.heads * d + a.kv_heads * d)
-        sizes = (2 * tokens, ceil_div(elements, 2 * tokens)) if a.whole_norm else (tokens * rows, d)
-        row = stream(op.kernel, step, "norm", (elements, elements), ("norm", "torch-rms-norm", *sizes), weights=a.norm_weights)
+        rows_and_columns = (2 * tokens, ceil_div(elements, 2 * tokens)) if a.whole_norm else (tokens * rows, d)
+        like = ("norm", "torch-rms-norm", *rows_and_columns)
+        row = stream(op.kernel, step, "norm", (elements, elements), like, weights=a.norm_weights)
         if step.split.tp == 1 or not a.whole_norm:
             return [row]
         sums = kernels.collective(ALL_REDUCE, step.split.tp, ceil_div(2 * tokens * DTYPES["fp32"].size, step.dtype.size), step)
@@ -261,10 +269,9 @@ class Rows(SparseRows):
         if not self._absorbed:
             w = self._workload(a.heads, a.heads, a.qk_head_dim, a.v_head_dim)
             return [_expanded(kernels.attend(w, step), w)]
-        if self._selects:
-            return [self._selected(), self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
-        latent = kernels.attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
-        return [latent, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
+        w = self._workload(a.heads, 1, a.kept, a.kv_lora_rank)
+        over_latents = self._selected() if self._selects else kernels.attend(w, step, latent=True)
+        return [over_latents, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
 
     def add(self, op: Operation) -> list[Op]:
         """Kernel of x + y; fused with the norm after it, which leaves both the sum and its norm."""
@@ -272,7 +279,8 @@ class Rows(SparseRows):
         elements = step.tokens * hidden
         if not step.fused:
             return [stream("residual add", step, "add", (2 * elements, elements), ("scale", "torch-add", step.tokens, hidden))]
-        like, weights = ("scale", "torch-scale", 2 * step.tokens, hidden), hidden * (2 if self.model.norm == "layer" else 1)
+        weights = hidden * (2 if self.model.norm == "layer" else 1)
+        like = ("scale", "torch-scale", 2 * step.tokens, hidden)
         return [stream("residual add and norm", step, "norm", (2 * elements, 2 * elements), like, weights=weights)]
 
     def activation(self, op: Operation) -> list[Op]:
@@ -290,25 +298,28 @@ class Rows(SparseRows):
         return [row, *sent(self.step, self._experts, self.model.hidden, ALL_GATHER, kernels.widest(self.step, self.routed))]
 
     def experts(self, op: Operation) -> list[Op]:
-        """Kernels of one matmul per touched expert, together: a row per pair of token and expert, and the weights of the touched experts
-        once. Without a calibrated kernel of experts they are timed as that many equal matmuls.
+        """Kernel of one matmul per touched expert: a row per pair of token and expert, and the weights of the touched experts once.
+
+        Without a calibrated kernel of experts it is timed as that many equal matmuls.
         """
         step, pairs, touched, matrices = self.step, self._pairs, self._touched, op.matrices
-        inputs, outputs, bias = matrices[0].inputs, op.features, summed(m.outputs for m in matrices) if op.vectors else 0
+        inputs, outputs = matrices[0].inputs, op.features
+        bias = summed(matrix.outputs for matrix in matrices) if op.vectors else 0
         part = DOWN if matrices[0].name == "down" else UP
         stores = matrices[0].outputs if part == UP and step.fused else outputs
         if step.formats:
-            each = kernels.matrix_bytes(step, matrices) + ceil_div(bias * step.weight_bits, 8)
-            weights = stored(WEIGHTS, READ, floor(touched * each), 8)
+            expert_bytes = kernels.matrix_bytes(step, matrices) + ceil_div(bias * step.weight_bits, 8)
+            weights = stored(WEIGHTS, READ, floor(touched * expert_bytes), 8)
         else:
             weights = stored(WEIGHTS, READ, floor(touched * (inputs * outputs + bias)), step.weight_bits)
         accesses = (activation(READ, pairs * inputs, step), weights, activation(WRITE, pairs * stores, step))
         flops = 2 * pairs * inputs * outputs
         work = matmul_work(step.dtype, flops)
         kernel = Kernel(op.kernel, step.dtype, accesses, flops=flops, executed_flops=flops, work=work, needed=work)
-        groups = max(round(plain(touched)), 1)
-        w = Matmul(ceil_div(pairs, groups), outputs, inputs, groups, dtype=step.dtype)
-        return [self._as_part(part, Op(op.kernel, MATMUL, 1, kernel, *kernels.product_timed(w, step, kernels.widest(step, matrices))))]
+        matmuls = max(round(plain(touched)), 1)
+        w = Matmul(ceil_div(pairs, matmuls), outputs, inputs, matmuls, dtype=step.dtype)
+        timed, compute_dtype = kernels.product_timed(w, step, kernels.widest(step, matrices))
+        return [self._as_part(part, Op(op.kernel, MATMUL, 1, kernel, timed, compute_dtype))]
 
     def combine(self, op: Operation) -> list[Op]:
         """Exchanges on the way back, and the kernel that sums the weighted results of each token's experts."""
@@ -335,14 +346,22 @@ class Rows(SparseRows):
 
     def _as_part(self, part: str, op: Op) -> Op:
         """``op``, predicted first as that part of calibrated experts; if fused, the matmul before it runs the activation function."""
-        mlp, step, form = self._experts, self.step, kernels.widest(self.step, self.routed)
+        mlp, step = self._experts, self.step
         if not mlp.gated or step.dtype.size != 2 or op.timed is None:
             return op
-        experts, picked = share(mlp.experts, step.split.ep), max(min(plain(self._touched), plain(self._pairs)), 1)
-        sizes = (received(step), self.model.hidden, mlp.width, experts, mlp.experts_per_token, picked)
-        parts = (UP, ACTIVATE) if part == UP and step.fused else (part,)
-        w = Experts(*sizes, step.dtype, self._pairs, parts, loads_on(step, mlp))
-        return replace(op, timed=op.timed._replace(preferred=kernels.experts_timed(w, step, form)))
+        w = Experts(
+            tokens=received(step),
+            hidden=self.model.hidden,
+            width=mlp.width,
+            experts=share(mlp.experts, step.split.ep),
+            experts_per_token=mlp.experts_per_token,
+            touched=max(min(plain(self._touched), plain(self._pairs)), 1),
+            dtype=step.dtype,
+            pairs=self._pairs,
+            parts=(UP, ACTIVATE) if part == UP and step.fused else (part,),
+            loads=loads_on(step, mlp),
+        )
+        return replace(op, timed=op.timed._replace(preferred=kernels.experts_timed(w, step, kernels.widest(step, self.routed))))
 
     def shared_gate(self, op: Operation) -> list[Op]:
         """Kernel of the weight of the shared expert's output."""

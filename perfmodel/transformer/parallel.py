@@ -28,13 +28,11 @@ from perfmodel.transformer.step import DECODE, ModelPass, Split
 
 NODE = 8
 """GPUs that direct links join on SXM and OAM boards of all vendors here (HGX, DGX, MI300X platforms, Gaudi)."""
-RACK, RACKS = 72, ("gb200", "gb300")
+RACK, RACK_DEVICES = 72, ("gb200", "gb300")
 """GPUs of an NVL72 rack, which NVLink switches join, and the devices that come in one. Source: NVIDIA GB200 NVL72 datasheet."""
-FABRIC = "Infinity Fabric"
-"""Links without a switch: each GPU has one to every other (AMD Instinct platforms)."""
-BRIDGE, BRIDGED = 2, "bridge"
-"""GPUs that an NVLink bridge joins, and the word that says so in a profile."""
-SLICE, SLICED = 256, "ICI"
+BRIDGE = 2
+"""GPUs that an NVLink bridge joins."""
+SLICE = 256
 """Least number of TPUs that their own links join. Source: Google Cloud, TPU v5e and v6e, the smallest pods."""
 MOST_STAGES = 16
 """Most pipeline stages that are tried for a model that does not fit."""
@@ -45,15 +43,16 @@ EVERY_EXPERT = 10**9
 
 
 def joined_gpus(device: Device) -> int:
-    """GPUs like ``device`` that the links of its profile connect; the profile does not describe the network beyond."""
-    name = "" if device.interconnect is None else device.interconnect.name
-    if BRIDGED in name:
-        return BRIDGE
-    if SLICED in name:
-        return SLICE
-    if FABRIC in name and device.interconnect is not None and device.interconnect.links is not None:
-        return min(NODE, int(device.interconnect.links.number) + 1)
-    return RACK if any(word in device.id for word in RACKS) else NODE
+    """GPUs like ``device`` that its links connect, by the name of the links; the network beyond is not described by the profile."""
+    if device.interconnect is not None:
+        name, links = device.interconnect.name, device.interconnect.links
+        if "bridge" in name:
+            return BRIDGE
+        if "ICI" in name:
+            return SLICE
+        if "Infinity Fabric" in name and links is not None:  # without a switch: each GPU has one link to every other
+            return min(NODE, int(links.number) + 1)
+    return RACK if any(word in device.id for word in RACK_DEVICES) else NODE
 
 
 def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:
@@ -89,18 +88,16 @@ def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
 def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of weights on the fullest GPU; without any split, all parameters of the model."""
     pp = step.split.pp
-    whole = replace(step, imbalance=0.0, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
-    sizes = {layer: total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, _ in model.layer_kinds}
-    sizes_of_stages = []
-    for index, layers in enumerate(stages(model, pp)):
-        size = sum(count * sizes[layer] for layer, count in replace(model, layers=layers).layer_kinds)
-        if index == 0:
-            size += table_bytes(model, step)
-        if index == pp - 1:
-            tied = model.tied_embeddings and pp == 1
-            size += total_bytes((op for op in head_ops(model, whole) if op.name == LAST_NORM or not tied), WEIGHTS)
-        sizes_of_stages.append(size)
-    return max(sizes_of_stages)
+    every_weight = replace(step, imbalance=0.0, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
+    layer_bytes = {layer: total_bytes(layer_ops(layer, model, every_weight), WEIGHTS) for layer, _ in model.layer_kinds}
+    kinds_of_stages = [replace(model, layers=layers).layer_kinds for layers in stages(model, pp)]
+    stage_bytes = [sum(count * layer_bytes[layer] for layer, count in kinds) for kinds in kinds_of_stages]
+    stage_bytes[0] += table_bytes(model, step)
+    ends = head_ops(model, every_weight)
+    if model.tied_embeddings and pp == 1:  # the head is the table
+        ends = [op for op in ends if op.name == LAST_NORM]
+    stage_bytes[-1] += total_bytes(ends, WEIGHTS)
+    return max(stage_bytes)
 
 
 def table_bytes(model: ModelSpec, step: ModelPass) -> Number:
@@ -115,11 +112,12 @@ def table_bytes(model: ModelSpec, step: ModelPass) -> Number:
 def draft_bytes(model: ModelSpec, published: bool) -> Number:
     """Bytes of a checkpoint's layers that predict further tokens, which no step here runs.
 
-    Each has its own table and head, a matrix from two hidden states to one, and three norms (DeepSeek-V3, README_WEIGHTS.md).
+    Each has its own table and head, a matrix from two hidden states to one, and three norms, all in 16 bits (DeepSeek-V3,
+    README_WEIGHTS.md).
     """
     step = ModelPass(DECODE, EVERY_EXPERT, 1, 1, weights_from_file=published)
-    ends = sum(2 * (2 * model.vocab * model.hidden + 2 * model.hidden**2 + 3 * model.hidden) for _ in model.draft)
-    return ends + sum(total_bytes(layer_ops(layer, model, step), WEIGHTS) for layer in model.draft)
+    ends = 2 * model.vocab * model.hidden + 2 * model.hidden**2 + 3 * model.hidden
+    return sum(2 * ends + total_bytes(layer_ops(layer, model, step), WEIGHTS) for layer in model.draft)
 
 
 def kv_bytes(model: ModelSpec, step: ModelPass) -> Number:
@@ -132,14 +130,15 @@ def sequence_bytes(
 ) -> Number:
     """Bytes of the cache of one sequence of ``n`` tokens on the fullest GPU, in the formats and the split of ``step``.
 
-    ``tokens``: function that gives the tokens that a layer holds; ``most_stored_tokens`` gives the most while the sequence grows.
+    ``tokens``: ``stored_tokens`` of a layer at ``n`` tokens, or ``most_stored_tokens``, the most while the sequence grows to them.
     """
-    form = CacheFormat(next(name for name, bits in BITS.items() if bits == step.kv_bits), block_size=block_size)
-    held = []
+    dtype = next(name for name, bits in BITS.items() if bits == step.kv_bits)
+    form = CacheFormat(dtype, block_size=block_size)
+    stage_bytes = []
     for layers in stages(model, step.split.pp):
         kinds = [(attention.divided(step.split.tp), count) for attention, count in attention_kinds(replace(model, layers=layers))]
-        held.append(sum(cache.bytes for cache in layer_caches(kinds, n, form, tokens)))
-    return max(held)
+        stage_bytes.append(sum(cache.bytes for cache in layer_caches(kinds, n, form, tokens)))
+    return max(stage_bytes)
 
 
 def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
@@ -153,8 +152,8 @@ class MemoryFit:
     """Memory of the fullest GPU, in bytes, and how many sequences fit.
 
     ``batch``: sequences of each of ``groups`` data-parallel groups, with ``sequence`` bytes of cache each. ``reserved``: bytes reserved for
-    other things, by name. ``growing``: bytes beside weights and cache by the number of sequences; None if activations and reserves do not
-    depend on it. ``capacity``: bytes of the device; None if unknown.
+    other things, by name. ``growing``: function that gives activations and reserves together for a number of sequences; None if they do
+    not depend on it. ``capacity``: bytes of the device; None if unknown.
     """
 
     capacity: Number | None
@@ -188,7 +187,8 @@ class MemoryFit:
             return None
         left = self.capacity - self.weights
         for size in (self.activations, *self.reserved.values()):
-            left = left - size if size else left
+            if size:
+                left = left - size
         return left
 
     @property
@@ -209,8 +209,8 @@ def memory_fit(model: ModelSpec, step: ModelPass, device: Device, sequence: Numb
 def step_memory(model: ModelSpec, step: ModelPass, device: Device, reserve: int = 0) -> MemoryFit:
     """Memory of ``step``, with ``reserve`` bytes for activations and for what is not counted: driver, framework, fragmentation."""
 
-    def growing(each: int) -> Number:
-        return maximum(activation_bytes(model, replace(step, batch=each * step.split.dp)), reserve)
+    def growing(sequences: int) -> Number:
+        return maximum(activation_bytes(model, replace(step, batch=sequences * step.split.dp)), reserve)
 
     activations = activation_bytes(model, step)
     reserved = {HELD_BACK: maximum(reserve - activations, 0)}
@@ -222,10 +222,16 @@ def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: i
     """The layout with the fewest GPUs that hold ``step``: linked GPUs share matrices, then pipeline stages; None if none holds it."""
     if device.interconnect is None:
         return None
-    sizes, now, joined = [2**power for power in range(MOST_STAGES.bit_length())], step.split, joined_gpus(device)
-    wanted = [replace(now, tp=now.tp * a, pp=now.pp * b, dp=_groups(now, a)) for a in sizes for b in sizes]
-    linked = (split for split in wanted if split.stage <= max(joined, now.stage))
-    for split in sorted(linked, key=lambda split: (split.gpus, split.pp)):
+    asked, factors = step.split, [2**power for power in range(MOST_STAGES.bit_length())]
+    dp_given = asked.dp != Split(asked.tp, asked.ep).dp
+    candidates = []
+    for tp in (asked.tp * factor for factor in factors):
+        dp = asked.dp if dp_given else Split(tp, asked.ep).dp
+        candidates += [replace(asked, tp=tp, pp=asked.pp * factor, dp=dp) for factor in factors]
+    most_linked = max(joined_gpus(device), asked.stage)
+    for split in sorted(candidates, key=lambda split: (split.gpus, split.pp)):
+        if split.stage > most_linked:
+            continue
         try:
             split.check(model)
         except UsageError:
@@ -233,9 +239,3 @@ def smallest_split(model: ModelSpec, step: ModelPass, device: Device, reserve: i
         if step_memory(model, replace(step, split=split), device, reserve).fits:
             return split
     return None
-
-
-def _groups(now: Split, times: int) -> int:
-    """Data-parallel groups if each has ``times`` as many GPUs: the requested number, else the split's own."""
-    given = now.dp != Split(now.tp, now.ep).dp
-    return now.dp if given else Split(now.tp * times, now.ep).dp

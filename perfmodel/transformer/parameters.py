@@ -41,8 +41,8 @@ def _weights(hidden: Number, layer: Layer, group: str) -> Number:
 
 def _learned(ops: Sequence[Operation], part: str) -> Number:
     """Weights and vectors of the operations that belong to ``part``."""
-    own_ops = [op for op in ops if op.part.lower() == part]
-    return weights(matrix for op in own_ops for matrix in op.matrices) + summed(op.vectors for op in own_ops)
+    ops_of_part = [op for op in ops if op.part.lower() == part]
+    return weights(matrix for op in ops_of_part for matrix in op.matrices) + summed(op.vectors for op in ops_of_part)
 
 
 def layer_parts(spec: ModelSpec, layer: Layer) -> dict[str, Number]:
@@ -93,8 +93,9 @@ def layer_matrices(spec: ModelSpec, layer: Layer) -> Number:
     """Weights of one layer that multiply a token's hidden state: projections, the MLPs it visits, the router."""
     ops = operations(spec, layer)
     visited = layer.mlp.experts_per_token if isinstance(layer.mlp, MoeMlp) else 1
-    matrices = [replace(each, count=visited) if each.group == EXPERTS else each for op in ops for each in op.matrices]
-    return weights(matrices) + sum(op.vectors for op in ops if op.kind == "shared_gate")
+    matrices = [matrix for op in ops for matrix in op.matrices]
+    met = [replace(matrix, count=visited) if matrix.group == EXPERTS else matrix for matrix in matrices]
+    return weights(met) + sum(op.vectors for op in ops if op.kind == "shared_gate")
 
 
 def head_matrix(spec: ModelSpec) -> Number:

@@ -33,35 +33,36 @@ def _size_of(name: str, text: str | None) -> int:
     return 0 if text is None else size_bytes(name, text, least=0)
 
 
-def _all_in_graphs(asked: PhaseQuestion) -> bool:
-    eager = asked.graph is False or getattr(asked, "engine", None) == EAGER_ENGINE
-    return asked.graph is True or (not eager and asked.phase == "decode" and asked.kv_cache)
+def _launches_kernels(question: PhaseQuestion) -> bool:
+    """Whether the host launches kernels one by one in some step of inference."""
+    if question.trains or question.graph is True:
+        return False
+    eager = question.graph is False or getattr(question, "engine", None) == EAGER_ENGINE
+    return eager or question.phase != "decode" or not question.kv_cache
 
 
-def _has_temporaries(asked: MemoryQuestion) -> bool:
+def _has_temporaries(question: MemoryQuestion) -> bool:
     from perfmodel.transformer.training.question import optimizer_named
 
-    return bool(optimizer_named(asked.optimizer).temporary)
+    return bool(optimizer_named(question.optimizer).temporary)
 
 
-_ADAPTERS = Condition("is for adapters", "give their rank with --lora too, or leave it out", lambda asked: asked.lora is not None)
+_ADAPTERS = Condition("is for adapters", "give their rank with --lora too, or leave it out", lambda question: question.lora is not None)
 _TEMPORARIES = Condition("is for optimizers with temporary copies: adam, adamw", "leave it out", _has_temporaries)
-_TRAINING = Condition("is an option of training", "give --phase train, or leave it out", lambda asked: asked.trains)
-_INFERENCE = Condition("is an option of inference", "leave it out of --phase train", lambda asked: not asked.trains)
-_OF_ENGINES = Condition(
+_TRAINING = Condition("is an option of training", "give --phase train, or leave it out", lambda question: question.trains)
+_INFERENCE = Condition("is an option of inference", "leave it out of --phase train", lambda question: not question.trains)
+_ENGINES = Condition(
     f"is an option of inference, but for {EAGER_ENGINE}",
     "leave it out of --phase train",
-    lambda asked: not asked.trains or asked.engine == EAGER_ENGINE,
+    lambda question: not question.trains or question.engine == EAGER_ENGINE,
 )
-_ONE_BY_ONE = Condition(
-    "is of kernels launched one by one", "add --eager, or leave it out", lambda asked: not asked.trains and not _all_in_graphs(asked)
-)
-_LISTED = Condition(
+_LAUNCHES = Condition("is of kernels launched one by one", "add --eager, or leave it out", _launches_kernels)
+_NAMED_KERNELS = Condition(
     f"is not for --engine {EAGER_ENGINE}, whose program names its kernels",
     "leave one of them out",
-    lambda asked: asked.engine != EAGER_ENGINE,
+    lambda question: question.engine != EAGER_ENGINE,
 )
-ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: getattr(asked, "search", None) is None)
+ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda question: getattr(question, "search", None) is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class PhaseQuestion(Question):
     graph: bool | None = option(
         "CUDA graph, or launches. [default: graph in decode]", "--cuda-graph/--eager", reader=_INFERENCE, old="--graph"
     )
-    host_us: float | None = option("Host's time per launch in us. [default: a range]", reader=_ONE_BY_ONE)
+    host_us: float | None = option("Host's time per launch in us. [default: a range]", reader=_LAUNCHES)
     power_limit: str | None = as_in(Common, "power_limit", reader=ONE_LAYOUT)
     clock: str | None = option("Clock: burst or sustained. [default: sustained]", reader=_INFERENCE)
     measured: str | None = as_in(Common, "measured", reader=_INFERENCE)
@@ -159,34 +160,40 @@ class PhaseQuestion(Question):
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on, positive_int
         from perfmodel.core.power import PowerOptions
+        from perfmodel.transformer.hf import served_as
         from perfmodel.transformer.kernel_choice import EAGER
         from perfmodel.transformer.routing import router_imbalance
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
         if self.dp is not None:
             positive_int("dp", self.dp)
-        from perfmodel.transformer.hf import served_as
-
-        (model, stored), form = served_as(model, self.weights_dtype), dtype_on(self.dtype, device)
-        split = Split(self.tp, self.ep, self.pp, self.dp or 0)
-        options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
-        options |= {"kernels": EAGER} if self.graph is False else {}
-        options["imbalance"] = router_imbalance(model, self.imbalance)
+        model, weights_dtype = served_as(model, self.weights_dtype)
+        dtype = dtype_on(self.dtype, device)
         if self.host_us is not None and not 0 < self.host_us < MOST_HOST_US:
             raise UsageError(f"--host-us is {self.host_us:g}", "give microseconds per launch, such as 5")
-        options |= {"host_us": self.host_us, "reserve": _size_of("reserve", self.reserve)}
-        options |= formats(model, form, stored, self.kv_dtype)
-        options["power"] = PowerOptions(self.power_limit, self.clock).check(device)
-        sizes = lengths(model, self.phase, self.n, self.kv_len)
-        return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
+        options: dict[str, Any] = {
+            "fused": self.fused,
+            "graph": self.graph,
+            "cached": self.kv_cache,
+            "split": Split(self.tp, self.ep, self.pp, self.dp or 0),
+            "imbalance": router_imbalance(model, self.imbalance),
+            "host_us": self.host_us,
+            "reserve": _size_of("reserve", self.reserve),
+            **formats(model, dtype, weights_dtype, self.kv_dtype),
+            "power": PowerOptions(self.power_limit, self.clock).check(device),
+        }
+        if self.graph is False:
+            options["kernels"] = EAGER
+        n, kv_len = lengths(model, self.phase, self.n, self.kv_len)
+        return Request(self.phase, self.batch, n, kv_len, dtype, model=model, device=device, **options).check()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelQuestion(PhaseQuestion):
     """A phase of a model, or a training step; its options that are None default to those of ``MemoryQuestion``."""
 
-    engine: str | None = option("vllm, sglang, tensorrt-llm, a file; transformers.", reader=_OF_ENGINES)
-    implementation: str | None = option("Kernel of attention. [default: the best known]", reader=_LISTED)
+    engine: str | None = option("vllm, sglang, tensorrt-llm, a file; transformers.", reader=_ENGINES)
+    implementation: str | None = option("Kernel of attention. [default: the best known]", reader=_NAMED_KERNELS)
     micro_batch: int | None = _training_option("micro_batch")
     precision: str | None = _training_option("precision")
     optimizer: str | None = _training_option("optimizer", "as perfmodel memory. [default: adam]")
@@ -210,7 +217,7 @@ class ModelQuestion(PhaseQuestion):
 
     def training(self, model: ModelSpec, precision: str | None) -> TrainingConfig:
         """The training step, in ``precision`` if that is given."""
-        shared = {one.name for one in fields(MemoryQuestion)} & set(self.given()) - {"hardware", "implementation"}
+        shared = {field.name for field in fields(MemoryQuestion)} & set(self.given()) - {"hardware", "implementation"}
         options: dict[str, Any] = {name: getattr(self, name) for name in shared} | {"name": self.name}
         return MemoryQuestion(**options).updated({"precision": precision}).training(model)
 
@@ -225,18 +232,19 @@ class ModelQuestion(PhaseQuestion):
             raise UsageError(f"--dtype {dtype} with --phase train", "give bf16, fp16 or fp32, and --precision for the rest")
         if precision == BF16 and dtype == "fp16":
             raise UsageError("--dtype fp16 with --precision bf16", "leave one of them out")
-        formats = {**device.peaks.tensor, **device.peaks.vector}
-        return dtype or ("bf16" if precision == BF16 or "bf16" in formats else "fp16"), precision
+        if dtype is None:
+            has_bf16 = "bf16" in {**device.peaks.tensor, **device.peaks.vector}
+            dtype = "bf16" if precision == BF16 or has_bf16 else "fp16"
+        return dtype, precision
 
     def check_search(self) -> int:
         """Number of GPUs of a search; UsageError for an option that the search itself chooses."""
         from perfmodel.core.checks import positive_int
         from perfmodel.transformer.training.implementations import HUGGINGFACE
 
-        open_ones, given = ("micro_batch", "recompute", "zero", "dp", "sp", "interleave", "cp", "tp", "pp", "ep"), self.given()
-        clash = next((f"--{name.replace('_', '-')}" for name in open_ones if name in given), None)
-        if clash is not None:
-            raise UsageError(f"{clash} is what --search looks for", "leave it out, or leave out --search")
+        for name in ("micro_batch", "recompute", "zero", "dp", "sp", "interleave", "cp", "tp", "pp", "ep"):
+            if name in self.given():
+                raise UsageError(f"--{name.replace('_', '-')} is what --search looks for", "leave it out, or leave out --search")
         if self.model_code == HUGGINGFACE:
             raise UsageError("--search knows the kernels of fused only", "leave out --model-code")
         assert self.search is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import READ, Kernel
@@ -31,7 +32,9 @@ ORDERS = 16
 
 def router_imbalance(model: ModelSpec, given: float | None = None) -> float:
     """Exponent of the power law of a router's picks: ``given``, else the typical one, 0 for a model without experts."""
-    return given if given is not None else TYPICAL_IMBALANCE if model.is_moe else 0.0
+    if given is not None:
+        return given
+    return TYPICAL_IMBALANCE if model.is_moe else 0.0
 
 
 def gathers(step: ModelPass) -> bool:
@@ -73,33 +76,41 @@ def _sent_by_library(op: str, mlp: MoeMlp, hidden: Number, step: ModelPass, form
     return Op(w.title, COLLECTIVE, 1, kernel, Timed("collective", w, step.kernels.of_collective(op)))
 
 
+class _UnevenLoad(NamedTuple):
+    """Load of the fullest GPU with an uneven router: pairs of token and expert, touched experts, and tokens of each expert."""
+
+    pairs: int
+    touched: float
+    tokens: tuple[float, ...]
+
+
 @lru_cache(maxsize=2048)
-def _uneven(experts: int, per_token: int, tokens: int, ep: int, exponent: float) -> tuple[int, float, tuple[float, ...]]:
-    """Pairs of token and expert, touched experts, and tokens of each expert, on the fullest GPU with an uneven router."""
+def _uneven(experts: int, per_token: int, tokens: int, ep: int, exponent: float) -> _UnevenLoad:
     chances = fullest(experts, per_token, tokens, ep, exponent)
-    return ceil(tokens * sum(chances) - 1e-6), touched(chances, tokens), tuple(tokens * chance for chance in chances)
+    pairs = ceil(tokens * sum(chances) - 1e-6)  # the sum of chances is rounded
+    return _UnevenLoad(pairs, touched(chances, tokens), tuple(tokens * chance for chance in chances))
 
 
-def _loads(step: ModelPass, mlp: MoeMlp) -> tuple[int, float, tuple[float, ...]]:
+def _uneven_load(step: ModelPass, mlp: MoeMlp) -> _UnevenLoad:
     sizes = (int(plain(size)) for size in (mlp.experts, mlp.experts_per_token, step.all_tokens))
     return _uneven(*sizes, step.split.ep, step.imbalance or 0.0)
 
 
 def pairs_on(step: ModelPass, mlp: MoeMlp) -> Number:
     """Pairs of token and expert on the fullest GPU: an equal share, if all experts are alike."""
-    return _loads(step, mlp)[0] if step.imbalance else share(step.all_tokens * mlp.experts_per_token, step.split.ep)
+    return _uneven_load(step, mlp).pairs if step.imbalance else share(step.all_tokens * mlp.experts_per_token, step.split.ep)
 
 
 def touched_on(step: ModelPass, mlp: MoeMlp) -> Number:
     """Mean number of touched experts on the fullest GPU."""
     if step.imbalance:
-        return _loads(step, mlp)[1]
+        return _uneven_load(step, mlp).touched
     return expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / step.split.ep
 
 
 def loads_on(step: ModelPass, mlp: MoeMlp) -> tuple[float, ...]:
     """Tokens of each expert on the fullest GPU; empty if all experts are alike."""
-    return _loads(step, mlp)[2] if step.imbalance else ()
+    return _uneven_load(step, mlp).tokens if step.imbalance else ()
 
 
 def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
@@ -142,11 +153,12 @@ def picks(experts: int, per_token: int, tokens: int, exponent: float) -> tuple[f
         return (per_token / experts,) * experts
     low, high = (1.0, max(0.8 * tokens, 1.0)) if tokens * per_token > experts else (0.01, 2.0)
     loads = [power_law_quantile((experts - index - 0.5) / experts, exponent, low, high) for index in range(experts)]
-    full = 0  # experts that every token picks
-    while full < per_token and loads[full] * (per_token - full) > sum(loads[full:]):
-        full += 1
-    rest = sum(loads[full:])
-    return (*(1.0 for _ in range(full)), *(load * (per_token - full) / rest for load in loads[full:]))
+    always = 0  # experts that every token picks
+    while always < per_token and loads[always] * (per_token - always) > sum(loads[always:]):
+        always += 1
+    others = loads[always:]
+    total, further_picks = sum(others), per_token - always
+    return (*[1.0] * always, *(load * further_picks / total for load in others))
 
 
 @lru_cache(maxsize=8)
@@ -154,10 +166,11 @@ def orders(experts: int) -> list[tuple[int, ...]]:
     """``ORDERS`` random orders of ``experts`` experts, the same in each run."""
     from random import Random
 
-    r, places, drawn = Random(experts), list(range(experts)), list[tuple[int, ...]]()
+    generator, order = Random(experts), list(range(experts))
+    drawn = []
     for _ in range(ORDERS):
-        r.shuffle(places)
-        drawn.append(tuple(places))
+        generator.shuffle(order)
+        drawn.append(tuple(order))
     return drawn
 
 
@@ -171,12 +184,13 @@ def fullest(experts: int, per_token: int, tokens: int, groups: int, exponent: fl
     chances, per_group = list(picks(experts, per_token, tokens, exponent)), -(-experts // groups)
     if groups == 1 or per_group == 1 or exponent == 0:
         return tuple(chances[:per_group])
-    added = [0.0] * per_group
+    sums = [0.0] * per_group
     for order in orders(experts):
-        mixed = [chances[place] for place in order]
-        fullest_group = max((mixed[start : start + per_group] for start in range(0, experts, per_group)), key=sum)
-        added = [total + chance for total, chance in zip(added, sorted(fullest_group, reverse=True), strict=False)]
-    return tuple(total / ORDERS for total in added)
+        ordered = [chances[place] for place in order]
+        groups_of_experts = [ordered[start : start + per_group] for start in range(0, experts, per_group)]
+        fullest_group = sorted(max(groups_of_experts, key=sum), reverse=True)
+        sums = [total + chance for total, chance in zip(sums, fullest_group, strict=False)]
+    return tuple(total / ORDERS for total in sums)
 
 
 def touched(chances: tuple[float, ...], tokens: int) -> float:

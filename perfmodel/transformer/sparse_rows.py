@@ -1,11 +1,14 @@
 """Kernels of sparse attention with a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556, section 2.1).
 
-The indexer scores every token that a query may see, in fp8; the best ``topk`` are attended to. Up to ``topk`` tokens all are selected, and
-prefill runs as dense attention, as in SGLang (sgl-project/sglang, nsa_backend.py, MHA up to index_topk tokens). Beyond, latents are
-attended to as in decode: each query reads its own ``topk`` and is timed as a separate sequence with a cache of that length. Prefill's
-scores are timed as one fp8 product of all index heads side by side, which has as many FLOP and as large a Q and result; decode's scores as
-a copy of their bytes, nearly all of them cached keys. MiniMax's indexer (arXiv 2606.13392) picks blocks of keys per KV head, for grouped
-attention. The selection is timed as one pass over the scores.
+The indexer scores every token that a query may see, in fp8; the best ``topk`` are attended to. MiniMax's indexer (arXiv 2606.13392) picks
+blocks of keys per KV head instead, for grouped attention.
+
+Attention: up to ``topk`` tokens, all are selected and prefill runs as dense attention, as in SGLang (sgl-project/sglang, nsa_backend.py,
+MHA up to index_topk tokens). Beyond, latents are attended to as in decode: each query reads its own ``topk`` and is timed as a separate
+sequence with a cache of that length.
+
+Scores: prefill's are timed as one fp8 product of all index heads side by side, which has the same FLOP, Q and result; decode's as a copy of
+their bytes, nearly all of them cached keys. The selection is timed as one pass over the scores.
 """
 
 from __future__ import annotations
@@ -32,9 +35,10 @@ SCORE_SIZE = 4
 
 
 def seen(n: Number, kv_len: Number, most: Number | None = None, block: Number = 1) -> Number:
-    """Keys that the last ``n`` of ``kv_len`` tokens see: each sees the keys up to its own, at most ``most``.
+    """Keys that the last ``n`` of ``kv_len`` tokens see, summed over these tokens: each sees the keys up to its own.
 
-    If there are more, it sees picked blocks of ``block`` keys, ``most`` keys in all, and of its own block the keys up to itself.
+    A token with more than ``most`` such keys sees picked blocks of ``block`` keys, ``most`` keys in all. Its own block is one of them, of
+    which it sees the keys up to itself.
 
     >>> seen(4, 4), seen(1, 100), seen(3, 10), seen(3, 10, 9)
     (10, 100, 27, 26)
@@ -48,12 +52,12 @@ def _seen_by_first(tokens: Number, most: Number | None, block: Number) -> Number
     """``seen`` summed over the first ``tokens`` tokens."""
     if most is None:
         return tokens * (tokens + 1) // 2
-    first = minimum(tokens, most)
-    beyond = tokens - first
-    full = beyond // block
-    rest = beyond - full * block
-    within = full * (block * (block + 1) // 2) + rest * (rest + 1) // 2
-    return first * (first + 1) // 2 + beyond * (most - block) + within
+    seeing_all = minimum(tokens, most)
+    picking = tokens - seeing_all
+    full_blocks = picking // block
+    rest = picking - full_blocks * block
+    in_own_block = full_blocks * (block * (block + 1) // 2) + rest * (rest + 1) // 2
+    return seeing_all * (seeing_all + 1) // 2 + picking * (most - block) + in_own_block
 
 
 def blocks_seen(n: Number, kv_len: Number, block: Number, most: Number | None = None) -> Number:
@@ -62,14 +66,16 @@ def blocks_seen(n: Number, kv_len: Number, block: Number, most: Number | None = 
     >>> blocks_seen(3, 5, 2), blocks_seen(3, 5, 2, 2), blocks_seen(4, 4, 1)
     (7, 6, 10)
     """
-    return _blocks(kv_len, block, most) - _blocks(kv_len - n, block, most)
+    return _blocks_seen_by_first(kv_len, block, most) - _blocks_seen_by_first(kv_len - n, block, most)
 
 
-def _blocks(tokens: Number, block: Number, most: Number | None) -> Number:
-    first = tokens if most is None else minimum(tokens, most * block)
-    full = first // block
-    rest = first - full * block
-    return block * (full * (full + 1) // 2) + rest * (full + 1) + (0 if most is None else (tokens - first) * most)
+def _blocks_seen_by_first(tokens: Number, block: Number, most: Number | None) -> Number:
+    """``blocks_seen`` summed over the first ``tokens`` tokens."""
+    seeing_all = tokens if most is None else minimum(tokens, most * block)
+    full_blocks = seeing_all // block
+    rest = seeing_all - full_blocks * block
+    by_seeing_all = block * (full_blocks * (full_blocks + 1) // 2) + rest * (full_blocks + 1)
+    return by_seeing_all + (0 if most is None else (tokens - seeing_all) * most)
 
 
 class SparseRows(StateRows):
@@ -102,8 +108,7 @@ class SparseRows(StateRows):
 
     def _absorbing(self, name: str, inputs: Number, outputs: Number, features: Number) -> Op:
         """The product of each head with its ``features`` columns of the matrix that expands latents."""
-        a = self.attended
-        assert isinstance(a, LatentAttention)
+        a = self._latent
         matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
         return linear(name, self.step, self.step.sequences * self.step.n, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
@@ -127,30 +132,31 @@ class SparseRows(StateRows):
         """Kernels of the scores of all heads, and their weighted sum per token."""
         step, index = self.step, self._index
         pairs = step.sequences * seen(step.n, step.kv_len)
-        fp8 = DTYPES["fp8"] if index.query_size == 1 else None
+        compute_dtype = DTYPES["fp8"] if index.query_size == 1 else None
         flops = 2 * pairs * index.heads * index.head_dim
-        kept = CACHE if self._continued else FRESH
-        weights = SCORE_SIZE if isinstance(index, Indexer) else 0  # of its heads
+        head_weight_bytes = SCORE_SIZE if isinstance(index, Indexer) else 0
         accesses = (
-            once("activations", READ, self._new_tokens * index.heads * (index.head_dim * index.query_size + weights), 1),
-            once(kept, READ, step.sequences * step.kv_len * index.key_bytes, 1),
+            once("activations", READ, self._new_tokens * index.heads * (index.head_dim * index.query_size + head_weight_bytes), 1),
+            once(self._key_tensor, READ, step.sequences * step.kv_len * index.key_bytes, 1),
             once("activations", WRITE, SCORE_SIZE * self._scored(), 1),
         )
-        tensor = matmul_work(step.dtype, flops)
-        work = Work(tensor.tensor, tensor.vector + 2 * pairs * index.heads, tensor.sfu)
-        kernel = Kernel(op.kernel, step.dtype, accesses, flops, flops, work, tensor)
+        products = matmul_work(step.dtype, flops)
+        work = Work(products.tensor, products.vector + 2 * pairs * index.heads, products.sfu)
+        kernel = Kernel(op.kernel, step.dtype, accesses, flops, flops, work, products)
         if self._decodes:
-            return [
-                Op(op.kernel, ATTENTION, 1, kernel, self._copied(op.kernel, ATTENTION, accesses, work).timed, fp8),
-                *self._rows_beside(op),
-            ]
-        columns = KEYS * ceil_div(pairs, KEYS * self._new_tokens)  # whole blocks of keys, as such kernels take them
-        same = Matmul(step.n, columns, index.heads * index.head_dim, step.sequences, dtype=step.dtype)
-        narrow = None if fp8 is None else Timed("matmul", replace(same, dtype=fp8), step.kernels.narrow_products)
-        return [
-            Op(op.kernel, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products, preferred=narrow), fp8),
-            *self._rows_beside(op),
-        ]
+            timed = self._copied(op.kernel, ATTENTION, accesses, work).timed
+        else:
+            columns = KEYS * ceil_div(pairs, KEYS * self._new_tokens)  # whole blocks of keys, as such kernels take them
+            w = Matmul(step.n, columns, index.heads * index.head_dim, step.sequences, dtype=step.dtype)
+            timed = Timed("matmul", w, step.kernels.products)
+            if compute_dtype is not None:
+                timed = timed._replace(preferred=Timed("matmul", replace(w, dtype=compute_dtype), step.kernels.narrow_products))
+        return [Op(op.kernel, ATTENTION, 1, kernel, timed, compute_dtype), *self._rows_beside(op)]
+
+    @property
+    def _key_tensor(self) -> str:
+        """Tensor that holds the keys which attention or an indexer reads: the cache, or those that the step itself has made."""
+        return CACHE if self._continued else FRESH
 
     def select(self, op: Operation) -> list[Op]:
         """Kernel that picks the best tokens of each query."""
@@ -172,38 +178,44 @@ class SparseRows(StateRows):
         assert isinstance(a, GroupedAttention)
         assert a.topk is not None
         pairs = step.sequences * seen(step.n, step.kv_len, a.topk, self._index.block)
-        like = attend(replace(w, window=a.topk), step)
-        kept = CACHE if self._continued else FRESH
-        read, most = pairs * a.kept, step.sequences * step.kv_len * a.kept
-        distinct = stored(kept, READ, minimum(read, most), step.kv_bits).elements
+        read, cached = pairs * a.kept, step.sequences * step.kv_len * a.kept
+        distinct = stored(self._key_tensor, READ, minimum(read, cached), step.kv_bits).elements
         accesses = (
             activation(READ, self._new_tokens * a.heads * a.head_dim, step, "Q"),
-            stored(kept, READ, read, step.kv_bits)._replace(footprint=distinct, compulsory=distinct),
+            stored(self._key_tensor, READ, read, step.kv_bits)._replace(footprint=distinct, compulsory=distinct),
             once("activations", READ, SCORE_SIZE * self._picked(), 1),
             activation(WRITE, self._new_tokens * a.heads * a.head_dim, step, "O"),
         )
         flops = 4 * a.heads * a.head_dim * pairs
         name, work = f"attention, top {plain(a.topk)}", matmul_work(step.dtype, flops)
-        return replace(like, name=name, kernel=Kernel(name, step.dtype, accesses, flops, flops, work, work))
+        windowed = attend(replace(w, window=a.topk), step)
+        return replace(windowed, name=name, kernel=Kernel(name, step.dtype, accesses, flops, flops, work, work))
 
     def _selected(self) -> Op:
         """Attention of each query to the latents picked for it."""
         a, step = self._latent, self.step
         pairs, queries = step.sequences * seen(step.n, step.kv_len, a.topk), self._new_tokens * a.heads
         flops = 2 * a.heads * pairs * (a.kept + a.kv_lora_rank)
-        kept = CACHE if self._continued else FRESH
         bits = step.kv_bits if step.cached else 8 * step.dtype.size
-        distinct = stored(kept, READ, minimum(pairs, step.sequences * step.kv_len) * a.kept, bits).elements
+        distinct = stored(self._key_tensor, READ, minimum(pairs, step.sequences * step.kv_len) * a.kept, bits).elements
         accesses = (
             activation(READ, queries * a.kept, step, "Q"),
-            stored(kept, READ, pairs * a.kept, bits)._replace(footprint=distinct, compulsory=distinct),
+            stored(self._key_tensor, READ, pairs * a.kept, bits)._replace(footprint=distinct, compulsory=distinct),
             once("activations", READ, SCORE_SIZE * pairs, 1),
             activation(WRITE, queries * a.kv_lora_rank, step, "O"),
         )
-        work = matmul_work(step.dtype, flops)
-        name = f"attention, top {plain(self._index.topk)}"
-        same = LatentDecode(self._new_tokens, a.heads, self._index.topk, a.kv_lora_rank, a.qk_rope_head_dim, 1, step.dtype, bits, False)
+        name, work = f"attention, top {plain(self._index.topk)}", matmul_work(step.dtype, flops)
+        w = LatentDecode(
+            batch=self._new_tokens,
+            heads=a.heads,
+            kv_len=self._index.topk,
+            kv_lora_rank=a.kv_lora_rank,
+            rope=a.qk_rope_head_dim,
+            dtype=step.dtype,
+            kv_bits=bits,
+            appends=False,
+        )
         obstacle = "" if bits in (8, 16) and not step.integer_kv else f"no kernel with a {bits}-bit integer cache is calibrated"
-        timed = Timed("latent-attention", same, step.kernels.latent_attention, obstacle)
-        form = DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 and not step.integer_kv else None
-        return Op(name, ATTENTION, 1, Kernel(name, step.dtype, accesses, flops, flops, work, work), timed, form)
+        timed = Timed("latent-attention", w, step.kernels.latent_attention, obstacle)
+        compute_dtype = DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 and not step.integer_kv else None
+        return Op(name, ATTENTION, 1, Kernel(name, step.dtype, accesses, flops, flops, work, work), timed, compute_dtype)

@@ -1,10 +1,12 @@
 """Kernels of layers that keep a state per sequence: short convolution, gated delta rule, state-space scan, gated norm.
 
-Decode reads and writes each state once, and is timed as a copy of as many bytes: arithmetic hides behind it. Prefill takes a sequence in
-chunks of tokens, whose products are matrix multiplications (arXiv 2412.06464, section 3.3; arXiv 2405.21060, section 6). Its several
-kernels are one row. The row's bytes are inputs, result and state, as one kernel that keeps the rest on chip would move. It is timed as
-equal products of a chunk with a state with as many FLOP in all, with operands in DRAM, where the chunks' intermediate results are
-(fla-org/flash-linear-attention, chunk_gated_delta_rule, chunks of 64; state-spaces/mamba, mamba_chunk_scan_combined).
+Decode reads and writes each state once. It is timed as a copy of the same bytes, because arithmetic hides behind them.
+
+Prefill takes a sequence in chunks of tokens, whose products are matrix multiplications (arXiv 2412.06464, section 3.3; arXiv 2405.21060,
+section 6). Its several kernels are one row, whose bytes are inputs, result and state: those of one kernel that keeps the rest on chip. The
+row is timed as products of a chunk with a state, as many as make the same FLOP, with operands in DRAM, since the real kernels leave their
+intermediate results there (fla-org/flash-linear-attention, chunk_gated_delta_rule, chunks of 64; state-spaces/mamba,
+mamba_chunk_scan_combined).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ DELTA_CHUNK = 64
 
 
 def chunk_flops(a: GatedDeltaNet | Mamba2) -> tuple[Number, Number]:
-    """FLOP of one chunk as run, with full squares of scores, and its tokens.
+    """FLOP of one chunk as run, masked scores included, and its tokens.
 
     Delta rule: K K^T, the inverse of its triangle, that times V and K, Q K^T times V, and three products with the state. Scan: C B^T of
     each group, that times x, and two products with the state.
@@ -34,7 +36,8 @@ def chunk_flops(a: GatedDeltaNet | Mamba2) -> tuple[Number, Number]:
     """
     if isinstance(a, GatedDeltaNet):
         c, k, v = DELTA_CHUNK, a.key_head_dim, a.value_head_dim
-        return a.value_heads * (2 * c * c * (3 * k + 2 * v) + (c * c * c - c) // 3 + 6 * c * k * v), c
+        inverse = (c * c * c - c) // 3
+        return a.value_heads * (2 * c * c * (3 * k + 2 * v) + inverse + 6 * c * k * v), c
     c = a.chunk
     return 2 * c * c * (a.groups * a.state_size + a.inner) + 4 * c * a.state, c
 
@@ -76,11 +79,10 @@ class StateRows:
         read = (once(CACHE, READ, size, 1),) if self._continued else ()
         return (*read, once(CACHE, WRITE, size, 1)) if self.step.cached else read
 
-    def _moved(self, op: Operation, tokens: Number, sizes: tuple[Number, Number], kept: tuple[Access, ...] = ()) -> tuple[Access, ...]:
-        """Accesses of a kernel of ``op``. ``sizes``: inputs and outputs of each of ``tokens``."""
-        step = self.step
-        learned = stored(WEIGHTS, READ, op.vectors, step.weight_bits)
-        return (activation(READ, tokens * sizes[0], step), learned, *kept, activation(WRITE, tokens * sizes[1], step))
+    def _accesses(self, op: Operation, inputs: Number, outputs: Number, state: tuple[Access, ...] = ()) -> tuple[Access, ...]:
+        """Accesses of a kernel of ``op`` to its ``inputs`` and ``outputs`` (numbers of activations), its weights and the ``state``."""
+        learned = stored(WEIGHTS, READ, op.vectors, self.step.weight_bits)
+        return (activation(READ, inputs, self.step), learned, *state, activation(WRITE, outputs, self.step))
 
     def _copied(self, name: str, group: str, accesses: tuple[Access, ...], work: Work, flops: Number = 0) -> Op:
         """A kernel that is timed as a copy of the same bytes."""
@@ -93,10 +95,11 @@ class StateRows:
 
     def convolution(self, op: Operation) -> list[Op]:
         """Kernels of the convolution, each channel over its last tokens, and SiLU; the tokens that the next pass needs are kept."""
-        a, written = self._state, self._new_tokens * self._state.channels
+        a = self._state
+        elements = self._new_tokens * a.channels
         kept = self._state_accesses((a.conv_kernel - 1) * a.channels, 8 * CONV_SIZE)
-        work = Work(0, (2 * a.conv_kernel + 4) * written, written)
-        accesses = self._moved(op, self._new_tokens, (a.channels, a.channels), kept)
+        work = Work(0, (2 * a.conv_kernel + 4) * elements, elements)
+        accesses = self._accesses(op, elements, elements, kept)
         return [self._copied(op.kernel, ELEMENTWISE, accesses, work), *self._rows_beside(op)]
 
     def recurrence(self, op: Operation) -> list[Op]:
@@ -104,27 +107,30 @@ class StateRows:
         return [self._recurrence(op), *self._rows_beside(op)]
 
     def _recurrence(self, op: Operation) -> Op:
-        a, step = self._state, self.step
-        inputs = a.channels + (2 * a.value_heads if isinstance(a, GatedDeltaNet) else a.heads)
-        accesses = self._moved(op, self._new_tokens, (inputs, a.inner), self._state_accesses(a.state, a.state_bits))
-        flops = self._new_tokens * a.token_flops
-        if self._decodes:  # element by element; each element of the state decays besides
-            return self._copied(op.kernel, ATTENTION, accesses, Work(0, flops + self._new_tokens * a.state), flops)
-        each, chunk = chunk_flops(a)
-        executed = step.sequences * ceil_div(step.n, chunk) * each
-        inner, outer = (a.key_head_dim, a.value_head_dim) if isinstance(a, GatedDeltaNet) else (a.state_size, a.head_dim)
-        products = ceil_div(executed, 2 * chunk * inner * outer)
+        a, step, tokens = self._state, self.step, self._new_tokens
+        if isinstance(a, GatedDeltaNet):
+            gates, inner, outer = 2 * a.value_heads, a.key_head_dim, a.value_head_dim
+        else:
+            gates, inner, outer = a.heads, a.state_size, a.head_dim
+        state = self._state_accesses(a.state, a.state_bits)
+        accesses = self._accesses(op, tokens * (a.channels + gates), tokens * a.inner, state)
+        flops = tokens * a.token_flops
+        if self._decodes:  # element by element; each element of the state also decays
+            return self._copied(op.kernel, ATTENTION, accesses, Work(0, flops + tokens * a.state), flops)
+        flops_of_chunk, chunk = chunk_flops(a)
+        executed = step.sequences * ceil_div(step.n, chunk) * flops_of_chunk
         name, needed = f"{op.kernel}, chunks of {int(chunk)}", matmul_work(step.dtype, flops)
         kernel = Kernel(name, step.dtype, accesses, flops, executed, matmul_work(step.dtype, executed), needed)
-        same = Matmul(chunk, outer, inner, products, dtype=step.dtype)
-        return Op(name, ATTENTION, 1, kernel, Timed("matmul", same, step.kernels.products))
+        products = ceil_div(executed, 2 * chunk * inner * outer)
+        workload = Matmul(chunk, outer, inner, products, dtype=step.dtype)
+        return Op(name, ATTENTION, 1, kernel, Timed("matmul", workload, step.kernels.products))
 
     def gated_norm(self, op: Operation) -> list[Op]:
         """Kernel of a norm of the result, times the activated gate."""
         inner = self._state.inner
         written = self.tokens * inner
         work = Work(0, (VECTOR_WORK["norm"] + VECTOR_WORK["silu-mul"]) * written, written)
-        return [self._copied(op.kernel, ELEMENTWISE, self._moved(op, self.tokens, (2 * inner, inner)), work)]
+        return [self._copied(op.kernel, ELEMENTWISE, self._accesses(op, self.tokens * (2 * inner), written), work)]
 
     def output_gate(self, op: Operation) -> list[Op]:
         """Kernel of the sigmoid of the gate times the output."""

@@ -35,7 +35,9 @@ MOST_TP = 64
 
 def cut_by(tp: int, a: AttentionLayer) -> bool:
     """Whether ``tp`` GPUs share the heads of ``a`` evenly; a KV head may be on several."""
-    return a.heads % tp == 0 and (not isinstance(a, GroupedAttention) or a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
+    if a.heads % tp:
+        return False
+    return not isinstance(a, GroupedAttention) or a.kv_heads % tp == 0 or tp % a.kv_heads == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +91,24 @@ class Split:
             fits = ", ".join(str(ep) for ep in range(1, min(self.stage, MOST_TP) + 1) if self.stage % ep == 0)
             raise UsageError(f"--ep {self.ep} does not divide {sharers}", f"the same GPUs hold the experts: one of {fits} does")
         layers = [layer for layer, _ in model.layer_kinds]
-        attentions = [layer.attention for layer in layers]
-        fits = f"one of {', '.join(str(tp) for tp in range(1, MOST_TP + 1) if all(cut_by(tp, a) for a in attentions))} does"
-        for a in (a for a in attentions if not cut_by(self.tp, a)):
-            if a.heads % self.tp:
-                raise UsageError(f"--tp {self.tp} does not divide {a.heads} heads", fits)
-            raise UsageError(f"--tp {self.tp} and {getattr(a, 'kv_heads', 0)} KV heads: neither divides the other", fits)
-        for mlp in (layer.mlp for layer in layers if isinstance(layer.mlp, MoeMlp) and layer.mlp.experts % self.ep):
-            whole = [ep for ep in range(1, min(self.stage, mlp.experts) + 1) if self.stage % ep == 0 and mlp.experts % ep == 0]
-            raise UsageError(f"--ep {self.ep} does not divide {mlp.experts} experts", f"one of {', '.join(map(str, whole))} does")
+        self._check_heads([layer.attention for layer in layers])
+        for layer in layers:
+            if isinstance(layer.mlp, MoeMlp) and layer.mlp.experts % self.ep:
+                experts = layer.mlp.experts
+                fits = ", ".join(str(ep) for ep in range(1, min(self.stage, experts) + 1) if self.stage % ep == 0 and experts % ep == 0)
+                raise UsageError(f"--ep {self.ep} does not divide {experts} experts", f"one of {fits} does")
         return self
+
+    def _check_heads(self, attentions: list[AttentionLayer]) -> None:
+        """UsageError unless ``tp`` GPUs can share the heads of all ``attentions`` evenly."""
+        for a in attentions:
+            if cut_by(self.tp, a):
+                continue
+            fits = ", ".join(str(tp) for tp in range(1, MOST_TP + 1) if all(cut_by(tp, a) for a in attentions))
+            problem = f"--tp {self.tp} and {getattr(a, 'kv_heads', 0)} KV heads: neither divides the other"
+            if a.heads % self.tp:
+                problem = f"--tp {self.tp} does not divide {a.heads} heads"
+            raise UsageError(problem, f"one of {fits} does")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +214,9 @@ def lengths(model: ModelSpec, phase: str, n: int | None, kv_len: int | None) -> 
             raise UsageError(f"--n {n}: a decode step at --kv-len {kv_len} has no prompt to read", "leave out one of them")
         return kv_len, kv_len
     n = default_length(model, phase) if n is None else n
-    return n, n + (DEFAULT_GENERATED if phase == GENERATE else 0) if kv_len is None else kv_len
+    if kv_len is None:
+        kv_len = n + DEFAULT_GENERATED if phase == GENERATE else n
+    return n, kv_len
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,13 +253,15 @@ class Request(ModelPass):
 
     def step(self, phase: str, kv_len: int | None = None) -> ModelPass:
         """A prefill, over ``kv_len`` tokens if given, or a decode step that ends at ``kv_len``."""
-        n, length = (self.n if phase == PREFILL else 1), (self.kv_len if kv_len is None else kv_len)
+        length = self.kv_len if kv_len is None else kv_len
         if phase == PREFILL and self.phase == GENERATE:
             n = length = self.n if kv_len is None else kv_len
-        if phase == DECODE and not self.cached:
-            n = length
-        same = {one.name: getattr(self, one.name) for one in fields(ModelPass)}
-        return ModelPass(**{**same, "phase": phase, "n": n, "kv_len": length})
+        elif phase == PREFILL:
+            n = self.n
+        else:
+            n = 1 if self.cached else length
+        pass_fields = {field.name: getattr(self, field.name) for field in fields(ModelPass)}
+        return ModelPass(**{**pass_fields, "phase": phase, "n": n, "kv_len": length})
 
     def in_graph(self, phase: str) -> bool:
         """Whether a step of ``phase`` is launched as a CUDA graph."""

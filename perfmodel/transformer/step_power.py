@@ -24,40 +24,45 @@ KIND_OF_GROUP = {MATMUL: power.MATMUL, ATTENTION: power.DECODE, ELEMENTWISE: pow
 
 def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
     """Activity of all runs of a row, in ``factor`` times its seconds."""
-    op, prediction = row.op, row.prediction
-    timed = op.timed
-    if timed is not None and timed.preferred is not None and prediction is not None and prediction.calibration.workload != timed.kind:
-        timed = timed.preferred
-    workload = timed.workload if timed is not None else None
-    kind = KIND_OF_GROUP[op.group]
-    if prediction is not None:
-        block = prediction.calibration
-        kind = power.kind_of(block.workload, workload, block.implementation, block.direction)
-    blocks = None if workload is None or prediction is None else power.blocks_of([op.kernel], kind, workload)
+    op, timed, kind, blocks = row.op, row.op.timed, KIND_OF_GROUP[row.op.group], None
+    if row.prediction is not None:
+        calibration = row.prediction.calibration
+        if timed is not None and timed.preferred is not None and calibration.workload != timed.kind:
+            timed = timed.preferred
+        workload = None if timed is None else timed.workload
+        kind = power.kind_of(calibration.workload, workload, calibration.implementation, calibration.direction)
+        blocks = None if workload is None else power.blocks_of([op.kernel], kind, workload)
     dtype = in_compute_dtype(op, device).dtype.name
     return power.activity(row.cost, factor * row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
 
 
-def under_power(estimate: Pass, asked: PowerOptions) -> Pass:
+def under_power(estimate: Pass, options: PowerOptions) -> Pass:
     """``estimate`` at the clock of its headline, by default sustained; unchanged if the device has no power model.
 
     If the host is slower than the kernels, the device waits for it at static power, and average power sets the clock.
     """
-    rows, host = [row for row in estimate.rows if row.seconds > 0], estimate.host_s
-    state = power.state_of([of_row(row, estimate.device) for row in rows], estimate.device, asked, SUSTAINED, host[0] if host else 0.0)
+    device, timed_rows = estimate.device, [row for row in estimate.rows if row.seconds > 0]
+    host_s = 0.0 if estimate.host_s is None else estimate.host_s[0]
+    state = power.state_of([of_row(row, device) for row in timed_rows], device, options, SUSTAINED, host_s)
     if state is None:
         return estimate
-    slower = {id(row): seconds / row.seconds for row, seconds in zip(rows, state.shown.each, strict=True)}
-    at_clock = [replace(row, prediction=row.prediction and power.scaled(row.prediction, slower.get(id(row), 1.0))) for row in estimate.rows]
-    return replace(estimate, rows=at_clock, power=state)
+    slowdowns = {id(row): seconds / row.seconds for row, seconds in zip(timed_rows, state.shown.each, strict=True)}
+
+    def at_clock(row: PassRow) -> PassRow:
+        return replace(row, prediction=row.prediction and power.scaled(row.prediction, slowdowns.get(id(row), 1.0)))
+
+    return replace(estimate, rows=[at_clock(row) for row in estimate.rows], power=state)
 
 
-def slowdown(estimate: PassEstimate, asked: PowerOptions, idle_s: float) -> float:
-    """Seconds of the kernels of ``estimate`` under ``asked`` over their seconds without it, for steps with ``idle_s`` between them."""
+def slowdown(estimate: PassEstimate, options: PowerOptions, idle_s: float) -> float:
+    """Seconds of the kernels of ``estimate`` under ``options`` over their seconds without, for steps with ``idle_s`` between them."""
     rows = [row for row in estimate.rows if row.seconds > 0]
     waits = [Activity((), power.IDLE, 0.0, idle_s, idle_s)] if idle_s > 0 else []
-    state = power.state_of([*(of_row(row, estimate.device) for row in rows), *waits], estimate.device, asked, SUSTAINED)
-    return 1.0 if state is None else sum(state.shown.each[: len(rows)]) / sum(row.seconds for row in rows)
+    state = power.state_of([*(of_row(row, estimate.device) for row in rows), *waits], estimate.device, options, SUSTAINED)
+    if state is None:
+        return 1.0
+    kernels_s = sum(state.shown.each[: len(rows)])  # without the waits
+    return kernels_s / sum(row.seconds for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +113,14 @@ class StepPower:
         return self.steps[0][0].clock
 
 
-def training_power(estimate: TrainingEstimate, asked: PowerOptions) -> StepPower | None:
+def training_power(estimate: TrainingEstimate, options: PowerOptions) -> StepPower | None:
     """Power of a training step; the headline stays that of measured steps, as GPUs wait or exchange between kernels.
 
     None if the device has no power model.
     """
-    rows = [row for row in estimate.lines if row.seconds > 0]
-    asked.check(estimate.device)
-    device = estimate.device
-    state = power.state_of([of_row(row, device) for row in rows], device, asked, BURST)
+    device, rows = estimate.device, [row for row in estimate.lines if row.seconds > 0]
+    options.check(device)
+    state = power.state_of([of_row(row, device) for row in rows], device, options, BURST)
     if state is None or device.power is None:
         return None
     waits = max(estimate.seconds - sum(row.seconds for row in rows), 0.0)

@@ -154,6 +154,6 @@ def key_gradients(w: Attention, *tensors: tuple[str, Number]) -> tuple[Access, .
     """dK and dV stored once per walk, and their sum over a group if each query head stored its own."""
     size, stored, per_walk = w.dtype.size, key_rows_stored(w), w.row_heads * w.kv_len
     writes = tuple(Access(name, WRITE, per_walk * width, size, per_walk * width, stored * width) for name, width in tensors)
-    apart = minimum(w.group - w.row_group, 1)  # 0 where a walk already covers its whole group
+    sums = minimum(w.group - w.row_group, 1)  # 0 where a walk already covers its whole group, else 1
     width = sum(width for _, width in tensors)
-    return (*writes, Access("group sum", GROUP_SUM, apart * (per_walk + stored) * width, size, apart * stored * width, 0))
+    return (*writes, Access("group sum", GROUP_SUM, sums * (per_walk + stored) * width, size, sums * stored * width, 0))

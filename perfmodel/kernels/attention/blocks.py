@@ -53,14 +53,16 @@ def with_bit(half: int) -> Moments:
     """
 
     def moments(x: int) -> tuple[int, int, int]:
-        periods, rest = divmod(x, 2 * half)
-        m0, m1, m2 = every(periods)
-        bases, squares = 2 * half * m1 + half * m0, half * half * (4 * m2 + 4 * m1 + m0)  # each period begins its run at a base
-        count, base = max(rest - half, 0), (2 * periods + 1) * half
-        (r0, r1, r2), (c0, c1, c2) = every(half), every(count)
-        first = r0 * bases + r1 * m0 + c0 * base + c1
-        second = r0 * squares + 2 * r1 * bases + r2 * m0 + c0 * base * base + 2 * base * c1 + c2
-        return r0 * m0 + c0, first, second
+        # members come in runs of ``half``: run p is base_p + r with base_p = (2 p + 1) half and 0 <= r < half; x may cut the last one
+        runs, rest = divmod(x, 2 * half)
+        p0, p1, p2 = every(runs)
+        r0, r1, r2 = every(half)
+        bases, squared_bases = half * (2 * p1 + p0), half * half * (4 * p2 + 4 * p1 + p0)
+        base = (2 * runs + 1) * half
+        c0, c1, c2 = every(max(rest - half, 0))
+        first = r0 * bases + p0 * r1 + c0 * base + c1
+        second = r0 * squared_bases + 2 * r1 * bases + p0 * r2 + c0 * base * base + 2 * base * c1 + c2
+        return r0 * p0 + c0, first, second
 
     return moments
 
@@ -147,15 +149,18 @@ class BlockGrid(NamedTuple):
             raise ValueError("a diagonal of packed rows has no closed form here")
         br, bc = self.br, self.bc
         start, stop = max(0, -delta), min(self.tc, self.tr - delta, self.tc if end is None else end)
-        partial = {j for j in (self.tc - 1, self.tr - 1 - delta) if start <= j < stop and members(j + 1)[0] > members(j)[0]}
-        stop = min(stop, self.tc - 1, self.tr - 1 - delta)
+        last_column, of_last_row = self.tc - 1, self.tr - 1 - delta
+        partial = {j for j in (last_column, of_last_row) if start <= j < stop and members(j + 1)[0] > members(j)[0]}
+        stop = min(stop, last_column, of_last_row)
 
         def powers(x0: int) -> tuple[int, int, int]:
             return _powers(x0, br - bc, members, start, stop)
 
         x0 = (delta + 1) * br + self.reach
-        here, above, right, both = powers(x0), powers(x0 - br), powers(x0 - bc), powers(x0 - br - bc)
-        total = Tally(br * here[0], here[1] - above[1], br * bc * here[0], here[2] - above[2] - right[2] + both[2])
+        blocks, seeing_from_left, from_corner = powers(x0)  # the keys from a block's left edge on, seen from its bottom
+        _, seeing_above, from_top = powers(x0 - br)
+        visible = from_corner - from_top - powers(x0 - bc)[2] + powers(x0 - br - bc)[2]
+        total = Tally(br * blocks, seeing_from_left - seeing_above, br * bc * blocks, visible)
         return sum((self.block(j + delta, j) for j in partial), total)
 
     def columns(self, step: int, count: int) -> Tally:
@@ -166,17 +171,20 @@ class BlockGrid(NamedTuple):
         """
         if self.group != 1:
             raise ValueError("columns of packed rows have no closed form here")
-        bc, last = self.bc, (count - 1) * step * self.bc  # the first key of the last column
-        missing = max(last + bc - self.keys, 0)
+        bc, last_key = self.bc, (count - 1) * step * self.bc  # the first key of the last column
+        missing = max(last_key + bc - self.keys, 0)  # keys that the last column lacks
         rows = count * self.rows - self.br * clipped_floor_sum(count, step * bc, -self.reach, self.br, 0, self.tr)
-        rows_of_last = self.rows - self.br * clip((last - self.reach) // self.br, 0, self.tr)
+        rows_of_last = self.rows - self.br * clip((last_key - self.reach) // self.br, 0, self.tr)
         seeing = count * self.rows - _powers(-self.reach, step * bc, every, 0, count)[1]
-        from_first, from_second = (
-            _powers(x0 + self.reach, -step * bc, every, 0, count)[2] - _powers(x0 + self.reach - bc, -step * bc, every, 0, count)[2]
-            for x0 in (self.rows, 0)
-        )
-        lacking = self._beyond(self.rows, self.keys + missing) - self._beyond(self.rows, self.keys)
-        return Tally(rows, seeing, bc * rows - missing * rows_of_last, from_first - from_second + lacking)
+
+        def visible_before(row: int) -> int:
+            """Visible scores of all columns, as if whole, in the rows before ``row``."""
+            from_left = _powers(row + self.reach, -step * bc, every, 0, count)[2]
+            return from_left - _powers(row + self.reach - bc, -step * bc, every, 0, count)[2]
+
+        not_there = self._beyond(self.rows, self.keys) - self._beyond(self.rows, self.keys + missing)
+        visible = visible_before(self.rows) - visible_before(0) - not_there
+        return Tally(rows, seeing, bc * rows - missing * rows_of_last, visible)
 
     def first_row(self) -> Tally:
         """All blocks of the first row.

@@ -83,8 +83,8 @@ def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
     full |= {f"d{name}": elements for name, elements in full.items()} | {"mask": w.n * w.kv_len}
     touched = tensor_bytes(kernels)
     inputs_outputs = sum(full[name] * w.dtype.size for name in touched if name in full)
-    partial = [maximum(size - full[name] * w.dtype.size, 0) for name, size in touched.items() if name in full]
-    extra = sum(size for name, size in touched.items() if name not in full) + sum(partial)
+    larger = [maximum(size - full[name] * w.dtype.size, 0) for name, size in touched.items() if name in full]  # a copy per query head
+    extra = sum(size for name, size in touched.items() if name not in full) + sum(larger)
     return inputs_outputs + extra, extra
 
 

@@ -69,7 +69,7 @@ def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attentio
     Arrays are evaluated element by element, and a traced result is a single node. Without a causal mask one head of a packed group is
     counted and multiplied, as each head has its own row tiles with equal counts.
     """
-    group, heads = (w.row_group, 1) if w.causal else (1, w.row_group)
+    group, counted_heads = (w.row_group, 1) if w.causal else (1, w.row_group)
     reach = w.kv_len - w.n if w.causal else w.kv_len  # without a mask every row sees every key
     sizes = (group * w.n, w.kv_len, br, bc, reach, group)
 
@@ -90,7 +90,7 @@ def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attentio
         numbers = checked(*sizes)
     else:
         numbers = (deferrable(partial(_column, checked, index), *sizes) for index in range(len(BlockCounts._fields)))
-    return BlockCounts(*(heads * number for number in numbers))
+    return BlockCounts(*(counted_heads * number for number in numbers))
 
 
 def _column(count: Callable[..., BlockCounts], index: int, *sizes: Number) -> Number:

@@ -64,8 +64,8 @@ class AttentionQuestion(Question):
 
         passes, others = self.passes(), list(compared)
         foreign = [name for name in READ_BY if not is_read(name, [algorithm], passes) and is_read(name, others, passes)]
-        changed: Any = dict.fromkeys(foreign)
-        return replace(self, **changed, algorithm=algorithm.name)
+        left_out: Any = dict.fromkeys(foreign)
+        return replace(self, **left_out, algorithm=algorithm.name)
 
     def workload(self) -> Attention:
         """The workload, defaults filled in and checked; UsageError names a wrong option."""
@@ -103,36 +103,40 @@ class AttentionQuestion(Question):
                 raise UsageError(f"--{name} is {edge}", "give a whole number of at least 1")
         algorithms = self._algorithms(w)
         texts = _listed(self.sram)
-        several = len(texts) > 1 or any(text.startswith("+") for text in texts)
-        device_bytes = sram_bytes_for(algorithms if several or not texts else [], device)
-        sizes = tuple(_size(text, device_bytes) for text in texts)
+        compares_sizes = len(texts) > 1 or any(text.startswith("+") for text in texts)
+        device_bytes = sram_bytes_for(algorithms if compares_sizes or not texts else [], device)
+        sizes = [_size(text, device_bytes) for text in texts]
         for size in sizes:
             check_sram(size, device)
-        sram_bytes = sizes[0] if sizes and not several else device_bytes
+        sram_bytes = device_bytes if compares_sizes or not sizes else sizes[0]
+        compared_sizes: set[int] = set()
+        if compares_sizes:
+            compared_sizes = {*sizes} if device_bytes is None else {*sizes, device_bytes}
         results = compare(algorithms, w, device, PASSES[direction], sram_bytes, self.block_q, self.block_kv)
-        compared = sorted({*sizes, *(() if device_bytes is None else (device_bytes,))}) if several else ()
-        answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared), self.block_q, self.block_kv)
-        if several and not answer.tiled_in_sram():
+        answer = Comparison(w, device, direction, sram_bytes, results, tuple(sorted(compared_sizes)), self.block_q, self.block_kv)
+        if compares_sizes and not answer.tiled_in_sram():
             raise UsageError("--sram compares sizes for tiled algorithms, forward", "add --algorithm flash, or give one size")
         return answer
 
     def _algorithms(self, w: Attention) -> list[Algorithm]:
-        """The requested algorithms. ``all`` are those that can run the workload; a named one must be able to run it."""
+        """The requested algorithms. ``all`` are those that can run the workload; one that is named, or that an option is for, has to."""
         from perfmodel.kernels.attention.algorithms import find, names
         from perfmodel.kernels.attention.request import READ_BY, check_read
 
         wanted = _listed(self.algorithm) or list(DEFAULT_ALGORITHMS)
         everything = "all" in wanted
-        chosen_algorithms = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
-        chosen = [name for name in READ_BY if getattr(self, name) not in (None, False, [])]
-        check_read(chosen, list(chosen_algorithms.values()), self.passes())
-        for name, algorithm in list(chosen_algorithms.items()):
-            obstacle = next(filter(None, (algorithm.obstacle(w, direction) for direction in self.passes())), None)
-            if obstacle and (not everything or name in {READ_BY[option][0] for option in chosen}):
-                raise UsageError(f"--algorithm {name}: {obstacle}")
-            if obstacle:
-                del chosen_algorithms[name]
-        return list(chosen_algorithms.values())
+        algorithms = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
+        options = [name for name in READ_BY if getattr(self, name) not in (None, False, [])]
+        check_read(options, list(algorithms.values()), self.passes())
+        named = {READ_BY[option].readers for option in options} if everything else set(algorithms)
+        able = []
+        for algorithm in algorithms.values():
+            obstacles = [obstacle for direction in self.passes() if (obstacle := algorithm.obstacle(w, direction))]
+            if not obstacles:
+                able.append(algorithm)
+            elif algorithm.name in named:
+                raise UsageError(f"--algorithm {algorithm.name}: {obstacles[0]}")
+        return able
 
 
 def _listed(value: list[str] | str | None) -> list[str]:

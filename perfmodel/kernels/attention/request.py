@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -56,36 +56,40 @@ class Comparison:
         return [algorithm for algorithm in forward.values() if algorithm.tiling and algorithm.tiling.in_sram]
 
 
-Rule = tuple[str, str, Callable[[Algorithm, str], bool]]
-"""Phrase on what reads an option, the fix, and a function that says whether an algorithm reads it in a pass."""
+class OptionRule(NamedTuple):
+    """A rule for an option: ``readers`` in words, the ``addition`` that helps, and whether an algorithm reads it in a pass."""
+
+    readers: str
+    addition: str
+    reads: Callable[[Algorithm, str], bool]
 
 
-def _only(name: str) -> Rule:
-    return name, f"--algorithm {name}", lambda algorithm, direction: algorithm.name == name
+def _only(name: str) -> OptionRule:
+    return OptionRule(name, f"--algorithm {name}", lambda algorithm, direction: algorithm.name == name)
 
 
-_TILED: Rule = "algorithms with tiles", "--algorithm flash", lambda algorithm, direction: algorithm.tiling is not None
-_IN_MEMORY: Rule = (
+_TILED = OptionRule("algorithms with tiles", "--algorithm flash", lambda algorithm, direction: algorithm.tiling is not None)
+_IN_MEMORY = OptionRule(
     "algorithms that leave scores in memory",
     "--algorithm standard",
     lambda algorithm, direction: algorithm.name in ("standard", "memory-efficient"),
 )
-READ_BY: dict[str, Rule] = {
+READ_BY: dict[str, OptionRule] = {
     "block_q": _TILED,
     "block_kv": _TILED,
-    "sram": (
+    "sram": OptionRule(
         "the forward pass, and algorithms with tiles in SRAM",
         "--algorithm flash",
         lambda algorithm, direction: direction == FORWARD or (algorithm.tiling is not None and algorithm.tiling.in_sram),
     ),
     "masked_fill": _IN_MEMORY,
     "unfused_scale": _IN_MEMORY,
-    "printed_backward": (
+    "printed_backward": OptionRule(
         "the backward pass of flash2, which others share",
         "--algorithm flash2 --pass backward",
         lambda algorithm, direction: direction == BACKWARD and algorithm.backward is find("flash2").backward,
     ),
-    "layout": (
+    "layout": OptionRule(
         "the backward pass of flash2",
         "--algorithm flash2 --pass backward",
         lambda algorithm, direction: direction == BACKWARD and algorithm.name == "flash2",
@@ -99,13 +103,12 @@ READ_BY: dict[str, Rule] = {
 
 def is_read(option: str, algorithms: Sequence[Algorithm], passes: Sequence[str]) -> bool:
     """Whether some of ``algorithms`` reads ``option`` in some of ``passes``."""
-    reads = READ_BY[option][2]
-    return any(reads(algorithm, direction) for algorithm in algorithms for direction in passes)
+    return any(READ_BY[option].reads(algorithm, direction) for algorithm in algorithms for direction in passes)
 
 
 def check_read(given: Iterable[str], algorithms: Sequence[Algorithm], passes: Sequence[str]) -> None:
     """UsageError for the first of ``given`` that none of ``algorithms`` reads in any of ``passes``."""
     for option in given:
-        words, addition, _ = READ_BY[option]
         if not is_read(option, algorithms, passes):
-            raise UsageError(f"--{option.replace('_', '-')} is for {words}", f"add {addition}, or leave it out")
+            rule = READ_BY[option]
+            raise UsageError(f"--{option.replace('_', '-')} is for {rule.readers}", f"add {rule.addition}, or leave it out")

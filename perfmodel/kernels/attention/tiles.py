@@ -62,15 +62,16 @@ def fa2_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> T
     """Tile of FlashAttention-2's kernel for this head dim, or None: not 16 bit, a head dim over 256, too little SRAM."""
     if w.dtype.name not in ("fp16", "bf16"):
         return None
-    listed = [row.head_dim for row in _FA2_ROWS if row.direction == direction and row.head_dim >= max(w.d, w.dv)]
+    rows = [row for row in _FA2_ROWS if row.direction == direction and row.head_dim >= max(w.d, w.dv)]
+    compiled_head_dim = min((row.head_dim for row in rows), default=0)
     sram = device.level("sram")
     capacity = sram.capacity.number if sram and sram.capacity else 0
-    facts = {"dropout": w.dropout > 0, "causal": w.causal, "small_sram": device.compute_capability in ("8.6", "8.9")}
-    for row in _FA2_ROWS:
+    for row in rows:
         if (
-            row.direction == direction
-            and row.head_dim == min(listed, default=0)
-            and all(getattr(row, name) in (None, value) for name, value in facts.items())
+            row.head_dim == compiled_head_dim
+            and row.dropout in (None, w.dropout > 0)
+            and row.causal in (None, w.causal)
+            and row.small_sram in (None, device.compute_capability in ("8.6", "8.9"))
             and row.min_sram_per_block <= sram_bytes
             and capacity <= row.max_sram_per_multiprocessor
         ):

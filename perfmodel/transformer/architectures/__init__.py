@@ -18,9 +18,9 @@ def known() -> list[str]:
 
 def build(fields: HfFields) -> ModelSpec:
     """The model that ``fields`` describe, without name and source; DataError names the missing rule or field."""
-    asked = fields.architecture
-    rule = next((rule for name, rule in plugins([__name__], "build", "BUILDS", asked) if name == asked), None)
-    if rule is None:
-        raise DataError(f"model_type: no rule for the architecture {asked!r}", suggest(asked, known()))
-    model: ModelSpec = rule(fields)
-    return model
+    architecture = fields.architecture
+    for name, rule in plugins([__name__], "build", "BUILDS", architecture):
+        if name == architecture:
+            model: ModelSpec = rule(fields)
+            return model
+    raise DataError(f"model_type: no rule for the architecture {architecture!r}", suggest(architecture, known()))

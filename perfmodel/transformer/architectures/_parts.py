@@ -38,13 +38,14 @@ class HfFields(Fields):
         return str(self.values.get("model_type"))
 
     def settled(self, *names: str) -> None:
-        """Marks fields as read that the rule knows and that change nothing."""
-        self.asked.update(names)
+        """Marks fields as read that the rule knows, and that it uses later or that change nothing."""
+        self.recognized.update(names)
 
     def _wrong_type(self, name: str, value: Any, kind: type | tuple[type, ...]) -> DataError:
         """DataError for a value of the wrong type, shown as the file has it, with how to write it instead."""
         shown = json.dumps(value, default=str)
-        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
+        if len(shown) > MOST_SHOWN:
+            shown = f"{shown[:MOST_SHOWN]}..."
         wanted, example = WANTED[kind]
         return DataError(f"{self.place}{name} is {shown}: it should be {wanted}", f"write it like {example}")
 
@@ -128,8 +129,9 @@ class HfFields(Fields):
         for index, (kind, layer) in enumerate(zip(self.get("layer_types", list) or [], layers, strict=False)):
             if isinstance(kind, str) and kind in self.own_kinds:
                 continue
-            linear, full = not isinstance(layer.attention, GroupedAttention | LatentAttention), layer.attention.window is None
-            if (kind == "linear_attention") != linear or (kind == "full_attention") != (full and not linear):
+            is_linear = not isinstance(layer.attention, GroupedAttention | LatentAttention)
+            is_full = not is_linear and layer.attention.window is None
+            if (kind == "linear_attention") != is_linear or (kind == "full_attention") != is_full:
                 raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
 
     def refuse(self, name: str, default: int | bool, what: str) -> None:

@@ -42,14 +42,14 @@ def gemma4_text(fields: HfFields) -> ModelSpec:
     windows = fields.windows([window if (index + 1) % 6 else None for index in range(fields.layers)], window)
     windows[-1] = None
     local = attention(fields, window, head_dim=256, qk_norm=True)
-    whole = _full_attention(fields, local)
+    full = _full_attention(fields, local)
     mlp: DenseMlp | MoeMlp = gated(fields, "gelu_pytorch_tanh")
-    moe = fields.flag("enable_moe_block", False)
-    if moe:
+    norms = 4
+    if fields.flag("enable_moe_block", False):
         scales = fields.whole("hidden_size") + fields.whole("num_experts")
         mlp = experts(fields, "moe_intermediate_size", shared_width=fields.whole("intermediate_size"), router_extra=scales)
-    layers = [Layer(whole if w is None else local, mlp, norms=7 if moe else 4) for w in windows]
-    return model(fields, layers, tied=True)
+        norms = 7
+    return model(fields, [Layer(full if w is None else local, mlp, norms=norms) for w in windows], tied=True)
 
 
 def _full_attention(fields: HfFields, local: GroupedAttention) -> GroupedAttention:

@@ -18,10 +18,7 @@ def mistral(fields: HfFields) -> ModelSpec:
 
 
 def mixtral(fields: HfFields) -> ModelSpec:
-    """Mixtral (Mistral AI): every MLP is a mixture of experts. Defaults: no window, two experts per token, embeddings not tied.
-
-    Mistral's attention over experts.
-    """
+    """Mixtral (Mistral AI): Mistral's attention, and experts in place of each MLP. Defaults: no window, 2 experts per token, not tied."""
     layer = Layer(attention(fields, fields.optional("sliding_window")), experts(fields, "intermediate_size", per_token=2))
     return model(fields, [layer] * fields.layers, tied=False)
 
@@ -37,23 +34,25 @@ def phi3(fields: HfFields) -> ModelSpec:
 def llama4_text(fields: HfFields) -> ModelSpec:
     """Llama 4, its text model (Meta): a shared expert beside the others, and attention in chunks.
 
-    Three of four layers attend within chunks of attention_chunk_size (8192) tokens. A chunk is counted as a window of that size:
-    what a cache reserves. Norms on Q and K have no weights. Defaults: one expert per token, embeddings not tied.
-
-    Layers without rotated positions (every no_rope_layer_interval-th) see all tokens.
+    Layers with rotated positions attend within chunks of attention_chunk_size (8192) tokens; every no_rope_layer_interval-th (4) has none
+    and sees all tokens. A chunk is counted as a window of its size, which is what a cache reserves. Experts are in the layers moe_layers,
+    else in every interleave_moe_layer_step-th (1). Norms on Q and K have no weights. Defaults: one expert per token, embeddings not tied.
     """
     fields.settled("intermediate_size_mlp")
     every, chunk = fields.whole("no_rope_layer_interval", default=4), fields.optional("attention_chunk_size", 8192)
-    rotated = fields.numbers("no_rope_layers", fields.layers) or [int((index + 1) % every != 0) for index in range(fields.layers)]
+    rotated = fields.numbers("no_rope_layers", fields.layers)  # 1 for rotated, whatever the name says
+    if not rotated:
+        rotated = [int((index + 1) % every != 0) for index in range(fields.layers)]
     windows = fields.windows([chunk if rotated[index] else None for index in range(fields.layers)], chunk)
-    step = fields.whole("interleave_moe_layer_step", default=1)
-    chosen = fields.numbers("moe_layers")
-    moe = set(range(step - 1, fields.layers, step) if chosen is None else chosen)
-    width = fields.whole("intermediate_size")
-    mlps: dict[bool, DenseMlp | MoeMlp] = {True: experts(fields, "intermediate_size", per_token=1, shared_width=width)}
-    if len(moe) < fields.layers:
-        mlps[False] = gated(fields, field="intermediate_size_mlp")
-    return model(fields, [Layer(attention(fields, w), mlps[index in moe]) for index, w in enumerate(windows)], tied=False)
+    step, moe_layers = fields.whole("interleave_moe_layer_step", default=1), fields.numbers("moe_layers")
+    if moe_layers is None:
+        moe_layers = list(range(step - 1, fields.layers, step))
+    routed = experts(fields, "intermediate_size", per_token=1, shared_width=fields.whole("intermediate_size"))
+    mlps: list[DenseMlp | MoeMlp] = [routed] * fields.layers
+    if len(set(moe_layers)) < fields.layers:
+        dense = gated(fields, field="intermediate_size_mlp")
+        mlps = [routed if index in moe_layers else dense for index in range(fields.layers)]
+    return model(fields, [Layer(attention(fields, w), mlp) for w, mlp in zip(windows, mlps, strict=True)], tied=False)
 
 
 BUILDS = {"llama": llama, "mistral": mistral, "mixtral": mixtral, "phi3": phi3, "llama4_text": llama4_text}

@@ -39,16 +39,13 @@ def minimax_m3(fields: HfFields) -> ModelSpec:
     if not picks or not moe:
         raise DataError("sparse_attention_freq and moe_layer_freq: each needs an entry per layer", "add them from the model's config.json")
     full = attention(fields, qk_norm=True)
-    routed = experts(
-        fields,
-        "moe_intermediate_size",
-        shared_width=fields.whole("shared_intermediate_size"),
-        router_extra=fields.whole("num_local_experts"),
-    )
+    picking = replace(full, indexer=index)
+    shared = fields.whole("shared_intermediate_size")
+    routed = experts(fields, "moe_intermediate_size", shared_width=shared, router_extra=fields.whole("num_local_experts"))
     dense = gated(fields, field="dense_intermediate_size")
-    heads = {True: replace(full, indexer=index), False: full}
     kinds = zip(picks, moe, strict=True)
-    return model(fields, [Layer(heads[bool(pick)], routed if sees else dense) for pick, sees in kinds], tied=False)
+    layers = [Layer(picking if picks_blocks else full, routed if is_moe else dense) for picks_blocks, is_moe in kinds]
+    return model(fields, layers, tied=False)
 
 
 BUILDS = {"minimax_m2": minimax_m2, "minimax_m3": minimax_m3}

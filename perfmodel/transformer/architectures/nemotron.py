@@ -5,7 +5,7 @@ from dataclasses import replace
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.architectures._parts import HfFields, attention, experts, model, state_bits
 from perfmodel.transformer.linear_attention import Mamba2
-from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import AttentionLayer, DenseMlp, Layer, ModelSpec, MoeMlp
 
 MIXERS, MLPS = "M*", "-E"
 """Blocks that mix tokens: Mamba-2, attention; blocks that do not: MLP, experts."""
@@ -28,20 +28,21 @@ def nemotron_h(fields: HfFields) -> ModelSpec:
     pattern = fields.text("hybrid_override_pattern", default="")
     if len(pattern) != fields.layers:
         raise DataError(f"hybrid_override_pattern has {len(pattern)} blocks, num_hidden_layers is {fields.layers}", "give as many")
-    mixers = {"M": _mamba(fields)} if "M" in pattern else {}
+    mixers: dict[str, AttentionLayer] = {}
+    if "M" in pattern:
+        mixers["M"] = _mamba(fields)
     head_dim = fields.whole("attention_head_dim", "head_dim", default=128)
-    full = attention(fields, head_dim=head_dim, rotated=False) if "*" in pattern else None
+    if "*" in pattern:
+        mixers["*"] = attention(fields, head_dim=head_dim, rotated=False)
     mlps = {block: _mlp(fields, block) for block in MLPS if block in pattern}
     layers, place = [], 0
     while place < len(pattern):
-        block, after = pattern[place], pattern[place + 1 : place + 2]
-        mixer = mixers.get(block) if block != "*" else full
+        mixer = mixers.get(pattern[place])
         if mixer is None:
-            raise DataError(
-                f"hybrid_override_pattern.{place}: no rule for {block!r} there", f"begin with {' or '.join(MIXERS)}, then {MLPS}"
-            )
-        mlp = mlps.get(after) if after else None
-        layers.append(Layer(mixer, mlp, norms=2 if mlp is not None else 1))
+            problem = f"hybrid_override_pattern.{place}: no rule for {pattern[place]!r} there"
+            raise DataError(problem, f"begin with {' or '.join(MIXERS)}, then {MLPS}")
+        mlp = mlps.get(pattern[place + 1 : place + 2])
+        layers.append(Layer(mixer, mlp, norms=1 if mlp is None else 2))
         place += 1 if mlp is None else 2
     return model(fields, layers, tied=False)
 

@@ -19,10 +19,10 @@ def _windows(fields: HfFields) -> list[int | None]:
 def _mlps(fields: HfFields, **options: Any) -> list[DenseMlp | MoeMlp]:
     """The MLP of each layer: experts in every decoder_sparse_step-th (1) layer outside mlp_only_layers (none), else a dense MLP."""
     routed = experts(fields, "moe_intermediate_size", **options)
-    step, without = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
-    sparse = [index not in without and (index + 1) % step == 0 for index in range(fields.layers)]
-    dense = routed if all(sparse) else gated(fields)
-    return [routed if moe else dense for moe in sparse]
+    step, mlp_only = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
+    is_moe = [index not in mlp_only and (index + 1) % step == 0 for index in range(fields.layers)]
+    dense = routed if all(is_moe) else gated(fields)  # then the file need not have the dense width
+    return [routed if moe else dense for moe in is_moe]
 
 
 def qwen2(fields: HfFields) -> ModelSpec:
@@ -88,8 +88,10 @@ def _hybrid(fields: HfFields, mlps: list[DenseMlp | MoeMlp]) -> ModelSpec:
         raise DataError(f"linear_num_key_heads is {linear.key_heads}: it must divide the {linear.value_heads} value heads")
     heads = attention(fields, head_dim=256, qk_norm=True, output_gate=fields.flag("attn_output_gate", True))
     every = fields.whole("full_attention_interval", default=4)
-    full = fields.kinds({"full_attention": True, "linear_attention": False}) or [(i + 1) % every == 0 for i in range(fields.layers)]
-    return model(fields, [Layer(heads if whole else linear, mlp) for whole, mlp in zip(full, mlps, strict=True)], tied=False)
+    is_full = fields.kinds({"full_attention": True, "linear_attention": False})
+    if not is_full:
+        is_full = [(index + 1) % every == 0 for index in range(fields.layers)]
+    return model(fields, [Layer(heads if full else linear, mlp) for full, mlp in zip(is_full, mlps, strict=True)], tied=False)
 
 
 def qwen3_next(fields: HfFields) -> ModelSpec:

@@ -17,12 +17,10 @@ from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import LAUNCH_MODEL as NAME
 from perfmodel.transformer.op_time import LaunchCorrection, op_estimate, predict_op
 
-Alone = list[tuple[Op, float, float]]
-"""Each row with the seconds of one run alone and their lower bound."""
-
 
 @lru_cache(maxsize=256)
-def _alone(w: ModelStep, known: KnownDevice) -> Alone:
+def _times_alone(w: ModelStep, known: KnownDevice) -> list[tuple[Op, float, float]]:
+    """Each row with the seconds of one run alone, and their lower bound."""
     device = known.device
     rows = [(op, float(op_estimate(op, device).lower_s)) for op in all_ops(w.model, on_device(w.step, device))]
     return [(op, predict_op(op, device, lower_s, tuple, w.attention).seconds, lower_s) for op, lower_s in rows]
@@ -32,8 +30,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError names a kernel that is not calibrated."""
     w: ModelStep = case.workload
     within = LaunchCorrection(p)
-    rows = _alone(w, KnownDevice(device))
-    return float(sum(op.count * within.seconds(alone, op, device, w.graph, lower) for op, alone, lower in rows))
+    rows = _times_alone(w, KnownDevice(device))
+    return float(sum(op.count * within.seconds(alone_s, op, device, w.graph, lower_s) for op, alone_s, lower_s in rows))
 
 
 def covers(case: Case) -> bool:

@@ -17,16 +17,24 @@ FP32, FP16 = 32, 16
 """Bits of a scale."""
 
 
+class PerBlock(NamedTuple):
+    """Further stored bits of a matrix, such as scales: ``bits`` per block of ``inputs`` x ``outputs``; None spans all of them."""
+
+    inputs: int | None
+    outputs: int | None
+    bits: int
+
+
 @dataclass(frozen=True, slots=True)
 class MatrixFormat:
-    """``bits`` of an element. ``beside``: further stored bits per block of (inputs, outputs); None spans all of them.
+    """``bits`` of an element, and what is stored ``beside`` the elements.
 
     ``compute_dtype``: narrowest format that products with the matrix may run in; empty for the activations' format.
     """
 
     name: str
     bits: int
-    beside: tuple[tuple[int | None, int | None, int], ...] = ()
+    beside: tuple[PerBlock, ...] = ()
     compute_dtype: str = ""
 
     @property
@@ -37,11 +45,11 @@ class MatrixFormat:
     def bytes(self, inputs: Number, outputs: Number) -> Number:
         """Bytes of a matrix inputs -> outputs, with its scales, zero points and indices.
 
-        >>> MatrixFormat("int4", 4, ((128, 1, 16), (128, 1, 4))).bytes(4096, 1024)
+        >>> MatrixFormat("int4", 4, (PerBlock(128, 1, 16), PerBlock(128, 1, 4))).bytes(4096, 1024)
         2179072
         """
-        besides = [_blocks(inputs, rows) * _blocks(outputs, columns) * bits for rows, columns, bits in self.beside]
-        return sum(ceil_div(bits, 8) for bits in (inputs * outputs * self.bits, *besides))
+        beside = [_blocks(inputs, further.inputs) * _blocks(outputs, further.outputs) * further.bits for further in self.beside]
+        return sum(ceil_div(bits, 8) for bits in (inputs * outputs * self.bits, *beside))
 
     def element_bytes(self, inputs: Number, outputs: Number) -> float:
         """Bytes of a weight of such a matrix, with its share of the scales."""
@@ -80,14 +88,14 @@ class Quantized:
 
 
 class Fields:
-    """Fields ``values`` by name. ``place``: prefix of their names in messages; ``asked``: fields that a rule knows, present or not."""
+    """Fields ``values`` by name. ``place``: prefix of their names in messages; ``recognized``: names that a rule knows, present or not."""
 
     def __init__(self, values: Mapping[str, Any], place: str = f"{FIELD}.") -> None:
-        self.values, self.place, self.asked = values, place, set[str]()
+        self.values, self.place, self.recognized = values, place, set[str]()
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """The value of ``name``, ``default`` if it is absent or null; DataError unless it is of that kind."""
-        self.asked.add(name)
+        self.recognized.add(name)
         value = self.values.get(name)
         return default if value is None else self.of_kind(name, value, kind)
 
@@ -121,7 +129,7 @@ class Fields:
 
     def unread(self, harmless: Iterable[str]) -> tuple[str, ...]:
         """Fields with a value that were not read and are not ``harmless``."""
-        return tuple(name for name, value in self.values.items() if value and name not in self.asked and name not in harmless)
+        return tuple(name for name, value in self.values.items() if value and name not in self.recognized and name not in harmless)
 
 
 def group(size: int) -> int | None:
@@ -131,10 +139,13 @@ def group(size: int) -> int | None:
 
 def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
     """Pattern that matches names of modules: ``re:`` patterns from the start, others as a run of whole parts; * is anything."""
-    expressions = [
-        pattern[3:] if pattern.startswith("re:") else rf"(?:.*\.)?{re.escape(pattern).replace(chr(92) + '*', '.*')}(?:\..*)?$"
-        for pattern in patterns
-    ]
+    expressions = []
+    for pattern in patterns:
+        if pattern.startswith("re:"):
+            expressions.append(pattern.removeprefix("re:"))
+        else:
+            parts = ".*".join(map(re.escape, pattern.split("*")))
+            expressions.append(rf"(?:.*\.)?{parts}(?:\..*)?$")
     try:
         return re.compile("|".join(f"(?:{expression})" for expression in expressions) or "(?!)")
     except re.error as error:

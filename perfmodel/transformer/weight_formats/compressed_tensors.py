@@ -7,7 +7,7 @@ under NVFP4 and 8-bit exponents under MXFP4; packed formats store the shape; ``a
 from collections.abc import Mapping
 
 from perfmodel.core.errors import DataError
-from perfmodel.transformer.weight_formats._base import FIELD, FP16, FP32, Family, Fields, MatrixFormat, Quantized, Rule, group
+from perfmodel.transformer.weight_formats._base import FIELD, FP16, FP32, Family, Fields, MatrixFormat, PerBlock, Quantized, Rule, group
 
 HARMLESS = (
     "quantization_status kv_cache_scheme global_compression_ratio version run_compressed output_activations observer observer_kwargs "
@@ -44,23 +44,30 @@ def _stored(group_fields: Fields, layout: str) -> tuple[MatrixFormat | None, tup
     weights = group_fields.inside("weights", group_fields.get("weights", dict, {}))
     bits, kind = weights.count("num_bits", 8), weights.get("type", str, "int")
     strategy, size = weights.get("strategy", str, "tensor"), weights.get("group_size", int)
-    symmetric, ordered = weights.get("symmetric", bool, True), weights.get("actorder", (str, bool)) == "group"
-    rows, columns = _block(strategy, size, weights)
-    inputs = group_fields.get("input_activations", dict) or {}
-    static = bool(inputs) and inputs.get("dynamic") is False
-    scale = {NVFP4: 8, MXFP4: 8}.get(layout, FP16)
+    inputs, outputs = _block(strategy, size, weights)
+    activations = group_fields.get("input_activations", dict) or {}
     weights.get("scale_dtype", str)
-    beside = [(rows, columns, scale)]
-    beside += [] if symmetric else [(rows, columns, bits if layout == PACKED else 8)]
-    beside += [(None, None, SHAPE)] if layout == PACKED else []
-    beside += [(1, None, 32)] if ordered else []
-    beside += [(None, None, FP32 * (2 if inputs else 1))] if layout == NVFP4 else [(None, None, FP16)] if static else []
-    plain = f"{'fp' if kind == 'float' else 'int'}{bits}", ""
-    name, compute_dtype = {NVFP4: ("nvfp4", "fp4"), MXFP4: ("mxfp4", "fp4")}.get(layout, plain)
-    if name == "fp8" or (name == "int8" and inputs.get("num_bits") == 8):
+    beside = [PerBlock(inputs, outputs, 8 if layout in (NVFP4, MXFP4) else FP16)]
+    if not weights.get("symmetric", bool, True):  # zero points
+        beside.append(PerBlock(inputs, outputs, bits if layout == PACKED else 8))
+    if layout == PACKED:
+        beside.append(PerBlock(None, None, SHAPE))
+    if weights.get("actorder", (str, bool)) == "group":  # the index of each input's group
+        beside.append(PerBlock(1, None, 32))
+    if layout == NVFP4:  # a scale of the whole matrix, and one of the activations
+        beside.append(PerBlock(None, None, FP32 * (2 if activations else 1)))
+    elif activations and activations.get("dynamic") is False:
+        beside.append(PerBlock(None, None, FP16))
+    if layout in (NVFP4, MXFP4):
+        name, compute_dtype = ("nvfp4" if layout == NVFP4 else "mxfp4"), "fp4"
+    else:
+        name, compute_dtype = f"{'fp' if kind == 'float' else 'int'}{bits}", ""
+    if name == "fp8" or (name == "int8" and activations.get("num_bits") == 8):
         compute_dtype = name
-    has_rule = layout in FORMATS and (name in ("nvfp4", "mxfp4", "fp8") or kind == "int") and bits in (2, 3, 4, 8)
-    return (MatrixFormat(name, bits, tuple(beside), compute_dtype) if has_rule else None), weights.unread(HARMLESS.split())
+    unread = weights.unread(HARMLESS.split())
+    if layout not in FORMATS or bits not in (2, 3, 4, 8) or (kind != "int" and name not in ("nvfp4", "mxfp4", "fp8")):
+        return None, unread
+    return MatrixFormat(name, bits, tuple(beside), compute_dtype), unread
 
 
 def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None, int | None]:
@@ -71,10 +78,11 @@ def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None
         if len(sides) != 2 or min(sides) < 1:
             raise DataError(f"{weights.place}block_structure is {shape!r:.40}: it should be two sizes", "such as [128, 128]")
         return sides[1], sides[0]
-    shapes = {"tensor": (None, None), "channel": (None, 1), "group": (group(size or -1), 1), "tensor_group": (group(size or -1), 1)}
-    if strategy not in shapes:
-        raise DataError(f"{weights.place}strategy: no rule for {strategy!r:.40}", f"there are rules for {', '.join(shapes)}, block")
-    return shapes[strategy]
+    grouped = (group(size or -1), 1)
+    blocks = {"tensor": (None, None), "channel": (None, 1), "group": grouped, "tensor_group": grouped}
+    if strategy not in blocks:
+        raise DataError(f"{weights.place}strategy: no rule for {strategy!r:.40}", f"there are rules for {', '.join(blocks)}, block")
+    return blocks[strategy]
 
 
 FAMILIES = {"compressed-tensors": Family(read, HARMLESS)}

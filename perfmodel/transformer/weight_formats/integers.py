@@ -14,7 +14,7 @@ bitsandbytes: int8 with a 32-bit scale per output, or 4 bits with a scale for ev
 Source: bitsandbytes, Int8Params and Params4bit (quant_state); huggingface/transformers, BitsAndBytesConfig.
 """
 
-from perfmodel.transformer.weight_formats._base import FP16, FP32, Family, Fields, MatrixFormat, Quantized, Rule, group
+from perfmodel.transformer.weight_formats._base import FP16, FP32, Family, Fields, MatrixFormat, PerBlock, Quantized, Rule, group
 
 
 def awq(fields: Fields) -> Quantized:
@@ -24,7 +24,7 @@ def awq(fields: Fields) -> Quantized:
     words = f"awq, {bits} bits" + (f", groups of {size}" if size else "")
     if bits not in (4, 8):
         return Quantized(words)
-    stored = MatrixFormat(f"int{bits}", bits, ((size, 1, FP16), (size, 1, bits)))
+    stored = MatrixFormat(f"int{bits}", bits, (PerBlock(size, 1, FP16), PerBlock(size, 1, bits)))
     return Quantized(words, (Rule(stored),), ("lm_head", *fields.patterns("modules_to_not_convert")))
 
 
@@ -36,7 +36,7 @@ def gptq(fields: Fields) -> Quantized:
     words = f"gptq, {bits} bits" + (f", groups of {size}" if size else "")
     if bits not in (2, 3, 4, 8) or layout not in ("gptq", "gptq_v2") or fields.get("dynamic", dict, {}):
         return Quantized(words)
-    stored = MatrixFormat(f"int{bits}", bits, ((size, 1, FP16), (size, 1, bits), (1, None, 32)))
+    stored = MatrixFormat(f"int{bits}", bits, (PerBlock(size, 1, FP16), PerBlock(size, 1, bits), PerBlock(1, None, 32)))
     return Quantized(words, (Rule(stored, only or None),), () if head else ("lm_head",))
 
 
@@ -50,11 +50,12 @@ def bitsandbytes(fields: Fields) -> Quantized:
     four, eight = fields.get("load_in_4bit", bool, False), fields.get("load_in_8bit", bool, False)
     double = fields.get("bnb_4bit_use_double_quant", bool, False)
     if eight:
-        return Quantized("bitsandbytes, 8 bits", (Rule(MatrixFormat("int8", 8, ((None, 1, FP32),))),), kept)
+        return Quantized("bitsandbytes, 8 bits", (Rule(MatrixFormat("int8", 8, (PerBlock(None, 1, FP32),))),), kept)
     if not four:
         return Quantized("bitsandbytes")
-    scales = ((64, 1, 8), (64 * 256, 1, FP32), (None, None, TABLES + 8 * 1024)) if double else ((64, 1, FP32), (None, None, TABLES))
-    return Quantized("bitsandbytes, 4 bits", (Rule(MatrixFormat("int4", 4, scales)),), kept)
+    scales = (PerBlock(64, 1, 8), PerBlock(64 * 256, 1, FP32)) if double else (PerBlock(64, 1, FP32),)
+    tables = PerBlock(None, None, TABLES + 8 * 1024 if double else TABLES)
+    return Quantized("bitsandbytes, 4 bits", (Rule(MatrixFormat("int4", 4, (*scales, tables))),), kept)
 
 
 FAMILIES = {

@@ -50,7 +50,7 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
 
 def computed_widths(w: Attention, tile: Tile) -> tuple[Number, Number]:
     """Columns of Q and K, and of V and O, that a kernel computes: a head dim between two compiled ones is padded to the larger one."""
-    if tile.head_dim == 0:  # which a deferred one is not said to be
+    if tile.head_dim == 0:  # false for a deferred number
         return w.d, w.dv
     return maximum(w.d, tile.head_dim), maximum(w.dv, tile.head_dim)
 
@@ -65,20 +65,21 @@ def forward_kernel(w: Attention, tile: Tile, name: str, splits: Number) -> Kerne
 
     A block shares K and V with the blocks of its group that work on the same split.
     """
-    size, rows, launched = w.dtype.size, query_rows(w), splits * w.row_heads
-    key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
+    size, rows = w.dtype.size, query_rows(w)
+    streamed = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
     distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
     accesses = (
         Access("Q", READ, splits * rows * w.d, size, rows * w.d, seeing_rows(w) * w.d),
-        Access("K", READ, key_rows * w.d, size, distinct * w.d, needed * w.d, reread=True),
-        Access("V", READ, key_rows * w.dv, size, distinct * w.dv, needed * w.dv, reread=True),
+        Access("K", READ, streamed * w.d, size, distinct * w.d, needed * w.d, reread=True),
+        Access("V", READ, streamed * w.dv, size, distinct * w.dv, needed * w.dv, reread=True),
         *mask_read(w, tile),
     )
     tiles = w.row_heads * visited_tiles(w, tile.br, tile.bc)
     scores, flops = tiles * tile.br * tile.bc, matmul_flops(w, 1, 1)
     executed = 2 * scores * sum(computed_widths(w, tile))
     work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + tiles * tile.br * w.dv, scores)
-    blocks, groups, sram_bytes = launched * row_tiles(w, tile.br), splits * w.stored_kv_heads, sram_elements(w, tile, FORWARD) * size
+    blocks, groups = splits * w.row_heads * row_tiles(w, tile.br), splits * w.stored_kv_heads
+    sram_bytes = sram_elements(w, tile, FORWARD) * size
     launch = Launch(blocks, groups, sram_bytes, tile.threads, lockstep=not w.causal, length_spread=length_spread(w, FORWARD))
     return Kernel(name, w.dtype, accesses, flops, executed, work, matmul_work(w.dtype, flops), launch)
 

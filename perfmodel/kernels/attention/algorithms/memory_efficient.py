@@ -203,23 +203,27 @@ def _row_statistics(w: Attention, tile: Tile) -> Kernel:
     return Kernel("row statistics", w.dtype, accesses, work=Work(0, vector, summaries))
 
 
-def _chunk(w: Attention, queries: range, keys: range, part: int) -> dict[str, tuple[Sequence[Hashable], int]]:
+def _chunk_tensors(w: Attention, queries: range, keys: range, part: int) -> dict[str, tuple[Sequence[Hashable], int]]:
     """Tensors of a pair of chunks over all heads: scores in buffers of one pair, partial results in buffers of one query chunk."""
-    at = tensors(w, heads(w), range(queries.start * w.row_group, queries.stop * w.row_group), keys)
+    walk_rows = range(queries.start * w.row_group, queries.stop * w.row_group)
     rows = list(itertools.product(range(w.batch), range(w.heads), range(len(queries))))
-    partial = [(part, *row) for row in rows]
-    buffers = {name: (rows, len(keys)) for name in SCORES}
-    return {**at, **buffers, "chunk O": (partial, w.dv), "chunk max": (partial, 1), "chunk sum": (partial, 1)}
+    partial_rows = [(part, *row) for row in rows]
+    return {
+        **tensors(w, heads(w), walk_rows, keys),
+        **{name: (rows, len(keys)) for name in SCORES},
+        **{"chunk O": (partial_rows, w.dv), "chunk max": (partial_rows, 1), "chunk sum": (partial_rows, 1)},
+    }
 
 
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
     """Loads and stores of Figure 1, or of its backward pass: the kernels of each pair of chunks, one after another."""
     probabilities = "dropped P" if w.dropout else "P"
-    product_of = {"Q & K -> S": True, "S -> S": w.unfused_scale, "S & mask -> S": w.mask, "S & boolean mask -> S": w.masked_fill}
+    # each step, and whether it runs
+    scores = {"Q & K -> S": True, "S -> S": w.unfused_scale, "S & mask -> S": w.mask, "S & boolean mask -> S": w.masked_fill}
     dropout = {"P -> dropped P": w.dropout}
-    steps = {**product_of, "S -> P & chunk max & chunk sum": True, **dropout, f"{probabilities} & V -> chunk O": True}
+    outputs = {**scores, "S -> P & chunk max & chunk sum": True, **dropout, f"{probabilities} & V -> chunk O": True}
     gradients = {
-        **product_of,
+        **scores,
         "S & logsumexp -> P": True,
         **dropout,
         f"{probabilities} & dO & dV -> dV": True,
@@ -231,21 +235,22 @@ def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
         "dS & K & dQ -> dQ": True,
         "dS & Q & dK -> dK": True,
     }
-    forward, parts = direction == FORWARD, list(enumerate(cut(w.kv_len, tile.bc)))
-    if not forward:
-        rows = [(part, row) for part in range(len(parts)) for row in everything(w)["Q"][0]]
+    key_chunks = list(enumerate(cut(w.kv_len, tile.bc)))
+    steps = [step for step, runs in (outputs if direction == FORWARD else gradients).items() if runs]
+    if direction == BACKWARD:
+        rows = [(part, row) for part, _ in key_chunks for row in everything(w)["Q"][0]]
         saved = {"chunk max": (rows, 1), "chunk sum": (rows, 1)}
         yield from moves({**everything(w), **saved}, "O & dO & chunk max & chunk sum -> logsumexp & D")
         yield from zeros(everything(w), "dQ", "dK", "dV")
     for queries in cut(w.n, tile.br):
-        for part, keys in parts:
-            for step, runs in (steps if forward else gradients).items():
-                if runs:
-                    yield from moves(_chunk(w, queries, keys, part), step)
-        for part, keys in parts if forward else ():
-            yield from moves(_chunk(w, queries, keys, part), "chunk O & chunk max & chunk sum ->")
-        yield from moves(_chunk(w, queries, range(0), 0), "-> O" if forward else "->")
-    if not forward:
+        for part, keys in key_chunks:
+            for step in steps:
+                yield from moves(_chunk_tensors(w, queries, keys, part), step)
+        if direction == FORWARD:
+            for part, keys in key_chunks:
+                yield from moves(_chunk_tensors(w, queries, keys, part), "chunk O & chunk max & chunk sum ->")
+            yield from moves(_chunk_tensors(w, queries, range(0), 0), "-> O")
+    if direction == BACKWARD:
         yield from group_sum(w)
 
 

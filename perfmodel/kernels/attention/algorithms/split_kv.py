@@ -35,8 +35,11 @@ COMBINE_VECTOR = 2  # per partial element: multiply by its weight, add
 PARTIAL_SIZE = 4
 """Bytes of a partial O element: fp32."""
 
-# Dao-AILab/flash-attention @0251105a csrc/flash_attn/flash_api.cpp, set_params_splitkv: B_r; head dim compiled for and B_c
-_ROWS, _KEYS = 64, ((32, 256), (64, 256), (96, 128), (128, 128), (192, 64), (256, 64))
+_ROWS = 64
+_KEYS = {32: 256, 64: 256, 96: 128, 128: 128, 192: 64, 256: 64}
+"""B_r, and B_c by the head dim that a kernel is compiled for.
+
+Source: Dao-AILab/flash-attention @0251105a csrc/flash_attn/flash_api.cpp, set_params_splitkv."""
 NO_BACKWARD = "there is no split-KV backward pass; take --pass forward, or flash2 for both"
 
 
@@ -44,8 +47,10 @@ def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) 
     """FlashAttention-2's split-KV tile, in rows; None unless the dtype has 16 bits and the head dim is at most 256."""
     if w.dtype.name not in ("fp16", "bf16"):
         return None
-    fitting = ((head_dim, bc) for head_dim, bc in _KEYS if max(w.d, w.dv) <= head_dim)
-    return next((Tile(_ROWS, bc, origin="FlashAttention-2's split-KV", head_dim=head_dim) for head_dim, bc in fitting), None)
+    for head_dim, bc in _KEYS.items():
+        if max(w.d, w.dv) <= head_dim:
+            return Tile(_ROWS, bc, origin="FlashAttention-2's split-KV", head_dim=head_dim)
+    return None
 
 
 def effective_splits(key_tiles: Number, splits: Number) -> Number:
@@ -71,10 +76,11 @@ def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
         return deferrable(_num_splits_arrays, blocks, slots, key_tiles)
     if blocks >= FULL_ENOUGH * slots:
         return 1
-    sizes = range(1, min(MAX_SPLITS, slots, key_tiles) + 1)
-    shorter = (s for s in sizes if s == 1 or ceil_div(key_tiles, s) != ceil_div(key_tiles, s - 1))
-    efficiency = {s: _efficiency(blocks * s, slots) for s in shorter}
-    return next(s for s in efficiency if efficiency[s] >= NEARLY_BEST * max(efficiency.values()))
+    candidates = range(1, min(MAX_SPLITS, slots, key_tiles) + 1)
+    shortening = (s for s in candidates if s == 1 or ceil_div(key_tiles, s) != ceil_div(key_tiles, s - 1))
+    efficiency = {s: _efficiency(blocks * s, slots) for s in shortening}
+    least = NEARLY_BEST * max(efficiency.values())
+    return next(s for s in efficiency if efficiency[s] >= least)
 
 
 def _efficiency(blocks: Number, slots: Number) -> Number:
@@ -90,33 +96,34 @@ def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Numb
     few = blocks < FULL_ENOUGH * slots
     chosen = np.ones(few.shape)
     if few.any():
-        cases, where = np.unique(np.stack([blocks[few], slots[few], key_tiles[few]]), axis=1, return_inverse=True)
-        parts = [_table_of(cases[:, first : first + CASES]) for first in range(0, cases.shape[1], CASES)]
-        chosen[few] = np.concatenate(parts)[where.reshape(-1)]
+        cases, case_of = np.unique(np.stack([blocks[few], slots[few], key_tiles[few]]), axis=1, return_inverse=True)
+        parts = [_num_splits_of_cases(cases[:, first : first + CASES]) for first in range(0, cases.shape[1], CASES)]
+        chosen[few] = np.concatenate(parts)[case_of.reshape(-1)]
     return chosen
 
 
-def _table_of(cases: Number) -> Number:
-    """``num_splits`` for columns of blocks, slots and key tiles, from a table with a row per number of splits."""
+def _num_splits_of_cases(cases: Number) -> Number:
+    """``num_splits`` of each column of ``cases``, which is blocks, slots and key tiles."""
     import numpy as np
 
     blocks, slots, key_tiles = cases
-    sizes = np.arange(1, int(min(MAX_SPLITS, slots.max(), key_tiles.max())) + 1)[:, None]
-    longest = ceil_div(key_tiles, sizes)
-    possible = sizes <= np.minimum(slots, key_tiles)
-    possible[1:] &= longest[1:] != longest[:-1]
-    efficiency = np.where(possible, _efficiency(blocks * sizes, slots), 0)
-    return 1 + np.argmax((efficiency > 0) & (efficiency >= NEARLY_BEST * efficiency.max(axis=0)), axis=0)
+    splits = np.arange(1, int(min(MAX_SPLITS, slots.max(), key_tiles.max())) + 1)[:, None]  # a row of each array below for each
+    tiles_of_split = ceil_div(key_tiles, splits)
+    possible = splits <= np.minimum(slots, key_tiles)
+    possible[1:] &= tiles_of_split[1:] != tiles_of_split[:-1]
+    efficiency = np.where(possible, _efficiency(blocks * splits, slots), 0)
+    nearly_best = (efficiency > 0) & (efficiency >= NEARLY_BEST * efficiency.max(axis=0))
+    return 1 + np.argmax(nearly_best, axis=0)  # the first row that is
 
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     """``tile`` with the splits given, else the heuristic's; one split if the profile lacks multiprocessors."""
-    tiles, blocks, origin = key_tiles(w, tile.bc), w.row_heads * row_tiles(w, tile.br), "given"
+    tiles = key_tiles(w, tile.bc)
     if w.splits is None:
         slots = 0 if device.multiprocessors is None else BLOCKS_PER_MULTIPROCESSOR * int(device.multiprocessors.number)
-        splits, origin = num_splits(blocks, slots, tiles), "FlashAttention-2's heuristic"  # which all hold a tile
+        splits, origin = num_splits(w.row_heads * row_tiles(w, tile.br), slots, tiles), "FlashAttention-2's heuristic"
     else:
-        splits = effective_splits(tiles, w.splits)
+        splits, origin = effective_splits(tiles, w.splits), "given"
     if not isinstance(splits, int):
         return tile._replace(splits=splits)
     return tile._replace(splits=splits, origin=f"{tile.origin}; {splits} split{'s' * (splits > 1)} of the keys, {origin}")
@@ -134,17 +141,18 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     True
     """
     s = label("s", "splits launched", effective_splits(key_tiles(w, tile.bc), tile.splits))
-    several = tile.splits != 1  # a deferred number is taken for more
-    cut = label("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
-    per_row = label("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
+    if tile.splits == 1:  # false for a deferred number
+        return [_with_accesses(forward_kernel(w, tile, "split", s), _results(w, 1))]
+    combines = label("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1))
+    per_row = label("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1)))
     parts = per_row * query_rows(w)
-    split = forward_kernel(w, tile, "split", s)
-    stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)
-    split = split._replace(accesses=(*split.accesses, *stored))
-    if not several:
-        return [split]
-    combine = Kernel("combine", w.dtype, (*_partial(w, READ, parts), *_results(w, cut)), work=Work(0, COMBINE_VECTOR * parts * w.dv, parts))
-    return [split, combine]
+    split = _with_accesses(forward_kernel(w, tile, "split", s), (*_partial(w, WRITE, parts), *_results(w, 1 - combines)))
+    work = Work(0, COMBINE_VECTOR * parts * w.dv, parts)
+    return [split, Kernel("combine", w.dtype, (*_partial(w, READ, parts), *_results(w, combines)), work=work)]
+
+
+def _with_accesses(kernel: Kernel, added: tuple[Access, ...]) -> Kernel:
+    return kernel._replace(accesses=(*kernel.accesses, *added))
 
 
 def _partial(w: Attention, kind: str, rows: Number) -> tuple[Access, ...]:

@@ -32,8 +32,9 @@ from perfmodel.kernels.attention.walk import visible_scores
 from perfmodel.kernels.matmul import Matmul
 
 Scores = Callable[[str, str], Access]
-"""One pass over a score-shaped tensor: its name, and READ or WRITE."""
+"""Function that gives the access of one pass over a score-shaped tensor, from its name and READ or WRITE."""
 Moved = tuple[Access, ...]
+"""Accesses of one kernel."""
 PRODUCTS: Mapping[str, tuple[str, str, str]] = {
     "S = Q K^T": ("n", "kv_len", "d"),
     "O = P V": ("n", "dv", "kv_len"),
@@ -42,11 +43,11 @@ PRODUCTS: Mapping[str, tuple[str, str, str]] = {
     "dK = dS^T Q": ("kv_len", "d", "n"),
     "dQ = dS K": ("n", "d", "kv_len"),
 }
-"""m, n and k of the matmuls by the names of their kernels, which list the read of the m x k operand first; the first two are forward."""
+"""m, n and k of each matmul by the name of its kernel. Kernels list the read of the m x k operand first; the first two are forward."""
 
 
 def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size: int | None = None) -> Access:
-    """One pass over a score-shaped tensor; an implementation may skip the hidden part."""
+    """One pass over a score-shaped tensor, of which only the visible part is compulsory; elements of ``size`` bytes, or the dtype's."""
     heads = w.query_heads
     return once(tensor, kind, heads * w.n * w.kv_len, size or w.dtype.size, compulsory=heads * visible_scores(w), handoff=handoff)
 
@@ -80,9 +81,10 @@ def score_kernels(w: Attention, query: Access, key: Access, scores: Scores, mask
 
 
 def gradient_kernels(w: Attention, scores: Scores, masks: dict[str, Access], vector: int, moved: Mapping[str, Moved]) -> list[Kernel]:
-    """The kernels that compute dV, dP, dS, dQ and dK. ``moved``: accesses of each; ``vector``: operations of dS per score.
+    """The kernels that compute dV, dP, dS, dQ and dK. ``vector``: operations of dS per score.
 
-    Scale and masked_fill apply to dS in place; an additive mask needs nothing.
+    ``moved``: accesses of the kernel of each gradient, by its name, and of dropout. Scale and masked_fill apply to dS in place; an additive
+    mask needs nothing.
     """
     kernels = [matmul(w, "dV = P^T dO", 0, 1, *moved["dV"]), matmul(w, "dP = dO V^T", 0, 1, *moved["dP"])]
     if w.dropout:
@@ -111,12 +113,10 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     probabilities = "P"
     if w.dropout:
         probabilities = "dropped P"
-        kernels.append(
-            elementwise(w, "dropout", DROPOUT_VECTOR, _scores(w, "P", READ), _scores(w, "dropped P", WRITE), _decisions(w, WRITE))
-        )
-    read_p = _scores(w, probabilities, READ)
-    kernels.append(matmul(w, "O = P V", 0, 1, read_p, key_read(w, "V", w.dv), query_write(w, "O", w.dv)))
-    return kernels
+        accesses = (_scores(w, "P", READ), _scores(w, "dropped P", WRITE), _decisions(w, WRITE))
+        kernels.append(elementwise(w, "dropout", DROPOUT_VECTOR, *accesses))
+    operands = (_scores(w, probabilities, READ), key_read(w, "V", w.dv))
+    return [*kernels, matmul(w, "O = P V", 0, 1, *operands, query_write(w, "O", w.dv))]
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -128,8 +128,9 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> sum(kernel.elements("read", "write") for kernel in backward(w, Tile(1, 1)))
     7512000
     """
-    # the dropped P follows from P and the mask, which are read as well
-    saved = _scores(w, "dropped P", READ, handoff=False)._replace(compulsory=0) if w.dropout else _scores(w, "P", READ, handoff=False)
+    saved = _scores(w, "dropped P" if w.dropout else "P", READ, handoff=False)
+    if w.dropout:  # it follows from P and the mask, which are read as well
+        saved = saved._replace(compulsory=0)
     output_gradient, scores = query_read(w, "dO", w.dv), partial(_scores, w)
     moved: dict[str, Moved] = {
         "dV": (saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
@@ -151,7 +152,7 @@ def _decisions(w: Attention, kind: str) -> Access:
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
     """Loads and stores of every kernel of Algorithm 0 or 3, and of the options, on whole matrices."""
     probabilities = "dropped P" if w.dropout else "P"
-    steps = {
+    outputs = {  # each step, and whether it runs
         "Q & K -> S": True,
         "S -> S": w.unfused_scale,
         "S & mask -> S": w.mask,
@@ -170,7 +171,7 @@ def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
         "dS & K -> dQ": True,
         "dS & Q -> dK": True,
     }
-    for step, runs in (steps if direction == FORWARD else gradients).items():
+    for step, runs in (outputs if direction == FORWARD else gradients).items():
         if runs:
             yield from moves(everything(w), step)
     if direction != FORWARD:

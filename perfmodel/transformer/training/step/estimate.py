@@ -17,7 +17,8 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.timing.power import scaled
 from perfmodel.timing.reference_devices import FallbackDevices
-from perfmodel.transformer.estimate import Interval, ModelStep, PassRow, around, interval
+from perfmodel.transformer.estimate import ModelStep, PassRow, around, interval
+from perfmodel.transformer.host import Interval
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import check_named, op_estimate
 from perfmodel.transformer.ops import merged
