@@ -17,7 +17,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.steps import KnownKernels, Table, step_times
+from perfmodel.serving.steps import KernelCache, Table, step_times
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.layer import operations
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
@@ -152,7 +152,7 @@ def replicas(
     More stages are tried only if fewer do not hold the model with the same GPUs per stage, as they save memory but no time. Replicas share
     the times of kernels. Their tables of steps are coarse, with a node per factor of two, because they only rank candidates.
     """
-    fitting, missed, kernels = list[Replica](), list[Missed](), KnownKernels()
+    fitting, missed, kernels = list[Replica](), list[Missed](), KernelCache()
     ways = [replace(base_pass, split=split) for split in splits(model, gpus, device, base_pass.weights_from_file)]
     length = load.isl + load.osl
     tables: dict[tuple[object, ...], Table] = {}
@@ -169,7 +169,7 @@ def replicas(
                 missed.append(Missed(engine, split, memory.total(split.dp, length) - memory.usable))
                 continue
             fitting_layouts.add(stage)
-            times = replace(step_times(model, device, engine, here, fallbacks), known=kernels, coarse=True)
+            times = replace(step_times(model, device, engine, here, fallbacks), kernel_cache=kernels, coarse=True)
             group, k = (split.tp, engine.kernels, engine.fused), engine.kernels
             attention = (split.tp, split.dp, engine.fused, engine.graph_batch, k.attention, k.latent_attention)
             for part, alike in {"group": group, "heads": group, "decode": attention, "prompt": attention}.items():

@@ -389,7 +389,7 @@ def simulated(known: Sequence[Replica], load: Load, device: Device) -> Callable[
         measured = metrics(point)
         step = Iteration(decodes=point.sequences, context=load.isl + load.osl // 2, queries=load.queries)
         times = replica(point.engine, point.split).times
-        at_least = isinstance(times, KernelTimes) and not mostly_predicted(times.passed(step))
+        at_least = isinstance(times, KernelTimes) and not mostly_predicted(times.estimate(step))
         seconds = measured.mean_ttft_s, measured.p99_ttft_s, measured.mean_tpot_s or 0.0
         return replace(point.rated(load, *seconds, measured.requests_per_s), at_least=at_least)
 

@@ -54,7 +54,7 @@ def variant(choices: Mapping[str, Any]) -> RowVariant:
         if base_pass not in by_pass:
             earlier = next(iter(by_pass.values()), None)
             new = step_times(model, device, preset, base_pass, fallbacks)
-            by_pass[base_pass] = new if earlier is None else replace(new, known=earlier.known)
+            by_pass[base_pass] = new if earlier is None else replace(new, kernel_cache=earlier.kernel_cache)
         return replace(by_pass[base_pass], engine=engine)
 
     def served(values: Mapping[str, int]) -> ServingAnswer:

@@ -180,4 +180,4 @@ def least_tpot_s(answer: ServingAnswer) -> float:
     load, mean = answer.load, (1 + answer.spread) / 2
     context = int(mean * (load.isl + load.osl / 2))
     step = Iteration(decodes=max(int(answer.metrics.decoding / answer.workers), 1), context=context, queries=load.queries)
-    return float(answer.times.passed(step).cost.lower_warm_s) / load.tokens_per_step
+    return float(answer.times.estimate(step).cost.lower_warm_s) / load.tokens_per_step
