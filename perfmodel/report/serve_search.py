@@ -18,7 +18,7 @@ from perfmodel.report.op_common import head
 from perfmodel.report.serve import counted, split_words
 from perfmodel.report.step import tokens
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch, unstated
+from perfmodel.serving.launch import DECODE_ROLE, COMMANDS, PREFILL_ROLE, launch, unstated
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search, spread
@@ -84,7 +84,7 @@ class Searched:
         engine = next(candidate for candidate in self.engines if candidate.id == point.engine)
         model, options = self.models.get(point.formats, self.model), self.options.in_formats(point.formats)
         formats = _formats_beyond_checkpoint(options)
-        has_lines = engine.id in LINES
+        has_lines = engine.id in COMMANDS
         comments = unstated(model, engine, self.load, **formats) if has_lines else []
         if point.prefill is not None:
             workers = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE)) if has_lines else ()

@@ -44,7 +44,7 @@ class Load:
 
     @property
     def tokens_variance(self) -> float:
-        """Variance of the output tokens of a sequence in a decode step.
+        """Variance of the output tokens of a sequence in a decode step: E[X^2] = sum of (2 k + 1) P(X > k), less the squared mean.
 
         >>> Load(1, 1, 1, draft_tokens=1, acceptance=0.5).tokens_variance
         0.25

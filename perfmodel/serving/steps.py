@@ -353,7 +353,7 @@ def corners(at: Arguments, per_octave: Arguments, stepped: tuple[bool, ...] = ()
     """
     nodes: list[tuple[Arguments, float]] = [((), 1.0)]
     for number, argument_per_octave, argument_stepped in zip_longest(at, per_octave, stepped, fillvalue=False):
-        ends = ((number, 1.0),)
+        ends: tuple[tuple[int, float], ...] = ((number, 1.0),)
         if argument_per_octave != EXACT:
             below, above = around(number, argument_per_octave, argument_stepped)
             if below < number < above:
