@@ -18,7 +18,7 @@ from perfmodel.report.op_common import head
 from perfmodel.report.serve import counted, split_words
 from perfmodel.report.step import tokens
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.launch import DECODE_ROLE, COMMANDS, PREFILL_ROLE, launch, unstated
+from perfmodel.serving.launch import COMMANDS, DECODE_ROLE, PREFILL_ROLE, launch, unstated
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search, spread
