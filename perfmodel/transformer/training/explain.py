@@ -125,11 +125,11 @@ def _step(trace: Trace, estimate: TrainingEstimate) -> Any:
     micro = time.micro_batch
     times = {
         "t_f": ("forward pass of a micro-batch", micro.forward_s),
-        "t_r": ("what of it runs again", micro.again_s),
+        "t_r": ("what of it runs again", micro.recompute_s),
         "t_b": ("backward pass of a micro-batch", micro.backward_s),
-        "t_g": ("its gradients added to those before", micro.added_s),
-        "t_p": ("handed to and from the stages beside", micro.handed_s),
-        "t_x": ("exchanges within the stage that nothing hides", sum(micro.passed.values())),
+        "t_g": ("its gradients added to those before", micro.accumulate_s),
+        "t_p": ("handed to and from the stages beside", micro.hand_over_s),
+        "t_x": ("exchanges within the stage that nothing hides", sum(micro.exposed.values())),
     }
     used = [trace.symbol(name, seconds, f"s, {words}", KERNEL_SOURCE) for name, (words, seconds) in times.items() if seconds]
     whole = trace.define("t", "s, a micro-batch on one GPU of the slowest stage", sum(used[1:], used[0]), KERNEL_SOURCE)

@@ -73,12 +73,11 @@ class TrainingEstimate:
     @property
     def cost(self) -> Estimate:
         """The sum of all lines, with the bound of the whole step."""
-        alone = sum((line.cost.needs for line in self.lines), Needs())
-        forward = total_bytes((line.op for line in self.lines if line.part == FORWARD), WEIGHTS)
-        state = self.job.state(self.time.stage)
-        tensors = least_bytes(self.training, state, forward / self.time.micro_batches)
-        held = None if alone.held is None else IN_PLACE * alone.held
-        return replace(total(line.cost for line in self.lines), needs=replace(alone, tensors=tensors, held=held))
+        needs = sum((line.cost.needs for line in self.lines), Needs())
+        forward_weights = total_bytes((line.op for line in self.lines if line.part == FORWARD), WEIGHTS)
+        tensors = least_bytes(self.training, self.job.state(self.time.stage), forward_weights / self.time.micro_batches)
+        held = None if needs.held is None else IN_PLACE * needs.held
+        return replace(total(line.cost for line in self.lines), needs=replace(needs, tensors=tensors, held=held))
 
     @property
     def seconds(self) -> float:
@@ -95,11 +94,12 @@ class TrainingEstimate:
         kernels = interval((line.interval, 1) for line in self.lines)
         if kernels is None:
             return None
-        seconds, block = self.seconds, self.job.on.block if self.job.on.own else None
-        if self.job.micro_batch.eager and block is not None and self.training.parallel.gpus == 1:
-            return around(seconds, seconds * block.low, seconds * block.high, self.cost, self.device)
-        rest = seconds - kernels[0]
-        return around(seconds, max(kernels[1] + rest, self.time.exchanged_s), kernels[2] + rest, self.cost, self.device)
+        seconds, on = self.seconds, self.job.on
+        if self.job.micro_batch.eager and on.own and on.block is not None and self.training.parallel.gpus == 1:
+            return around(seconds, seconds * on.block.low, seconds * on.block.high, self.cost, self.device)
+        kernels_s, kernels_low_s, kernels_high_s = kernels
+        other_s = seconds - kernels_s
+        return around(seconds, max(kernels_low_s + other_s, self.time.exchanged_s), kernels_high_s + other_s, self.cost, self.device)
 
     @property
     def validated(self) -> bool:
@@ -169,19 +169,20 @@ def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
 
 def stage_ops(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[Op]]]:
     """Kernels of a step on a GPU of ``stage``, part by part."""
-    t, step, state, often = job.training, job.micro_batch.forward, job.state(stage), int(job.training.micro_batches)
-    places = [(each, count * often) for each, count in job.times(stage)]
-    repeated = [(each.ops, name, share * count) for each, count in places for name, share in each.repeated(t.recompute)]
-    yield FORWARD, [op.times(count) for each, count in places for op in each.ops.forward]
-    yield RECOMPUTE, [op.times(count) for ops, name, count in repeated for op in getattr(ops, name)]
-    yield BACKWARD, [op.times(count) for each, count in reversed(places) for op in each.ops.backward]
-    yield UPDATE, [*(op.times(often) for op in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
+    t, step, state, micro_batches = job.training, job.micro_batch.forward, job.state(stage), int(job.training.micro_batches)
+    times = [(place, count * micro_batches) for place, count in job.times(stage)]
+    yield FORWARD, [op.times(count) for place, count in times for op in place.ops.forward]
+    yield RECOMPUTE, job.repeated_ops(times)
+    yield BACKWARD, [op.times(count) for place, count in reversed(times) for op in place.ops.backward]
+    yield UPDATE, [*(op.times(micro_batches) for op in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
 
 
 def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
+    """All runs of ``op`` as a row; ``cost`` is that of one run."""
     once = replace(op, count=1)
     alone = estimated(once, on)
-    cost, prediction = alone.cost, alone.prediction and scaled(alone.prediction, float(op.count))
+    cost = alone.cost
+    prediction = None if alone.prediction is None else scaled(alone.prediction, float(op.count))
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
         op, cost = recomputed(op), op_estimate(recomputed(once), on.device)
     return TrainingKernel(op, cost, prediction, alone.missing, part)
