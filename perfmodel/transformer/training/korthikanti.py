@@ -57,14 +57,14 @@ def layer_bytes(s: Number, b: Number, h: Number, a: Number, t: Number = 1, *, sp
     """
     if recompute == FULL:
         return 2 * s * b * h
-    kept = [term for term in TERMS if recompute == NONE or not term.quadratic]
-    sequence, tensor = (_term_bytes(kept, divided, s, b, h, a) for divided in (SEQUENCE, TENSOR))
-    return sequence / (t if sp else 1) + tensor / t if t != 1 else sequence + tensor
-
-
-def _term_bytes(terms: list[Term], divided: str, s: Number, b: Number, h: Number, a: Number) -> Number:
-    own = [term for term in terms if term.divided == divided]
-    return sum(term.linear for term in own) * s * b * h + sum(term.quadratic for term in own) * a * s**2 * b
+    by_tokens, by_heads = (
+        sum(term.linear for term in TERMS if term.divided == divided) * s * b * h
+        + sum(term.quadratic for term in TERMS if term.divided == divided and recompute == NONE) * a * s**2 * b
+        for divided in (SEQUENCE, TENSOR)
+    )
+    if t == 1:
+        return by_tokens + by_heads
+    return by_tokens / (t if sp else 1) + by_heads / t
 
 
 def interleaving(p: Number, m: Number) -> Number:
@@ -97,7 +97,8 @@ def ends_bytes(training: TrainingConfig) -> Number:
     """Bytes before and after the layers (equation 5): p dropout masks of the embedding; if p = 1, last norm, head input, fp32 logits."""
     model, p, t = training.model, training.parallel.pp, training.parallel.tp
     sbh = training.tokens * model.hidden
-    return (sbh * p + (4 * sbh + 4 * training.tokens * model.vocab if p == 1 else 0)) / t
+    last_stage = 4 * sbh + 4 * training.tokens * model.vocab if p == 1 else 0
+    return (sbh * p + last_stage) / t
 
 
 def applies_to(model: ModelSpec) -> bool:
