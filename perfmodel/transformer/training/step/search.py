@@ -1,8 +1,8 @@
 """The fastest layout of a training step that fits the memory of a given number of GPUs.
 
 Every layout is timed first, which is quick as equal layers are computed once. Then memory is checked, the fastest layout first, until
-enough layouts fit. The search covers tensor parallelism within an NVLink domain, with and without sequence parallelism; pipeline stages of equal
-size, interleaved or not; context and expert parallelism; ZeRO; micro-batches in powers of two; recomputation.
+enough layouts fit. The search covers tensor parallelism within an NVLink domain, with and without sequence parallelism; pipeline stages of
+equal size, interleaved or not; context and expert parallelism; ZeRO; micro-batches in powers of two; recomputation.
 """
 
 from __future__ import annotations
