@@ -87,7 +87,7 @@ def copies(parallel: Parallel, of_experts: bool) -> int:
     return parallel.dp * parallel.cp // (parallel.ep if of_experts else 1)
 
 
-class _Row(NamedTuple):
+class _StateRow(NamedTuple):
     """Weights or gradients of ``holding``, of ``size`` bytes per parameter; ZeRO divides them from stage ``zero`` on."""
 
     name: str
@@ -124,16 +124,16 @@ def state_bytes(training: TrainingConfig, stage: int = 0) -> State:
     return State(weights, gradients, optimizer_bytes, temporary, parameters, trained.parameters, kept_parts)
 
 
-def _rows(training: TrainingConfig, holding: Holding, trained: Holding) -> list[_Row]:
+def _rows(training: TrainingConfig, holding: Holding, trained: Holding) -> list[_StateRow]:
     """Weights, frozen ones first, then gradients, then master weights."""
     rows = []
     if training.lora is not None:
-        rows.append(_Row(FROZEN, WEIGHTS, holding, 3, training.size))
-    rows.append(_Row("weights" if training.lora is None else "adapters", WEIGHTS, trained, 3, training.size))
+        rows.append(_StateRow(FROZEN, WEIGHTS, holding, 3, training.size))
+    rows.append(_StateRow("weights" if training.lora is None else "adapters", WEIGHTS, trained, 3, training.size))
     if training.gradient_life != APPLIED:
-        rows += [_Row(name, GRADIENTS, trained, 2, size) for name, size in training.gradient_sizes.items()]
+        rows += [_StateRow(name, GRADIENTS, trained, 2, size) for name, size in training.gradient_sizes.items()]
     if training.precision == MIXED:
-        rows.append(_Row("fp32 master weights", OPTIMIZER, trained, 1, 4))
+        rows.append(_StateRow("fp32 master weights", OPTIMIZER, trained, 1, 4))
     return rows
 
 
