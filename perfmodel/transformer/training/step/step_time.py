@@ -129,7 +129,7 @@ def _stage_exchanges(
     for place, count in times:
         passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
         if job.training.recompute.of_layers and isinstance(place.where, Layer):
-            passes.append((FORWARD_PASS, backward))
+            passes.append((FORWARD_PASS, backward))  # recomputation exchanges again what the forward pass did
         for pass_name, window in passes:
             exchanges = _layer_exchanges(place, pass_name, job.system, within_stage, job.on, job.overlap)
             window.book(exchanges.booked, count)
@@ -152,7 +152,7 @@ def _layer_exchanges(layer: LayerTime, pass_name: str, system: System, parallel:
     """Exchanges of ``layer`` in one pass."""
     forward = pass_name == FORWARD_PASS
     kernels = layer.forward if forward else layer.backward
-    whole_pass = joined([(kernels, 1)])
+    whole_pass = joined([(kernels, 1)])  # a copy, in which hidden exchanges are booked
     cover = {
         behind: replace(window, busy=dict(window.busy), outer=whole_pass)
         for (pass_of_window, behind), window in layer.cover.items()
