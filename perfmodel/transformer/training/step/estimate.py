@@ -27,7 +27,7 @@ from perfmodel.transformer.training.memory import Peak, peak
 from perfmodel.transformer.training.question import TrainingConfig, timed
 from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, run
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, job_of, least_bytes, optimizer
-from perfmodel.transformer.training.step.layer_time import Machine, estimated, machine
+from perfmodel.transformer.training.step.layer_time import Machine, estimated, machine_of
 from perfmodel.transformer.training.step.row import recomputed
 from perfmodel.transformer.training.step.step_time import StepTime, step_time
 from perfmodel.transformer.training.step.system import System, over_network
@@ -68,7 +68,7 @@ class TrainingEstimate:
     @property
     def device(self) -> Device:
         """The device of each GPU."""
-        return self.job.on.device
+        return self.job.machine.device
 
     @property
     def cost(self) -> Estimate:
@@ -94,9 +94,9 @@ class TrainingEstimate:
         kernels = interval((line.interval, 1) for line in self.lines)
         if kernels is None:
             return None
-        seconds, on = self.seconds, self.job.on
-        if self.job.micro_batch.eager and on.own and on.block is not None and self.training.parallel.gpus == 1:
-            return around(seconds, seconds * on.block.low, seconds * on.block.high, self.cost, self.device)
+        seconds, machine = self.seconds, self.job.machine
+        if self.job.micro_batch.eager and machine.calibrated_here and machine.calibration is not None and self.training.parallel.gpus == 1:
+            return around(seconds, seconds * machine.calibration.low, seconds * machine.calibration.high, self.cost, self.device)
         kernels_s, kernels_low_s, kernels_high_s = kernels
         other_s = seconds - kernels_s
         return around(seconds, max(kernels_low_s + other_s, self.time.exchanged_s), kernels_high_s + other_s, self.cost, self.device)
@@ -155,15 +155,15 @@ def estimate(
     attention: str | None = None,
 ) -> TrainingEstimate:
     """``training`` on GPUs like ``device``, joined by ``system``; UsageError if there are too few, UnavailableError without a peak rate."""
-    job = job_of(training, machine(device, fallbacks, attention), system, implementation, half=half, overlap=overlap)
+    job = job_of(training, machine_of(device, fallbacks, attention), system, implementation, half=half, overlap=overlap)
     return of_job(job, implementation)
 
 
 def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
     """Estimate of the step of ``job``, kernel by kernel."""
     time = step_time(job)
-    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((kernel, 1) for kernel in ops)]
-    check_named(job.on.attention, (line.op for line in lines))
+    lines = [_line(part, op, job.machine) for part, ops in stage_ops(job, time.stage) for op in merged((kernel, 1) for kernel in ops)]
+    check_named(job.machine.attention, (line.op for line in lines))
     return TrainingEstimate(job, implementation, time, lines)
 
 
@@ -177,14 +177,14 @@ def stage_ops(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[Op]]]:
     yield UPDATE, [*(op.times(micro_batches) for op in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
 
 
-def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
+def _line(part: str, op: Op, machine: Machine) -> TrainingKernel:
     """All runs of ``op`` as a row; ``cost`` is that of one run."""
     once = replace(op, count=1)
-    alone = estimated(once, on)
+    alone = estimated(once, machine)
     cost = alone.cost
     prediction = None if alone.prediction is None else scaled(alone.prediction, float(op.count))
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
-        op, cost = recomputed(op), op_estimate(recomputed(once), on.device)
+        op, cost = recomputed(op), op_estimate(recomputed(once), machine.device)
     return TrainingKernel(op, cost, prediction, alone.missing, part)
 
 

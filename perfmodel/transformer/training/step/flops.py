@@ -37,7 +37,7 @@ class Counted:
 
     def shares(self, job: TrainingJob, seconds: float) -> tuple[float, float]:
         """MFU and HFU of the step of ``job`` in ``seconds``, at the datasheet's peak."""
-        rate = float(rates_of(job.on.device, job.micro_batch.forward.dtype).matmul)
+        rate = float(rates_of(job.machine.device, job.micro_batch.forward.dtype).matmul)
         available = seconds * job.training.parallel.gpus * rate
         return float(self.model / available), float(self.hardware / available)
 

@@ -27,14 +27,14 @@ from perfmodel.transformer.training.step.system import DATA, EXPERT_DATA, Exchan
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """``training`` on GPUs of ``on``, joined by ``system`` (None: one GPU). ``overlap``: exchanges run beside kernels where they can.
+    """``training`` on GPUs of ``machine``, joined by ``system`` (None: one GPU). ``overlap``: exchanges run beside kernels where they can.
 
     ``states``: cache of states by stage.
     """
 
     training: TrainingConfig
     micro_batch: MicroBatch
-    on: Machine
+    machine: Machine
     system: System | None
     overlap: bool = True
     states: dict[int, State] = field(default_factory=dict, compare=False)
@@ -42,7 +42,7 @@ class TrainingJob:
     def times(self, stage: int | None = None) -> list[tuple[LayerTime, int]]:
         """Times of the layers and ends of the model in ``stage``, or in the whole model; each with how many are alike."""
         t = self.training
-        return [(layer_time(self.micro_batch, where, self.on), count) for where, count in places_of(t.model, t.parallel, stage)]
+        return [(layer_time(self.micro_batch, where, self.machine), count) for where, count in places_of(t.model, t.parallel, stage)]
 
     def repeated_ops(self, times: list[tuple[LayerTime, int]]) -> list[Op]:
         """Kernels of ``times`` that the backward pass runs again, with the number of their runs."""
@@ -67,16 +67,16 @@ def dtype_of(training: TrainingConfig, half: str) -> Dtype:
 
 def job_of(
     training: TrainingConfig,
-    on: Machine,
+    machine: Machine,
     system: System | None = None,
     implementation: str = FUSED,
     *,
     half: str = "bf16",
     overlap: bool = True,
 ) -> TrainingJob:
-    """The job of ``training`` on GPUs of ``on``; ``half``: the 16-bit format."""
+    """The job of ``training`` on GPUs of ``machine``; ``half``: the 16-bit format."""
     batch = micro_batch_of(training, implementation, dtype_of(training, half))
-    return TrainingJob(training, replace(batch, forward=on_device(batch.forward, on.device)), on, system, overlap)
+    return TrainingJob(training, replace(batch, forward=on_device(batch.forward, machine.device)), machine, system, overlap)
 
 
 UPDATE_VECTOR = 12

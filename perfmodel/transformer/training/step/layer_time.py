@@ -49,16 +49,16 @@ FORWARD_PASS, BACKWARD_PASS = "forward", "backward"
 class Machine:
     """A device with what predicts its times; equal only to itself. ``attention``: implementation of fused attention.
 
-    ``block``: the calibration of steps, fitted on this device (``own``) or on another; ``parameters``: its numbers. Both are None if no
-    step is calibrated; times are then at the roof.
+    ``calibration``: that of steps, fitted on this device (``calibrated_here``) or on another; ``parameters``: its numbers. Both are None if
+    no step is calibrated; times are then at the roof.
     """
 
     device: Device
     fallbacks: FallbackDevices
     attention: str | None = None
     parameters: Mapping[str, float] | None = None
-    block: Calibration | None = None
-    own: bool = False
+    calibration: Calibration | None = None
+    calibrated_here: bool = False
 
     @property
     def kernels(self) -> dict[str, list[str]]:
@@ -72,10 +72,10 @@ class Machine:
         return max(float(op.kernel.bytes(READ, WRITE) / (dram_bandwidth(self.device) * share)), float(vector_s))
 
 
-def machine(device: Device, fallbacks: FallbackDevices = tuple, attention: str | None = None) -> Machine:
+def machine_of(device: Device, fallbacks: FallbackDevices = tuple, attention: str | None = None) -> Machine:
     """``device`` with its own calibration of steps, or else that of the nearest architecture."""
-    block, own = model_calibration(MODEL, device, fallbacks)
-    return Machine(device, fallbacks, attention, None if block is None else block.parameters, block, own)
+    calibration, calibrated_here = model_calibration(MODEL, device, fallbacks)
+    return Machine(device, fallbacks, attention, None if calibration is None else calibration.parameters, calibration, calibrated_here)
 
 
 def bandwidth_share(op: Op) -> float | None:
@@ -83,44 +83,46 @@ def bandwidth_share(op: Op) -> float | None:
     return None if op.timed is None else SHARES.get(op.timed.kind)
 
 
-def predicted_alone(op: Op, on: Machine, lower_s: float) -> Prediction:
+def predicted_alone(op: Op, machine: Machine, lower_s: float) -> Prediction:
     """Predicted time of the kernel run alone; UnavailableError says why there is none."""
     try:
-        return predict_op(op, on.device, lower_s, on.fallbacks, on.attention)
+        return predict_op(op, machine.device, lower_s, machine.fallbacks, machine.attention)
     except UnavailableError:
         timed = op.timed
         if timed is None or timed.obstacle:
             raise
-        kernel_was_named = timed.implementations is not None or on.attention is not None
+        kernel_was_named = timed.implementations is not None or machine.attention is not None
         if timed.direction != BACKWARD or kernel_was_named:
             raise
         borrowed = replace(op, timed=timed._replace(implementations=BACKWARD_KERNELS))
-        return predict_op(borrowed, on.device, lower_s, on.fallbacks)
+        return predict_op(borrowed, machine.device, lower_s, machine.fallbacks)
 
 
-def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: float) -> Prediction:
+def predicted(op: Op, machine: Machine, parameters: Mapping[str, float], lower_s: float) -> Prediction:
     """Predicted time of one run in a step, with its interval and origin."""
-    share, block = bandwidth_share(op), on.block
+    share, calibration = bandwidth_share(op), machine.calibration
     if share is None:
-        alone = predicted_alone(op, on, lower_s)
+        alone = predicted_alone(op, machine, lower_s)
         strided = op.timed is not None and op.timed.strided
         return scaled(alone, parameters["strided_factor"]) if strided else alone
-    assert block is not None
-    low, high = block.low, block.high
-    if not on.own:
-        low, high = block.borrowed_low or low, block.borrowed_high or high
-    seconds, words = on.price(op, share), f"bytes at {share:.0%} of the DRAM bandwidth, as in profiled steps"
-    return Prediction(seconds, max(lower_s, seconds * low), seconds * high, CALIBRATED if on.own else BORROWED, words, block)
+    assert calibration is not None
+    low, high = calibration.low, calibration.high
+    if not machine.calibrated_here:
+        low, high = calibration.borrowed_low or low, calibration.borrowed_high or high
+    seconds, words = machine.price(op, share), f"bytes at {share:.0%} of the DRAM bandwidth, as in profiled steps"
+    return Prediction(
+        seconds, max(lower_s, seconds * low), seconds * high, CALIBRATED if machine.calibrated_here else BORROWED, words, calibration
+    )
 
 
 @lru_cache(maxsize=16384)
-def estimated(op: Op, on: Machine) -> OpTime:
+def estimated(op: Op, machine: Machine) -> OpTime:
     """Bound, roof and time of one run of ``op`` in a step."""
-    parameters = on.parameters
+    parameters = machine.parameters
     if parameters is None:
-        return OpTime(op, op_estimate(op, on.device), None, "no training step is calibrated")
-    run = time_of_run(op, on.device, on.fallbacks, lambda op, cost: predicted(op, on, parameters, float(cost.lower_s)))
-    return run if run.prediction is None else run._replace(prediction=at_least_busy(run.prediction, run.cost, on.device))
+        return OpTime(op, op_estimate(op, machine.device), None, "no training step is calibrated")
+    run = time_of_run(op, machine.device, machine.fallbacks, lambda op, cost: predicted(op, machine, parameters, float(cost.lower_s)))
+    return run if run.prediction is None else run._replace(prediction=at_least_busy(run.prediction, run.cost, machine.device))
 
 
 @dataclass(slots=True)
@@ -169,20 +171,20 @@ def joined(windows: Iterable[tuple[Window, float]]) -> Window:
 
 
 @lru_cache(maxsize=16384)
-def _run_window(op: Op, on: Machine) -> Window:
+def _run_window(op: Op, machine: Machine) -> Window:
     """Window of one run of ``op``: predicted, else at the roof."""
     share = bandwidth_share(op)
-    if share is not None and on.parameters is not None:
-        seconds = on.price(op, share)
+    if share is not None and machine.parameters is not None:
+        seconds = machine.price(op, share)
         return Window(seconds, {DRAM: seconds * share})  # no less than its bytes take
-    alone = estimated(op, on)
+    alone = estimated(op, machine)
     seconds = float(alone.cost.roofline_s) if alone.prediction is None else alone.prediction.seconds
     return Window(seconds, {DRAM: min(float(alone.cost.terms.get("dram", 0.0)), seconds)})
 
 
-def ops_window(ops: Iterable[Op], on: Machine) -> Window:
+def ops_window(ops: Iterable[Op], machine: Machine) -> Window:
     """Window of all runs of ``ops`` in turn."""
-    return joined((_run_window(op if op.count == 1 else replace(op, count=1), on), float(op.count)) for op in ops)
+    return joined((_run_window(op if op.count == 1 else replace(op, count=1), machine), float(op.count)) for op in ops)
 
 
 class Repeated(NamedTuple):
@@ -221,7 +223,7 @@ class LayerTime:
 
 
 @lru_cache(maxsize=2048)
-def layer_time(batch: MicroBatch, where: Layer | str, on: Machine) -> LayerTime:
+def layer_time(batch: MicroBatch, where: Layer | str, machine: Machine) -> LayerTime:
     """Times of a layer of a micro-batch, or of the embedding or the head."""
     ops = layer_ops(where, batch)
     cover = {}
@@ -230,9 +232,9 @@ def layer_time(batch: MicroBatch, where: Layer | str, on: Machine) -> LayerTime:
         (BACKWARD_PASS, ops.backward, ops.backward_exchanges),
     ):
         for behind in {exchange.behind for exchange in exchanges if exchange.behind}:
-            cover[pass_name, behind] = ops_window((op for op in kernels if behind in op.name), on)
+            cover[pass_name, behind] = ops_window((op for op in kernels if behind in op.name), machine)
     lists = (ops.forward, ops.backward, ops.core, ops.full, ops.rest)
-    forward, backward, core, full, rest = (ops_window(kernels, on) for kernels in lists)
+    forward, backward, core, full, rest = (ops_window(kernels, machine) for kernels in lists)
     return LayerTime(where, ops, forward, backward, core, full, rest, cover)
 
 

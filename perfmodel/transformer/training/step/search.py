@@ -57,7 +57,7 @@ class SearchResult:
 
     training: TrainingConfig
     gpus: int
-    on: Machine
+    machine: Machine
     system: System | None
     half: str
     layouts: list[TimedLayout]
@@ -115,7 +115,7 @@ def _can_interleave(model: ModelSpec, parallel: Parallel, interleave: int, micro
 def search(
     training: TrainingConfig,
     gpus: int,
-    on: Machine,
+    machine: Machine,
     system: System | None,
     *,
     half: str = "bf16",
@@ -124,16 +124,16 @@ def search(
     headroom: float = 0.0,
 ) -> SearchResult:
     """The ``most`` fastest layouts that leave a share of ``headroom`` of each GPU's memory; UnavailableError without a capacity."""
-    capacity = on.device.dram.capacity
+    capacity = machine.device.dram.capacity
     if capacity is None:
-        raise UnavailableError(f"{on.device.id} has no DRAM capacity in its profile", "add the capacity of its dram level")
+        raise UnavailableError(f"{machine.device.id} has no DRAM capacity in its profile", "add the capacity of its dram level")
     room, begin = capacity.number * (1 - headroom), perf_counter()
     domain = gpus if system is None else system.levels[0].gpus
     timed: list[tuple[float, TrainingConfig]] = []
     tried = 0
     for layout in candidates(training, gpus, domain):
         tried += 1
-        job = job_of(layout, on, system, FUSED, half=half, overlap=overlap)
+        job = job_of(layout, machine, system, FUSED, half=half, overlap=overlap)
         states = [job.state(stage) for stage in {0, layout.parallel.pp - 1}]
         if max(int(state.weights + state.optimizer) for state in states) <= room:  # a quick first test: activations come on top
             timed.append((step_time(job).seconds, layout))
@@ -147,4 +147,4 @@ def search(
             fitting.append(TimedLayout(layout, seconds, size))
         else:
             refused += 1
-    return SearchResult(training, gpus, on, system, half, fitting, tried, refused, perf_counter() - begin)
+    return SearchResult(training, gpus, machine, system, half, fitting, tried, refused, perf_counter() - begin)

@@ -100,7 +100,7 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
         forward=forward,
         backward=backward,
         recompute_s=recomputed.seconds,
-        accumulate_s=ops_window(adding_up(training, job.state(stage), job.micro_batch.forward), job.on).seconds,
+        accumulate_s=ops_window(adding_up(training, job.state(stage), job.micro_batch.forward), job.machine).seconds,
         hand_over_s=_hand_over_s(job),
         exposed=exposed,
         hidden_s=hidden_s,
@@ -114,7 +114,7 @@ def _hand_over_s(job: TrainingJob) -> float:
     parallel, shape = job.training.parallel, job.micro_batch.shape
     if parallel.pp == 1 or job.system is None:
         return 0.0
-    return 2 * parallel.interleave * stage_border(shape.tokens * shape.hidden * shape.size, job.system, parallel, job.on.device)
+    return 2 * parallel.interleave * stage_border(shape.tokens * shape.hidden * shape.size, job.system, parallel, job.machine.device)
 
 
 def _stage_exchanges(
@@ -131,7 +131,7 @@ def _stage_exchanges(
         if job.training.recompute.of_layers and isinstance(place.where, Layer):
             passes.append((FORWARD_PASS, backward))  # recomputation exchanges again what the forward pass did
         for pass_name, window in passes:
-            exchanges = _layer_exchanges(place, pass_name, job.system, within_stage, job.on, job.overlap)
+            exchanges = _layer_exchanges(place, pass_name, job.system, within_stage, job.machine, job.overlap)
             window.book(exchanges.booked, count)
             hidden_s += count * exchanges.hidden_s
             for group, seconds in exchanges.exposed.items():
@@ -148,7 +148,9 @@ class _LayerExchanges(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def _layer_exchanges(layer: LayerTime, pass_name: str, system: System, parallel: Parallel, on: Machine, overlap: bool) -> _LayerExchanges:
+def _layer_exchanges(
+    layer: LayerTime, pass_name: str, system: System, parallel: Parallel, machine: Machine, overlap: bool
+) -> _LayerExchanges:
     """Exchanges of ``layer`` in one pass."""
     forward = pass_name == FORWARD_PASS
     kernels = layer.forward if forward else layer.backward
@@ -161,7 +163,7 @@ def _layer_exchanges(layer: LayerTime, pass_name: str, system: System, parallel:
     exposed, hidden_s = dict[str, float](), 0.0
     for exchange in layer.ops.forward_exchanges if forward else layer.ops.backward_exchanges:
         window = cover[exchange.behind] if exchange.behind and overlap else None
-        seconds, beside_s = _run_and_hidden_s(exchange, window, system, parallel, on.device)
+        seconds, beside_s = _run_and_hidden_s(exchange, window, system, parallel, machine.device)
         exposed[exchange.group] = exposed.get(exchange.group, 0.0) + seconds - beside_s
         hidden_s += beside_s
     return _LayerExchanges(exposed, hidden_s, {name: busy - kernels.busy.get(name, 0.0) for name, busy in whole_pass.busy.items()})
@@ -243,8 +245,8 @@ class _OncePerStep(NamedTuple):
 def _once_per_step(job: TrainingJob, stage: int, micro: MicroBatchTime) -> _OncePerStep:
     """Seconds of the work of ``stage`` once per step."""
     training, step, state = job.training, job.micro_batch.forward, job.state(stage)
-    optimizer_s = ops_window([optimizer(training, state, step)], job.on).seconds
-    cleared_s = ops_window(clearing(training, state, step), job.on).seconds
+    optimizer_s = ops_window([optimizer(training, state, step)], job.machine).seconds
+    cleared_s = ops_window(clearing(training, state, step), job.machine).seconds
     return _OncePerStep(optimizer_s, cleared_s, *data_seconds(job, micro, state))
 
 
@@ -267,7 +269,7 @@ def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple
     for exchange, passes, window in hidden_in:
         runs = float(exchange.count) / passes
         once = replace(exchange, count=1)
-        run_s, hidden_run_s = _run_and_hidden_s(once, window if job.overlap else None, job.system, parallel, job.on.device)
+        run_s, hidden_run_s = _run_and_hidden_s(once, window if job.overlap else None, job.system, parallel, job.machine.device)
         least_exposed_s = at_the_edge * run_s if job.overlap else 0.0
         exchange_exposed_s = max(runs * (run_s - hidden_run_s), least_exposed_s)
         exposed_s, hidden_s = exposed_s + exchange_exposed_s, hidden_s + runs * run_s - exchange_exposed_s
@@ -282,9 +284,9 @@ def _all_stages_s(stages: dict[int, MicroBatchTime], pp: int) -> float:
 
 def host_seconds(job: TrainingJob, micro: MicroBatchTime, optimizer_s: float) -> float:
     """Seconds that a step takes longer because the host enqueues its kernels one by one."""
-    if not job.micro_batch.eager or job.on.parameters is None:
+    if not job.micro_batch.eager or job.machine.parameters is None:
         return 0.0
-    host = host_time(job.on.parameters, micro.layers, tensors(job), recomputes=job.training.recompute.of_layers)
+    host = host_time(job.machine.parameters, micro.layers, tensors(job), recomputes=job.training.recompute.of_layers)
     return exposed_host_s(host, micro.before_head_s, micro.kernels_s - micro.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
