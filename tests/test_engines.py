@@ -45,7 +45,7 @@ def test_shipped_presets_are_valid_and_say_their_sources(name):
     ],
 )
 def test_defaults_go_by_the_device(engine, device, budget, sequences):
-    batching = find_engine(engine).on(find_device(device)).batching
+    batching = find_engine(engine).for_device(find_device(device)).batching
     assert (batching.token_budget, batching.max_sequences) == (budget, sequences)
 
 

@@ -261,7 +261,7 @@ def test_the_best_is_what_its_own_question_answers(device: Device) -> None:
     like = ModelPass(DECODE, 1, 1, 1)
     best = search(model, device, 1, load, [engine], like, Targets(0.5, 0.05), pools=False).best
     assert best is not None
-    alone = serve(step_times(model, device, engine, replace(like, split=best.split)), load.of(best.users)).metrics
+    alone = serve(step_times(model, device, engine, replace(like, split=best.split)), load.with_users(best.users)).metrics
     assert (best.tpot_s, best.ttft_s, best.requests_per_s) == (alone.mean_tpot_s, alone.mean_ttft_s, alone.requests_per_s)
 
 

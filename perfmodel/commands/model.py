@@ -41,7 +41,7 @@ def model(options: ModelQuestion, to: _InTime) -> None:
         return
     device = device_for(options.hardware)
     request = options.request_for(find_model(options.name), device)
-    request = request if options.engine is None else find_engine(options.engine).on(device).runs(request)
+    request = request if options.engine is None else find_engine(options.engine).for_device(device).runs(request)
     named = _named(options, device)
     request = request if named is None else request.with_attention(named)
     result = answer(request, cache(calibrated_devices))

@@ -39,7 +39,7 @@ class ScheduleAnswer:
     rows: Sequence[ScheduleRow]
     featured: ScheduleRow | None = None
 
-    def of(self, name: str) -> Run | None:
+    def run_of(self, name: str) -> Run | None:
         """The run of the strategy called ``name``; None if it was not asked for or there is none."""
         return next((row.run for row in self.rows if row.strategy.name == name), None)
 

@@ -113,7 +113,9 @@ def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fal
     models, searches = dict[Formats, ModelSpec](), dict[Formats, Search]()
     load, gpus, targets = options.load(), options.searched_gpus(), Targets(*options.limits())
     presets = [find_engine(name) for name in engines]
-    configured = [options.configured(engine.on(device)) for engine in [engine for engine in presets if engine.runs_on(device)] or presets]
+    configured = [
+        options.configured(engine.for_device(device)) for engine in [engine for engine in presets if engine.runs_on(device)] or presets
+    ]
     for formats in options.searched_formats():
         question = options.in_formats(formats)
         model, stored = served_as(find_model(options.name), question.weights_dtype)

@@ -334,8 +334,8 @@ def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | N
     slots = memory.slots(load.isl, load.osl, spread)
     group_split = replace(base_pass.split, dp=base_pass.split.dp // groups)
     group_times = times if groups == 1 else replace(times, base_pass=replace(base_pass, split=group_split), nodes={})
-    group_load = load.among(groups)
-    pool = Pool(group_times, engine.batching.over(group_split), slots // groups)
+    group_load = load.of_fullest_group(groups)
+    pool = Pool(group_times, engine.batching.of_replica(group_split), slots // groups)
     mean_isl = load.isl * (1 + spread) / 2
     if requests is not None:
         requests = ceil(requests / groups)

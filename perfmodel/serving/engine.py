@@ -44,7 +44,7 @@ class Batching:
     ahead: bool = False
     hold_steps: int = 0
 
-    def over(self, split: Split) -> Batching:
+    def of_replica(self, split: Split) -> Batching:
         """Batching of a whole replica: all data-parallel groups run such steps at once, with one step in each pipeline stage."""
         return replace(self, token_budget=self.token_budget * split.dp * split.pp, max_sequences=self.max_sequences * split.dp)
 
@@ -166,7 +166,7 @@ class Engine:
         """Whether the engine has a version for ``device``."""
         return not self.vendors or device.vendor in self.vendors
 
-    def on(self, device: Device) -> Engine:
+    def for_device(self, device: Device) -> Engine:
         """This engine with its defaults for ``device``; UsageError if it does not run there."""
         if not self.runs_on(device):
             words = f"--engine {self.id}: {self.name} runs on {', '.join(self.vendors)} devices, not on {device.id}"

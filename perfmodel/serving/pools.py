@@ -44,7 +44,7 @@ class Pools:
 
 def pool_of(times: StepTimes, engine: Engine, split: Split, slots: int, workers: int) -> Pool:
     """A pool of ``workers`` for the simulation, which only run prompts or only decode."""
-    return Pool(times, replace(engine.batching.over(split), mixed=False), slots, workers)
+    return Pool(times, replace(engine.batching.of_replica(split), mixed=False), slots, workers)
 
 
 def link(device: Device, gpus: int) -> float:

@@ -55,7 +55,7 @@ class Pool:
     slots: int
     workers: int = 1
 
-    def among(self, users: int) -> Pool:
+    def limited_to(self, users: int) -> Pool:
         """The pool without the workers for which ``users`` are too few."""
         return replace(self, workers=min(self.workers, users))
 

@@ -223,12 +223,12 @@ def ladder(most: int) -> list[int]:
 
 def most_users(replica: Replica) -> int:
     """Most users of a replica that run at a time; more would wait."""
-    return min(replica.most_running, replica.engine.batching.over(replica.split).max_sequences, MOST_USERS)
+    return min(replica.most_running, replica.engine.batching.of_replica(replica.split).max_sequences, MOST_USERS)
 
 
 def estimated(replica: Replica, load: Load, users: int) -> Candidate:
     """A replica with ``users`` as a candidate, by the closed form."""
-    batching, request_s = replica.engine.batching.over(replica.split), replica.engine.overhead.before_s(load.isl)
+    batching, request_s = replica.engine.batching.of_replica(replica.split), replica.engine.overhead.before_s(load.isl)
     loop = loop_estimate(replica.times, load, batching, request_s, users)
     candidate = Candidate(replica.engine.id, replica.split, users, replica.gpus)
     return candidate.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / max(load.osl - 1, 1), loop.requests_per_s)
@@ -347,7 +347,7 @@ def search(
     """
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
-    fitting, missed = replicas(model, device, gpus, engines, base_pass, load.of(1).check(), fallbacks)
+    fitting, missed = replicas(model, device, gpus, engines, base_pass, load.with_users(1).check(), fallbacks)
     result = search_among(fitting, device, gpus, load, limits or Targets(), pools, users)
     return replace(result, missed=() if fitting else missed, counts={**result.counts, "without room": len(missed)})
 
@@ -402,10 +402,10 @@ def simulator(fitting: Sequence[Replica], load: Load, device: Device) -> Callabl
         return fine[engine, split]
 
     def metrics(point: Candidate) -> ServingMetrics:
-        decode, users = replica(point.engine, point.split), load.of(point.users)
+        decode, users = replica(point.engine, point.split), load.with_users(point.users)
         request_s = decode.engine.overhead.before_s(load.isl)
         if point.prefill is None:
-            return simulate(Pool(decode.times, decode.engine.batching.over(decode.split), decode.most_running), users, request_s)
+            return simulate(Pool(decode.times, decode.engine.batching.of_replica(decode.split), decode.most_running), users, request_s)
         prefill = replica(point.engine, point.prefill)
         prefill_pool = pool_of(prefill.times, prefill.engine, prefill.split, prefill.most_running, point.prefill_workers)
         decode_pool = pool_of(decode.times, decode.engine, decode.split, decode.most_running, point.workers)

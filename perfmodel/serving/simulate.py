@@ -267,8 +267,8 @@ def simulate(
     pool that runs the prompts, None if ``pool`` does. ``log``: gets the first steps of the first run. UsageError for a rate too high.
     """
     if load.concurrency is not None:
-        pool = pool.among(load.concurrency)
-        prefill = None if prefill is None else prefill.among(load.concurrency)
+        pool = pool.limited_to(load.concurrency)
+        prefill = None if prefill is None else prefill.limited_to(load.concurrency)
 
     def simulation(load: Load, seed: int) -> Simulation:
         return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s, log if seed == 0 else None)
@@ -287,7 +287,7 @@ def simulate(
     else:  # users whom more than a full set of slots keeps waiting only lengthen the queue, which needs no simulation
         users = load.concurrency or 1
         under_way = min(users, slots + max(slots, FEWEST_COUNTED))
-        load, queued = load.of(under_way), users - under_way
+        load, queued = load.with_users(under_way), users - under_way
     seeds = min(max(SIMULATED_REQUESTS // (3 * under_way), FEWEST_RUNS), MOST_RUNS)
     counted = max(SIMULATED_REQUESTS // seeds - 2 * under_way, under_way // 2, FEWEST_COUNTED)
     for seed in range(seeds):
@@ -305,7 +305,7 @@ def _under_way_at_rate(pool: Pool, load: Load, request_s: float, slots: int, spr
         loop = loop_estimate(pool.times, load, pool.batching, request_s, users)
         users = min(max(round(rate * users / loop.requests_per_s), 1), slots)
     if rate * 2 > loop_estimate(pool.times, load, pool.batching, 0.0, slots).requests_per_s:
-        most_per_s = simulate(pool, load.of(slots), spread=spread).requests_per_s  # of a loop in which no slot is ever free
+        most_per_s = simulate(pool, load.with_users(slots), spread=spread).requests_per_s  # of a loop in which no slot is ever free
         if rate >= most_per_s:
             raise UsageError(
                 f"--rate {rate:g}: {most_per_s:.3g} requests a second is the most that this serves", "give fewer, or more GPUs"

@@ -47,7 +47,7 @@ def variant(choices: Mapping[str, Any]) -> RowVariant:
     device = device_named(choices["hardware"])
     dtype_on(choices["dtype"], device)
     model, published = served_as(model_named(choices["model"]), choices["weights_dtype"])
-    preset, by_pass = engine_named(choices["engine"]).on(device), dict[ModelPass, KernelTimes]()
+    preset, by_pass = engine_named(choices["engine"]).for_device(device), dict[ModelPass, KernelTimes]()
 
     def times(engine: Engine, base_pass: ModelPass) -> KernelTimes:
         """Step times of ``base_pass``; the passes of all rows share the times of kernels."""
@@ -68,7 +68,7 @@ def variant(choices: Mapping[str, Any]) -> RowVariant:
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
     """Default axes: the engine's own limits on the device."""
-    batching = engine_named(choices["engine"]).on(device_named(choices["hardware"])).batching
+    batching = engine_named(choices["engine"]).for_device(device_named(choices["hardware"])).batching
     return {"token_budget": batching.token_budget, "max_sequences": batching.max_sequences}
 
 

@@ -110,7 +110,7 @@ class ServingRun:
         times = replace(times, engine=times.engine.with_batching(**options))
         if users is None and rate is None:  # always enough, or all at once
             memory = Memory(times.model, times.device, times.engine, times.base_pass)
-            load = load.of(requests or max(memory.slots(load.isl, load.osl, spread), 1))
+            load = load.with_users(requests or max(memory.slots(load.isl, load.osl, spread), 1))
         return serve(times, load, spread, requests)
 
 

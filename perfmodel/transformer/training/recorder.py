@@ -49,7 +49,7 @@ class Recorder:
         layer = local_layer(where, p.tp) if isinstance(where, Layer) else None
         tape = cls(shape, layer).record(operations_at(where, shape.model, p.tp, p.ep, dropout=shape.dropout))
         if selective:
-            tape.again = cls.core & {node.name for node in tape.nodes}
+            tape.rerun = cls.core & {node.name for node in tape.nodes}
         return tape
 
     def record(self, operations: Sequence[Operation]) -> Tape:

@@ -43,7 +43,7 @@ class Tape:
     """Operations in order, and the bytes of every tensor.
 
     ``stream``: the tensor that enters; the one that leaves is the first that the last operation writes. ``views``: tensors that share the
-    bytes of another, with the bytes of their gradients. ``parts``: part of the model to which each tensor belongs. ``again``: names of
+    bytes of another, with the bytes of their gradients. ``parts``: part of the model to which each tensor belongs. ``rerun``: names of
     consecutive operations that run again before their backward pass, so that they keep none of their results.
     """
 
@@ -52,7 +52,7 @@ class Tape:
     nodes: list[TapeNode] = field(default_factory=list)
     views: dict[str, Number] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
-    again: frozenset[str] = frozenset()
+    rerun: frozenset[str] = frozenset()
 
     @property
     def out(self) -> str:
@@ -62,7 +62,7 @@ class Tape:
     @property
     def repeated(self) -> list[TapeNode]:
         """The operations that run again."""
-        return [node for node in self.nodes if node.name in self.again]
+        return [node for node in self.nodes if node.name in self.rerun]
 
     def saved(self) -> dict[str, str]:
         """Tensors kept at the end of the forward pass, in the order of first use, with the operation that frees each."""
@@ -70,7 +70,7 @@ class Tape:
         freed_by: dict[str, str] = {}
         for node in self.nodes:
             for name in node.saves:
-                if node.name not in self.again or name not in inside:
+                if node.name not in self.rerun or name not in inside:
                     freed_by.setdefault(name, node.name)
         return freed_by
 
@@ -172,7 +172,7 @@ def _again(tape: Tape, repeated: list[TapeNode]) -> TapePass:
     written = {name for node in repeated for name in node.writes}
     wanted = {name for node in repeated for name in node.saves if name in written and name not in kept}
     existing = {name: 0 for node in repeated for name in node.reads if name not in written}  # tensors that take no further bytes
-    once = forward(replace(tape, nodes=repeated, sizes={**tape.sizes, tape.stream: 0, **existing}, again=frozenset()), wanted)
+    once = forward(replace(tape, nodes=repeated, sizes={**tape.sizes, tape.stream: 0, **existing}, rerun=frozenset()), wanted)
     return replace(once, net=sum(once.net_saved.values()), at=f"{once.at}, again")
 
 

@@ -64,7 +64,7 @@ class LayerOps:
         return self.forward[: len(self.forward) - self.unused]
 
     @property
-    def rest(self) -> list[Op]:
+    def skippable(self) -> list[Op]:
         """Forward kernels that full recomputation can leave out."""
         return self.forward[len(self.forward) - self.unused :]
 

@@ -208,7 +208,7 @@ class LayerTime:
     backward: Window
     core: Window
     full: Window
-    rest: Window
+    skippable: Window
     cover: dict[tuple[str, str], Window]
 
     def repeated(self, recompute: Recomputation) -> list[Repeated]:
@@ -217,8 +217,8 @@ class LayerTime:
             return []
         if recompute.of_layers:
             whole = Repeated(self.ops.full, self.full, 1)
-            not_last = 1 - 1 / recompute.every  # only the last layer of a segment can leave out ``rest``
-            return [whole, Repeated(self.ops.rest, self.rest, not_last)] if recompute.every > 1 else [whole]
+            not_last = 1 - 1 / recompute.every  # only the last layer of a segment can leave out ``skippable``
+            return [whole, Repeated(self.ops.skippable, self.skippable, not_last)] if recompute.every > 1 else [whole]
         return [Repeated(self.ops.core, self.core, 1)] if recompute.kind == SELECTIVE else []
 
 
@@ -233,9 +233,9 @@ def layer_time(batch: MicroBatch, where: Layer | str, machine: Machine) -> Layer
     ):
         for behind in {exchange.behind for exchange in exchanges if exchange.behind}:
             cover[pass_name, behind] = ops_window((op for op in kernels if behind in op.name), machine)
-    lists = (ops.forward, ops.backward, ops.core, ops.full, ops.rest)
-    forward, backward, core, full, rest = (ops_window(kernels, machine) for kernels in lists)
-    return LayerTime(where, ops, forward, backward, core, full, rest, cover)
+    lists = (ops.forward, ops.backward, ops.core, ops.full, ops.skippable)
+    forward, backward, core, full, skippable = (ops_window(kernels, machine) for kernels in lists)
+    return LayerTime(where, ops, forward, backward, core, full, skippable, cover)
 
 
 # The host
