@@ -94,7 +94,7 @@ def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
         return []
     everything = simulate(chain, find("keep-all").schedule(chain, Plan()))
     program = Program(chain, everything.peak)
-    if not program.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
+    if not program.exact:  # sizes are rounded up to parts of the memory, so that keeping everything needs more than its peak
         program = Program(chain, 1.1 * everything.peak)
     forward_costs = dict(program.curve)  # by memory, which rises
     least, most = min(forward_costs), max(forward_costs)

@@ -162,6 +162,7 @@ class KernelTimes:
         return self._part("host", (tokens, context), self._on_host)[0]
 
     def _on_host(self, tokens: int, context: int) -> Times:
+        """Seconds of the host's layers, without an interval."""
         seconds = 0.0 if self.host is None else self.host.seconds(tokens, context)
         return seconds, seconds, seconds
 

@@ -209,9 +209,9 @@ def step_time(job: TrainingJob) -> StepTime:
     micro = stages[slowest]
     once = {stage: _once_per_step(job, stage, times) for stage, times in stages.items()}
     later_s = max(work.seconds for work in once.values()) - once[slowest].seconds
-    exchanged_s = max(
+    exchanged_s = [
         micro_batches * (times.exposed_s + times.hidden_s) + once[stage].exposed_s + once[stage].hidden_s for stage, times in stages.items()
-    )
+    ]
     parts = {
         "forward": micro_batches * micro.forward_s,
         "recompute": micro_batches * micro.recompute_s,
@@ -225,7 +225,7 @@ def step_time(job: TrainingJob) -> StepTime:
         DATA_PARALLEL: once[slowest].exposed_s,
     }
     parts[HOST] = host_seconds(job, micro, parts[OPTIMIZER])
-    return StepTime(slowest, micro_batches, micro, parts, exchanged_s)
+    return StepTime(slowest, micro_batches, micro, parts, max(exchanged_s))
 
 
 class _OncePerStep(NamedTuple):
@@ -264,15 +264,16 @@ def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple
     # Each exchange with the pass that hides it; a pass hides its part of the runs
     hidden_in = [(exchange, len(gathering_passes), window) for exchange in shared_weights(training, state) for window in gathering_passes]
     hidden_in += [(exchange, 1, backward) for exchange in shared_gradients(training, state)]
-    at_the_edge = 1 / max(micro.layers, 1)  # share of an exchange that belongs to the first or the last layer
+    layer_share = 1 / max(micro.layers, 1)  # what belongs to the first or the last layer of an exchange
     exposed_s = hidden_s = 0.0
     for exchange, passes, window in hidden_in:
         runs = float(exchange.count) / passes
         once = replace(exchange, count=1)
         run_s, hidden_run_s = _run_and_hidden_s(once, window if job.overlap else None, job.system, parallel, job.machine.device)
-        least_exposed_s = at_the_edge * run_s if job.overlap else 0.0
-        exchange_exposed_s = max(runs * (run_s - hidden_run_s), least_exposed_s)
-        exposed_s, hidden_s = exposed_s + exchange_exposed_s, hidden_s + runs * run_s - exchange_exposed_s
+        least_exposed_s = layer_share * run_s if job.overlap else 0.0
+        total_exposed_s = max(runs * (run_s - hidden_run_s), least_exposed_s)
+        exposed_s += total_exposed_s
+        hidden_s = hidden_s + runs * run_s - total_exposed_s
     return exposed_s, hidden_s
 
 
