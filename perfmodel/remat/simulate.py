@@ -80,6 +80,7 @@ class _Memory:
         return self.result
 
     def _impossible(self, action: Action, what: str) -> DataError:
+        """The error of an action that cannot run."""
         return DataError(f"action {len(self.result.moments)} of the schedule, {action}: {what}")
 
     def _note(self, action: Action, during: Number, values: int, gradient: Number = 0) -> None:
@@ -91,6 +92,7 @@ class _Memory:
         result.values = max(result.values, values)
 
     def _forward(self, action: Action) -> None:
+        """Runs layers forward; a taped one leaves its interior."""
         kind, start, stop = action
         layer = self.chain.layers[start]
         if start not in self.values:
@@ -113,6 +115,7 @@ class _Memory:
         self._note(action, during, values)
 
     def _loss(self, action: Action) -> None:
+        """Turns the last output into its gradient."""
         end = len(self.chain)
         if end not in self.values or self.gradient is not None:
             raise self._impossible(action, f"x{end} is not in memory, or the loss is known already")
@@ -123,6 +126,7 @@ class _Memory:
         self._note(action, during, values)
 
     def _backward(self, action: Action) -> None:
+        """Runs the backward step of a layer and frees what only it needed."""
         layer = action.start
         record = self.chain.layers[layer]
         if self.gradient != layer + 1:

@@ -248,9 +248,9 @@ class Pareto(_Search):
 
     def _costs(self, rows: list[Row]) -> list[Any]:
         """Both columns of ``rows`` as arrays in which less is better."""
-        return [
-            sign * np.array([row[name] for row in rows], float) for sign, name in zip(self.signs, (self.first, self.second), strict=True)
-        ]
+        first = np.array([row[self.first] for row in rows], float)
+        second = np.array([row[self.second] for row in rows], float)
+        return [self.signs[0] * first, self.signs[1] * second]
 
     def _add(self, rows: list[Row]) -> None:
         candidates = [*self.rows, *rows]

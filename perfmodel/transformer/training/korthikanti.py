@@ -57,14 +57,17 @@ def layer_bytes(s: Number, b: Number, h: Number, a: Number, t: Number = 1, *, sp
     """
     if recompute == FULL:
         return 2 * s * b * h
-    by_tokens, by_heads = (
-        sum(term.linear for term in TERMS if term.divided == divided) * s * b * h
-        + sum(term.quadratic for term in TERMS if term.divided == divided and recompute == NONE) * a * s**2 * b
-        for divided in (SEQUENCE, TENSOR)
-    )
+    kept = [term for term in TERMS if recompute == NONE or not term.quadratic]
+    by_tokens = _term_bytes([term for term in kept if term.divided == SEQUENCE], s, b, h, a)
+    by_heads = _term_bytes([term for term in kept if term.divided == TENSOR], s, b, h, a)
     if t == 1:
         return by_tokens + by_heads
     return by_tokens / (t if sp else 1) + by_heads / t
+
+
+def _term_bytes(terms: list[Term], s: Number, b: Number, h: Number, a: Number) -> Number:
+    """Bytes of ``terms`` on one GPU that divides none of them."""
+    return sum(term.linear for term in terms) * s * b * h + sum(term.quadratic for term in terms) * a * s**2 * b
 
 
 def interleaving(p: Number, m: Number) -> Number:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import gcd
 from time import perf_counter
 
 from perfmodel.core.arith import divisors
@@ -81,15 +82,17 @@ def parallels(model: ModelSpec, gpus: int, batch: int, n: int, domain: int, flas
                 dp = gpus // tp // pp // cp
                 if batch % dp or n % cp:
                     continue
-                zeros = [0] if dp * cp == 1 else [0, 1] if pp > MOST_STAGES_OF_ZERO else [0, 1, 2, 3]
-                for ep, zero, sp in product(_expert_groups(model, dp), zeros, (False, True) if tp > 1 else (False,)):
+                zero_stages = [0, 1] if pp > MOST_STAGES_OF_ZERO else [0, 1, 2, 3]
+                if dp * cp == 1:
+                    zero_stages = [0]
+                for ep, zero, sp in product(_expert_groups(model, dp), zero_stages, (False, True) if tp > 1 else (False,)):
                     yield Parallel(tp, sp, pp, cp=cp, ep=ep, dp=dp, zero=zero)
 
 
 def _expert_groups(model: ModelSpec, dp: int) -> list[int]:
     """Numbers of GPUs that can share the experts of every layer; 1 for a model without experts."""
     expert_counts = {layer.mlp.experts for layer, _ in model.layer_kinds if isinstance(layer.mlp, MoeMlp)}
-    return [ep for ep in divisors(dp) if all(count % ep == 0 for count in expert_counts)] if expert_counts else [1]
+    return divisors(gcd(dp, *expert_counts)) if expert_counts else [1]
 
 
 def candidates(training: TrainingConfig, gpus: int, domain: int) -> Iterator[TrainingConfig]:

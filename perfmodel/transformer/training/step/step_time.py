@@ -293,7 +293,7 @@ def host_seconds(job: TrainingJob, micro: MicroBatchTime, optimizer_s: float) ->
 
 def tensors(job: TrainingJob) -> int:
     """Number of parameter tensors of the model: each matrix, bias and norm's weights."""
-    return sum(count * sum(_weight_tensors(op) for op in place.ops.forward) for place, count in job.times())
+    return sum(count * _weight_tensors(op) for place, count in job.times() for op in place.ops.forward)
 
 
 def _weight_tensors(op: Op) -> int:
