@@ -26,7 +26,7 @@ from perfmodel.transformer.training.question import EVERY, FULL, Parallel, Train
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
 from perfmodel.transformer.training.step.flops import run
 from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
-from perfmodel.transformer.training.step.layer_time import Window, machine
+from perfmodel.transformer.training.step.layer_time import Window, machine_of
 from perfmodel.transformer.training.step.search import search
 from perfmodel.transformer.training.step.system import CONTEXT, DATA, EXPERT, TENSOR, Exchange, exchange_seconds, span
 
@@ -97,7 +97,7 @@ def test_no_training_step_is_shorter_than_a_resource_is_busy(count, monkeypatch)
 def test_the_fastest_layout_of_gpt3_keeps_every_link_within_its_step():
     """1,024 A100s of Selene: sums of gradients and the weights of ZeRO 3 once hid behind the same backward pass."""
     system = find_system("selene-a100")
-    on = machine(find_device(system.device), fallbacks)
+    on = machine_of(find_device(system.device), fallbacks)
     found = search(TrainingConfig(find_model("gpt3-175b"), 1536, 2048), 1024, on, system, most=2)
     for layout in found.layouts:
         step = estimate(layout.training, on.device, fallbacks, system)

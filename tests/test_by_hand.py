@@ -30,7 +30,7 @@ from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass
 from perfmodel.transformer.training.question import Parallel
-from perfmodel.transformer.training.step.layer_time import exposed_host_s, host_phases, longest_way
+from perfmodel.transformer.training.step.layer_time import HostTime, exposed_host_s, host_time, longest_path_s
 from perfmodel.transformer.training.step.system import DATA, Exchange, LinkLevel, System, calibrated, exchange_seconds, slower
 from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, backward, forward
 from perfmodel.transformer.weight_formats import quantized
@@ -271,12 +271,12 @@ def test_slower_links_take_longer() -> None:
 
 def test_seconds_of_the_host() -> None:
     p = {"host_forward_us": 100.0, "host_backward_us": 200.0, "host_checkpoint_us": 10.0, "host_again_us": 5.0}
-    assert host_phases(p, 12, 148, again=False) == pytest.approx((12 * 100e-6, 12 * 200e-6, 148 * 5.6e-6))
-    assert host_phases(p, 12, 148, again=True) == pytest.approx((12 * 110e-6, 12 * (200 + 100 + 5) * 1e-6, 148 * 5.6e-6))
+    assert host_time(p, 12, 148, recomputes=False) == pytest.approx((12 * 100e-6, 12 * 200e-6, 148 * 5.6e-6))
+    assert host_time(p, 12, 148, recomputes=True) == pytest.approx((12 * 110e-6, 12 * (200 + 100 + 5) * 1e-6, 148 * 5.6e-6))
     # kernels of 2 + 5 + 1 s; the update's, 1 s, starts when the host is done, after 3 + 4 + 1 s
-    assert exposed_host_s((3.0, 4.0, 1.0), 2.0, 5.0, 1, 1.0) == 1.0
-    assert exposed_host_s((3.0, 4.0, 1.0), 2.0, 5.0, 2, 1.0) == (2 * 7 + 1 + 1) - (2 * 7 + 1)
-    assert exposed_host_s((0.0, 0.0, 0.0), 2.0, 5.0, 3, 1.0) == 0.0
+    assert exposed_host_s(HostTime(3.0, 4.0, 1.0), 2.0, 5.0, 1, 1.0) == 1.0
+    assert exposed_host_s(HostTime(3.0, 4.0, 1.0), 2.0, 5.0, 2, 1.0) == (2 * 7 + 1 + 1) - (2 * 7 + 1)
+    assert exposed_host_s(HostTime(0.0, 0.0, 0.0), 2.0, 5.0, 3, 1.0) == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=5))
@@ -287,7 +287,7 @@ def test_a_step_is_the_longest_way_through_host_and_device(phases: list[tuple[fl
         for _ in range(kernels):
             enqueued += host / kernels
             ended = max(ended, enqueued) + device / kernels
-    assert longest_way(phases) == pytest.approx(ended, abs=2 * max(max(phase) for phase in phases) / kernels + 1e-9)
+    assert longest_path_s(phases) == pytest.approx(ended, abs=2 * max(max(phase) for phase in phases) / kernels + 1e-9)
 
 
 # Tapes

@@ -63,7 +63,7 @@ from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import training_step
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer import layer_ops
-from perfmodel.transformer.training.step.layer_time import machine
+from perfmodel.transformer.training.step.layer_time import machine_of
 from perfmodel.transformer.training.step.search import candidates
 from perfmodel.transformer.training.step.step_time import micro_batch, step_time
 from perfmodel.transformer.training.step.system import DATA, Exchange, needs
@@ -255,7 +255,7 @@ def test_parts_of_a_sequence_have_1024_tokens_at_least() -> None:
 
 def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
     """Of Mixtral: 2 experts to each of 4 x 512 tokens, 4096 wide, there and back, forward and backward."""
-    job = job_of(TrainingConfig(find_model("mixtral-8x7b"), 4, 512), machine(H200, tuple))
+    job = job_of(TrainingConfig(find_model("mixtral-8x7b"), 4, 512), machine_of(H200, tuple))
     [layer] = {layer for layer, _ in job.training.model.layer_kinds}
     rows = layer_ops(layer, job.micro_batch)
     moved = [row for row in (*rows.forward, *rows.backward) if "tokens by" in row.name or "weighted sum" in row.name]
@@ -265,7 +265,7 @@ def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
 def test_tokens_go_to_their_experts_and_back_in_each_pass() -> None:
     """Of Mixtral over 2 GPUs: per pass, twice 2 experts x 2 x 512 tokens of 4096 numbers of 2 bytes."""
     training = TrainingConfig(find_model("mixtral-8x7b"), 4, 512, parallel=Parallel(dp=2, ep=2))
-    job = job_of(training, machine(H200, tuple), find_system("h200-x8"))
+    job = job_of(training, machine_of(H200, tuple), find_system("h200-x8"))
     [layer] = {layer for layer, _ in job.training.model.layer_kinds}
     rows = layer_ops(layer, job.micro_batch)
     for passed in (rows.forward_exchanges, rows.backward_exchanges):
@@ -306,7 +306,7 @@ def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
     """Of a step with dropout, whose kernels read or write a mask of a byte per element beside what they compute."""
     dropped, seen = TrainingConfig(find_model("gpt2"), 4, 512, dropout=True), 0
     for implementation in (FUSED, HUGGINGFACE):
-        batch = job_of(dropped, machine(H200, tuple), implementation=implementation).micro_batch
+        batch = job_of(dropped, machine_of(H200, tuple), implementation=implementation).micro_batch
         found = layer_ops(dropped.model.layers[0], batch)
         for row in (*found.forward, *found.backward):
             if row.timed is not None and any(access.tensor == "mask" for access in row.kernel.accesses):
@@ -355,7 +355,7 @@ def test_an_exchange_passes_through_memory_twice() -> None:
 def test_a_step_exchanges_as_long_as_its_busiest_stage() -> None:
     """Stages differ: the first looks tokens up, the last has the head. Without data parallelism nothing else is sent."""
     training = TrainingConfig(find_model("llama-3-8b"), 4, 1024, micro_batch=1, parallel=Parallel(tp=2, pp=4))
-    job = job_of(training, machine(H200, tuple), find_system("h200-x8"))
+    job = job_of(training, machine_of(H200, tuple), find_system("h200-x8"))
     stages = [micro_batch(job, stage) for stage in range(4)]
     exchanged = [4 * (one.exposed_s + one.hidden_s) for one in stages]
     assert min(exchanged) < max(exchanged) == pytest.approx(step_time(job).exchanged_s)

@@ -45,7 +45,7 @@ def test_shipped_presets_are_valid_and_say_their_sources(name):
     ],
 )
 def test_defaults_go_by_the_device(engine, device, budget, sequences):
-    batching = find_engine(engine).on(find_device(device)).batching
+    batching = find_engine(engine).for_device(find_device(device)).batching
     assert (batching.token_budget, batching.max_sequences) == (budget, sequences)
 
 
@@ -115,7 +115,7 @@ def names_of_a_step(model: str, split: Split) -> set[str]:
     """Rows of a decode step under SGLang on an H200."""
     like = ModelPass(DECODE, 1, 1, 1, DTYPES["bf16"], split=split)
     times = step_times(find_model(model), find_device("h200"), find_engine("sglang"), like)
-    return {row.op.name for row in times.passed(Iteration(decodes=4, context=100)).rows}
+    return {row.op.name for row in times.estimate(Iteration(decodes=4, context=100)).rows}
 
 
 def test_what_sglang_joins() -> None:

@@ -115,7 +115,7 @@ def test_what_runs_again_keeps_nothing_of_its_own():
     ]
     sizes = {"x": 1, "q": 1, "s": 100, "p": 100, "y": 1, "z": 1}
     whole = Tape("x", sizes, nodes)
-    again = replace(whole, again=frozenset({"scores", "softmax", "out"}))
+    again = replace(whole, rerun=frozenset({"scores", "softmax", "out"}))
     assert set(whole.saved()) - set(again.saved()) == {"p"}
     assert forward(whole).net - forward(again).net == 100
     assert forward(again).high == forward(whole).high

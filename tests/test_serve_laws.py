@@ -55,7 +55,7 @@ def _laws_hold(found: ServingAnswer) -> None:
     assert one.seconds >= max(float(one.cost.lower_warm_s), one.at_peak_s / found.gpus) * (1 - 1e-9), asked
     if s.mean_tpot_s is not None:
         assert s.mean_itl_s >= found.decode_s, asked
-        least = float(found.times.passed(found.decode_step).cost.lower_warm_s)
+        least = float(found.times.estimate(found.decode_step).cost.lower_warm_s)
         assert found.times.seconds(found.decode_step) >= least / found.split.pp * (1 - 1e-6), asked
 
 

@@ -91,7 +91,7 @@ def more_users_get_no_less(asked: Drawn) -> None:
     """More users, no fewer tokens a second and no earlier first token; but for prompts that are not cut, of which two may not fit."""
     if not asked.pool.batching.chunked or asked.load.osl == 1:
         return
-    found = [asked.of(asked.load.of(users)) for users in (1, 4, 16, 64)]
+    found = [asked.of(asked.load.with_users(users)) for users in (1, 4, 16, 64)]
     for fewer, more in pairwise(found):
         error = NOISE * (fewer.tpot_error + more.tpot_error) + 0.02
         assert more.output_tokens_per_s >= (1 - error) * fewer.output_tokens_per_s
@@ -101,7 +101,7 @@ def more_users_get_no_less(asked: Drawn) -> None:
 
 def a_rate_is_delivered(asked: Drawn) -> None:
     """A rate that can be served is, and a higher one gives no earlier first token."""
-    most = asked.of(asked.load.of(min(asked.pool.slots, 512))).requests_per_s
+    most = asked.of(asked.load.with_users(min(asked.pool.slots, 512))).requests_per_s
     found = []
     for share in (0.2, 0.6):
         try:

@@ -132,8 +132,8 @@ def test_groups_take_the_time_of_their_own_sequences() -> None:
     """A data-parallel group's process has its own sequences alone."""
     one, eight = times(), times("deepseek-v3", split=Split(1, 8, 1, 8))
     each = one.engine.overhead.sequence_s
-    assert one.own_seconds(64) - one.own_seconds(0) == pytest.approx(64 * each)
-    assert eight.own_seconds(64) - eight.own_seconds(0) == pytest.approx(8 * each)
+    assert one.overhead_s(64) - one.overhead_s(0) == pytest.approx(64 * each)
+    assert eight.overhead_s(64) - eight.overhead_s(0) == pytest.approx(8 * each)
 
 
 @pytest.mark.parametrize("queries", [2, 4])
@@ -146,7 +146,7 @@ def test_drafted_tokens_over_a_compressed_cache(queries: int) -> None:
     ]
     one, more = ops
     assert one.compute_dtype == more.compute_dtype == DTYPES["fp8"]
-    rows = [next(row for row in steps.passed(Iteration(0, 0, 1, 512, 4096, n)).rows if row.op.name == "attention") for n in (1, queries)]
+    rows = [next(row for row in steps.estimate(Iteration(0, 0, 1, 512, 4096, n)).rows if row.op.name == "attention") for n in (1, queries)]
     assert rows[1].prediction is not None
     assert rows[0].seconds < rows[1].seconds < 1.1 * queries * rows[0].seconds
     assert float(rows[1].cost.terms["tensor"]) < 1.1 * queries * float(rows[0].cost.terms["tensor"])

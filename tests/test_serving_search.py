@@ -35,7 +35,7 @@ from perfmodel.serving.search import (
     ladder,
     search,
     search_among,
-    simulated,
+    simulator,
 )
 from perfmodel.serving.simulate import simulate
 from perfmodel.transformer.step import DECODE, ModelPass, Split
@@ -98,7 +98,7 @@ def test_the_closed_form_is_near_the_simulation(device: Device, seed: int) -> No
     """Within what candidates are let go by, of four in five."""
     load = Load(600, 40, 1)
     points = list(in_replicas(drawn(seed), load, 8, None))[::6]
-    exactly = simulated(drawn(seed), load, device)
+    exactly = simulator(drawn(seed), load, device)
     near = [1 / CLOSED_FORM < exactly(one).tokens_per_s_gpu / one.tokens_per_s_gpu < CLOSED_FORM for one in points]
     assert sum(near) > 0.8 * len(near)
 
@@ -109,7 +109,7 @@ def test_no_candidate_within_the_limits_delivers_more_than_the_best(device: Devi
     """Of all replicas when each is simulated, but for 1 %: the closed form ranks what is nearly alike."""
     for seed in range(2):
         found, load = everything(seed, device, limits), Load(600, 40, 1)
-        exactly = simulated(drawn(seed), load, device)
+        exactly = simulator(drawn(seed), load, device)
         within = [point for one in in_replicas(drawn(seed), load, 8, None) if limits.hold(point := exactly(one))]
         best = found.best.tokens_per_s_gpu if found.best is not None else 0.0
         assert best >= 0.99 * max((one.tokens_per_s_gpu for one in within), default=0.0)
@@ -261,7 +261,7 @@ def test_the_best_is_what_its_own_question_answers(device: Device) -> None:
     like = ModelPass(DECODE, 1, 1, 1)
     best = search(model, device, 1, load, [engine], like, Targets(0.5, 0.05), pools=False).best
     assert best is not None
-    alone = serve(step_times(model, device, engine, replace(like, split=best.split)), load.of(best.users)).metrics
+    alone = serve(step_times(model, device, engine, replace(like, split=best.split)), load.with_users(best.users)).metrics
     assert (best.tpot_s, best.ttft_s, best.requests_per_s) == (alone.mean_tpot_s, alone.mean_ttft_s, alone.requests_per_s)
 
 

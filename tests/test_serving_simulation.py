@@ -15,7 +15,7 @@ from perfmodel.serving.iteration import Iteration
 from perfmodel.serving.load import Load
 from perfmodel.serving.metrics import ServingMetrics
 from perfmodel.serving.scheduler import Pool, Worker
-from perfmodel.serving.simulate import FEWEST_RUNS, MANY, RUNS, SIMULATED, Simulation, simulate
+from perfmodel.serving.simulate import FEWEST_RUNS, MANY_STEPS, MOST_RUNS, SIMULATED_REQUESTS, Simulation, simulate
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ def test_drawn_lengths_are_all_from_the_shortest_to_the_longest_alike() -> None:
 def test_requests_that_warm_up_and_those_that_count_are_as_many_as_are_to_be_simulated(users: int) -> None:
     """Twice the users warm up each run."""
     counted = simulate(Pool(Formula(), Batching(), 64), Load(64, 16, users)).requests
-    runs = (SIMULATED - counted) / (2 * users)
-    assert runs == pytest.approx(round(runs), abs=RUNS / (2 * users))
-    assert FEWEST_RUNS <= round(runs) <= RUNS
+    runs = (SIMULATED_REQUESTS - counted) / (2 * users)
+    assert runs == pytest.approx(round(runs), abs=MOST_RUNS / (2 * users))
+    assert FEWEST_RUNS <= round(runs) <= MOST_RUNS
 
 
 def test_a_step_that_is_scheduled_ahead_misses_what_comes_in_it() -> None:
@@ -182,8 +182,8 @@ def test_chances_of_drafts_are_those_of_drawing_each() -> None:
     one = Simulation(Pool(Formula(), Batching(), 4), load, 0.0, 1.0, 0)
     few, many = ([one.steps_for(tokens) for _ in range(2000)] for tokens in (64, 640))
     assert sum(many) / sum(few) == pytest.approx(10, rel=0.02)
-    drawn = [one.steps_for(MANY * load.queries + 1) for _ in range(20_000)]
-    assert sum(drawn) / len(drawn) == pytest.approx(_mean_steps(load, MANY * load.queries + 1), abs=0.08)
+    drawn = [one.steps_for(MANY_STEPS * load.queries + 1) for _ in range(20_000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(_mean_steps(load, MANY_STEPS * load.queries + 1), abs=0.08)
 
 
 def _chances(load: Load) -> list[float]:

@@ -105,7 +105,7 @@ CASES = [("llama-3.1-8b", "vllm", 1), ("llama-3.1-8b", "sglang", 4), ("deepseek-
 def test_tables_follow_exact_passes(name, engine, tp):
     times, errors = _times(name, engine, tp), []
     for step in _drawn(5, 12):
-        exact = times.passed(step)
+        exact = times.estimate(step)
         seconds, low, high = times.interval(step)
         errors.append(abs(seconds / sum(row.seconds for row in exact.rows) - 1))
         assert low <= seconds <= high
@@ -118,7 +118,7 @@ def test_tables_follow_exact_passes(name, engine, tp):
 def test_tables_are_exact_at_nodes():
     times = _times("llama-3.1-8b", "vllm")
     for step in (Iteration(decodes=64, context=1024), Iteration(chunk=2048, chunk_context=2048, prompts=1)):
-        exact = sum(row.seconds for row in times.passed(step).rows)
+        exact = sum(row.seconds for row in times.estimate(step).rows)
         assert times.seconds(step) == pytest.approx(exact, rel=2e-3)
 
 
@@ -147,7 +147,7 @@ def test_steps_of_groups_are_those_of_exact_passes_where_prompts_fill_some_group
     )
     for prompts, chunk, decodes in ((2, 1024, 9), (3, 500, 17), (1, 500, 43), (3, 2730, 54)):
         step = Iteration(prompts * chunk, chunk, prompts, decodes, 1500)
-        assert times.seconds(step) == pytest.approx(sum(row.seconds for row in times.passed(step).rows), rel=0.005), step
+        assert times.seconds(step) == pytest.approx(sum(row.seconds for row in times.estimate(step).rows), rel=0.005), step
 
 
 def test_a_cuda_graph_holds_the_tokens_of_one_data_parallel_group():
@@ -158,5 +158,5 @@ def test_a_cuda_graph_holds_the_tokens_of_one_data_parallel_group():
     )
     for sequences, alike in ((4 * 32, True), (4 * 32 + 4, False)):
         step = Iteration(decodes=sequences, context=1000)
-        assert (own.passed(step).seconds == larger.passed(step).seconds) == alike
+        assert (own.estimate(step).seconds == larger.estimate(step).seconds) == alike
         assert (own.seconds(step) == pytest.approx(larger.seconds(step))) == alike

@@ -13,7 +13,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import Parallel, TrainingConfig, checked
 from perfmodel.transformer.training.step.job import job_of
-from perfmodel.transformer.training.step.layer_time import machine
+from perfmodel.transformer.training.step.layer_time import machine_of
 from perfmodel.transformer.training.step.search import candidates, parallels, search
 from perfmodel.transformer.training.step.step_time import step_time
 
@@ -28,7 +28,7 @@ def fallbacks():
 
 @cache
 def on_h200():
-    return machine(H200, fallbacks)
+    return machine_of(H200, fallbacks)
 
 
 def test_the_best_is_what_trying_each_layout_finds():
@@ -79,9 +79,9 @@ def test_layouts_cost_little_each():
 
     Of a second search: what the first one reads and keeps depends on the tests before it.
     """
-    search(SMALL, 8, machine(H200, fallbacks), NODE)
+    search(SMALL, 8, machine_of(H200, fallbacks), NODE)
     with calls() as counted:
-        found = search(SMALL, 8, machine(H200, fallbacks), NODE)
+        found = search(SMALL, 8, machine_of(H200, fallbacks), NODE)
     assert found.layouts
     assert counted["calls"] / found.tried < 5000
 
@@ -89,4 +89,4 @@ def test_layouts_cost_little_each():
 def test_a_device_without_a_capacity_is_refused():
     bare = replace(H200, memory=[replace(level, capacity=None) if level.level == "dram" else level for level in H200.memory])
     with pytest.raises(UnavailableError, match="capacity"):
-        search(SMALL, 8, machine(bare, fallbacks), NODE)
+        search(SMALL, 8, machine_of(bare, fallbacks), NODE)

@@ -27,7 +27,7 @@ from perfmodel.transformer.training.question import (
     timed,
 )
 from perfmodel.transformer.training.step.job import dtype_of
-from perfmodel.transformer.training.step.layer_time import Machine, machine
+from perfmodel.transformer.training.step.layer_time import Machine, machine_of
 from perfmodel.transformer.training.step.system import System
 
 FEW_MODELS = ("gpt2-medium", "llama-3-8b", "mixtral-8x7b")
@@ -53,11 +53,11 @@ def fallbacks() -> list[Device]:
 @cache
 def on(device: str) -> Machine:
     """One machine per device: what was worked out for one question serves the next."""
-    return machine(find_device(device), fallbacks)
+    return machine_of(find_device(device), fallbacks)
 
 
 def answered(question: Question, monkeypatch: pytest.MonkeyPatch) -> estimating.TrainingEstimate:
-    monkeypatch.setattr(estimating, "machine", lambda device, *_: on(device.id))
+    monkeypatch.setattr(estimating, "machine_of", lambda device, *_: on(device.id))
     q = question
     return estimating.estimate(q.training, q.device, fallbacks, q.system, q.implementation, overlap=q.overlap)
 

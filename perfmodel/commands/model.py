@@ -41,7 +41,7 @@ def model(options: ModelQuestion, to: _InTime) -> None:
         return
     device = device_for(options.hardware)
     request = options.request_for(find_model(options.name), device)
-    request = request if options.engine is None else find_engine(options.engine).on(device).runs(request)
+    request = request if options.engine is None else find_engine(options.engine).for_device(device).runs(request)
     named = _named(options, device)
     request = request if named is None else request.with_attention(named)
     result = answer(request, cache(calibrated_devices))
@@ -97,11 +97,11 @@ def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report
     named = _named(options, device)
     if gpus is not None:
         from perfmodel.report.layouts import search_report
-        from perfmodel.transformer.training.step.layer_time import machine
+        from perfmodel.transformer.training.step.layer_time import machine_of
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(gpus, device, system)
-        layouts = search(timed(training), gpus, machine(device, fallbacks, named), joined, half=half, overlap=overlap)
+        layouts = search(timed(training), gpus, machine_of(device, fallbacks, named), joined, half=half, overlap=overlap)
         return search_report(layouts, pictures)
     from perfmodel.transformer.training.step.estimate import answer
 

@@ -43,7 +43,7 @@ def _served(options: ServeQuestion, pictures: bool, timed: bool) -> Report:
 
     device = device_for(options.hardware)
     model, stored = served_as(find_model(options.name), options.weights_dtype)
-    engine, fallbacks = find_engine(options.engine or DEFAULT_ENGINE).on(device), cache(calibrated_devices)
+    engine, fallbacks = find_engine(options.engine or DEFAULT_ENGINE).for_device(device), cache(calibrated_devices)
 
     def times(engine: Engine, base_pass: ModelPass) -> KernelTimes:
         return step_times(model, device, engine, base_pass, fallbacks)

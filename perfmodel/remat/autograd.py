@@ -1,10 +1,10 @@
 """Tensors that autograd keeps of a chain of linear layers, with or without ReLUs: for which gradient, and until when.
 
-z_i = x_i W_i keeps x_i, for dW_i = x_i^T dz_i; W_i, which dx_i = dz_i W_i^T needs, is in memory anyway. x_(i+1) = ReLU(z_i) keeps its
-result, as backward needs its sign; the next layer keeps the same tensor. A tensor that nothing keeps is freed as soon as it is used.
+A layer z_i = x_i W_i keeps x_i, for dW_i = x_i^T dz_i; W_i, which dx_i = dz_i W_i^T needs, is in memory anyway. x_(i+1) = ReLU(z_i) keeps
+its result, as backward needs its sign; the next layer keeps the same tensor. A tensor that nothing keeps is freed as soon as it is used.
 
-Gradients: a simple framework may allocate the gradient of a value with the value, so that forward holds both to the end. PyTorch allocates
-it when backward needs it, and frees value and gradient once used.
+A simple framework may allocate the gradient of a value with the value (eager), so that both are held to the end of the forward pass.
+PyTorch allocates it when backward needs it (lazy), and frees value and gradient once used.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class TapeRecord:
 
 def _operations(chain: Chain, relu: bool) -> Iterator[tuple[str, int, str]]:
     """The operations in order, each with the number of the value that it keeps, and the gradient that needs it."""
-    last = len(chain) - 1
     for i in range(len(chain)):
-        activated = relu and i < last
-        yield f"{f'z{i}' if activated else f'x{i + 1}'} = x{i} W{i}", i, f"dW{i}"
+        activated = relu and i < len(chain) - 1
+        result = f"z{i}" if activated else f"x{i + 1}"
+        yield f"{result} = x{i} W{i}", i, f"dW{i}"
         if activated:
             yield f"x{i + 1} = ReLU(z{i})", i + 1, f"dz{i}: its sign"
 
@@ -43,11 +43,12 @@ def records(chain: Chain, relu: bool = False) -> list[TapeRecord]:
 
     ``relu``: each layer but the last ends in one.
     """
-    freed, lines = dict[int, str](), []
+    freed_by, tape = dict[int, str](), []
     for operation, value, purpose in _operations(chain, relu):
-        size = 0 if value in freed else chain.sizes[value]
-        lines.append(TapeRecord(operation, f"x{value}", size, purpose, freed.setdefault(value, operation)))
-    return lines
+        size = 0 if value in freed_by else chain.sizes[value]
+        freed_by.setdefault(value, operation)  # the first operation that keeps a value is the last that backward reaches
+        tape.append(TapeRecord(operation, f"x{value}", size, purpose, freed_by[value]))
+    return tape
 
 
 def eager_bytes(chain: Chain, layers: Number) -> Number:
@@ -74,7 +75,10 @@ def lazy_bytes(chain: Chain, layers: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """(end, bytes) of every step: ``eager`` with gradients from the start, ``lazy`` with gradients as they are needed."""
+    """Two timelines of a chain, each a pair for every step: its end, and the bytes that it takes.
+
+    ``eager``: with gradients allocated beside values; ``lazy``: with gradients as they are needed.
+    """
 
     chain: Chain
     records: Sequence[TapeRecord]
@@ -84,39 +88,42 @@ class Picture:
     @property
     def eager_peak(self) -> Number:
         """Bytes that forward ends with, and backward keeps."""
-        return max(taken for _, taken in self.eager)
+        return max(size for _, size in self.eager)
 
     @property
     def lazy_peak(self) -> Number:
         """Most bytes at any step."""
-        return max(taken for _, taken in self.lazy)
+        return max(size for _, size in self.lazy)
 
 
 def picture(chain: Chain, relu: bool = False) -> Picture:
     """Both ways to allocate gradients, side by side; weights and their gradients among the bytes. A ReLU takes no time."""
-    ends = list(accumulate([layer.forward for layer in chain.layers] + [layer.backward for layer in reversed(chain.layers)]))
-    beside = chain.input + 2 * chain.weights
-    grown = [beside + eager_bytes(chain, layer + 1) for layer in range(len(chain))]
-    whole = grown[-1] + chain.input  # the gradient of the input comes last
-    eager = list(zip(ends, [*grown, *[grown[-1]] * (len(chain) - 1), whole], strict=True))
-    return Picture(chain, records(chain, relu), eager, list(_as_needed(chain, relu)))
+    costs = [layer.forward for layer in chain.layers] + [layer.backward for layer in reversed(chain.layers)]
+    constant = chain.input + 2 * chain.weights
+    forward_bytes = [constant + eager_bytes(chain, layer + 1) for layer in range(len(chain))]
+    backward_bytes = [forward_bytes[-1]] * (len(chain) - 1) + [forward_bytes[-1] + chain.input]  # the gradient of the input comes last
+    eager = list(zip(accumulate(costs), forward_bytes + backward_bytes, strict=True))
+    return Picture(chain, records(chain, relu), eager, list(_lazy(chain, relu)))
 
 
-def _as_needed(chain: Chain, relu: bool) -> Iterator[tuple[Number, Number]]:
-    """(end, bytes) of every step; a gradient is allocated when backward needs it, and freed with its value once both are used."""
+def _lazy(chain: Chain, relu: bool) -> Iterator[tuple[Number, Number]]:
+    """End and bytes of every step; a gradient is allocated when backward needs it, and freed with its value once both are used."""
     last, now = len(chain) - 1, 0
     held = chain.input + chain.weights
     for i, layer in enumerate(chain.layers):
-        now, held = now + layer.forward, held + layer.output
+        now += layer.forward
+        held += layer.output
         yield now, held
         if relu and i < last:
-            yield now, held + layer.output  # z_i beside its ReLU, in whose place it goes
-    yield now, held + chain.sizes[-1]  # the gradient of the last output beside it, in whose place it goes
+            yield now, held + layer.output  # z_i beside x_(i+1), its ReLU; then z_i is freed
+    yield now, held + chain.sizes[-1]  # the last output beside its gradient; then the output is freed
     for i, layer in reversed([*enumerate(chain.layers)]):
         if relu and i < last:
-            yield now, held + layer.output  # dz_i; then x_(i+1) goes, and its gradient
+            yield now, held + layer.output  # dz_i beside x_(i+1) and its gradient; then these two are freed
             held -= layer.output
-        size, read = chain.sizes[i], i > 0 and not relu  # x_i goes now, unless a ReLU before it still reads it
-        now, held = now + layer.backward, held + layer.weights + size
+        now += layer.backward
+        held += layer.weights + chain.sizes[i]  # the gradients of W_i and of x_i
         yield now, held
-        held -= layer.output + read * size
+        held -= layer.output  # the gradient of the layer's result
+        if i > 0 and not relu:  # with ReLUs, the one before this layer still needs x_i
+            held -= chain.sizes[i]

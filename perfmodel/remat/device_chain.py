@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import WRITE, Tile
@@ -52,9 +52,14 @@ _Time = TypeVar("_Time")
 
 
 def _predicted_if_all(times: Mapping[_Kind, tuple[_Time, _Time | None]]) -> tuple[dict[_Kind, _Time], bool]:
-    """(seconds of each kind, whether they are predicted): predicted only if every kind is; ``times``: (roofline, predicted or None)."""
-    predicted = all(known is not None for _, known in times.values())
-    return {kind: known if predicted and known is not None else roof for kind, (roof, known) in times.items()}, predicted
+    """Predicted times if every kind has one, else all roofline times; and whether they are predicted.
+
+    ``times``: the roofline time of each kind, and its predicted time or None.
+    """
+    predicted = {kind: prediction for kind, (_, prediction) in times.items() if prediction is not None}
+    if len(predicted) == len(times):
+        return predicted, True
+    return {kind: roofline for kind, (roofline, _) in times.items()}, False
 
 
 # Linear layers
@@ -68,45 +73,62 @@ def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Dev
     length = check_length(length_of(layers, [len(widths) - 1 if len(widths) > 1 else 1]))
     if len(widths) not in (1, length + 1):
         raise UsageError(f"--width has {len(widths)} values for {length} layers", f"give one for all, or {length + 1}")
-    each = widths * (length + 1) if len(widths) == 1 else widths
-    chain, origin = linear_chain(batch, each, dtype, device, fallbacks)
-    ends = " -> ".join(map(str, each)) if length < 8 else f"{each[0]} -> ... -> {each[-1]}"
-    shape = f"{widths[0]} columns" if len(set(each)) == 1 else ends
+    if len(widths) == 1:
+        widths = widths * (length + 1)
+    chain, origin = linear_chain(batch, widths, dtype, device, fallbacks)
+    if len(set(widths)) == 1:
+        shape = f"{widths[0]} columns"
+    else:
+        shape = " -> ".join(map(str, widths)) if length < 8 else f"{widths[0]} -> ... -> {widths[-1]}"
     title = f"{length:,} linear layer{'s' * (length > 1)}, {batch} rows, {shape}, {dtype.name} on {device.name}"
-    return Source(chain, title, True, True, device, dtype, tuple(linear_tensors(batch, each, dtype, device)), (origin,))
+    return Source(chain, title, True, True, device, dtype, tuple(linear_tensors(batch, widths, dtype, device)), (origin,))
 
 
 def linear_chain(
     rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device, fallbacks: FallbackDevices = tuple
 ) -> tuple[Chain, str]:
     """The chain, and sentences on the source of its times. UnavailableError if the device has no peak for the dtype."""
-    shapes = [_matmuls(rows, inputs, outputs, dtype) for inputs, outputs in pairwise(widths)]
-    seconds, predicted = _predicted_if_all({w: _matmul_seconds(w, device, fallbacks) for triple in shapes for w in triple})
-    size = dtype.size
+    layer_matmuls = [_matmuls(rows, inputs, outputs, dtype) for inputs, outputs in pairwise(widths)]
+    times = {w: _matmul_seconds(w, device, fallbacks) for matmuls in layer_matmuls for w in matmuls}
+    seconds, predicted = _predicted_if_all(times)
     layers = tuple(
-        ChainLayer(seconds[ahead], seconds[weights] + seconds[inputs], output=rows * ahead.n * size, weights=ahead.k * ahead.n * size)
-        for ahead, weights, inputs in shapes
+        ChainLayer(
+            forward=seconds[matmuls.forward],
+            backward=seconds[matmuls.weight_gradient] + seconds[matmuls.input_gradient],
+            output=rows * outputs * dtype.size,
+            weights=inputs * outputs * dtype.size,
+        )
+        for (inputs, outputs), matmuls in zip(pairwise(widths), layer_matmuls, strict=True)
     )
     origin = "predicted by a calibrated model" if predicted else "those of the roofline"
-    return Chain(layers, rows * widths[0] * size), f"Times of matmuls on {device.name} are {origin}."
+    return Chain(layers, rows * widths[0] * dtype.size), f"Times of matmuls on {device.name} are {origin}."
 
 
-def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tuple[Matmul, Matmul, Matmul]:
-    """Matmuls of a linear layer: forward, gradient of the weights, gradient of the input."""
-    return (
-        Matmul(rows, outputs, inputs, dtype=dtype).check(),
-        Matmul(inputs, outputs, rows, dtype=dtype).check(),
-        Matmul(rows, inputs, outputs, dtype=dtype).check(),
+class _LayerMatmuls(NamedTuple):
+    """The matmuls of a linear layer."""
+
+    forward: Matmul
+    weight_gradient: Matmul
+    input_gradient: Matmul
+
+
+def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> _LayerMatmuls:
+    """The matmuls of a linear layer on ``rows`` rows."""
+    return _LayerMatmuls(
+        forward=Matmul(rows, outputs, inputs, dtype=dtype).check(),
+        weight_gradient=Matmul(inputs, outputs, rows, dtype=dtype).check(),
+        input_gradient=Matmul(rows, inputs, outputs, dtype=dtype).check(),
     )
 
 
 def _estimate(w: Matmul, device: Device) -> Estimate:
+    """Bound and roof of a matmul in tiles of ``EDGE``."""
     [kernel] = w.kernels(Tile(min(EDGE, w.m), min(EDGE, w.n)))
     return estimate(kernel, device)
 
 
 def _matmul_seconds(w: Matmul, device: Device, fallbacks: FallbackDevices) -> tuple[float, float | None]:
-    """(roofline seconds, predicted seconds or None)."""
+    """Roofline seconds, and predicted seconds or None."""
     cost = _estimate(w, device)
     try:
         prediction = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, device, float(cost.lower_s), fallbacks), guesses=False)
@@ -119,7 +141,7 @@ def linear_tensors(rows: Number, widths: Sequence[Number], dtype: Dtype, device:
     """Outputs that backward needs, all but the last, with FLOP and roofline seconds to make each from the value before."""
     tensors = []
     for inputs, columns in pairwise(widths[:-1]):
-        seconds = float(_estimate(_matmuls(rows, inputs, columns, dtype)[0], device).roofline_s)
+        seconds = float(_estimate(_matmuls(rows, inputs, columns, dtype).forward, device).roofline_s)
         name, flops = f"{rows} x {columns}, by {inputs} x {columns}", layer_flops(rows, inputs, columns)
         tensors.append(Tensor(name, rows * columns * dtype.size, flops, seconds))
     return tensors
@@ -144,44 +166,48 @@ def model_chain(
     training = checked(TrainingConfig(model, batch, n, precision=FP32 if dtype.size == 4 else BF16))
     shape = replace(shape_of(training), kept_gradient=0)
     seconds, predicted = _predicted_if_all({layer: _layer_seconds(layer, model, step, device, fallbacks) for layer, _ in model.layer_kinds})
-    links = {layer: _link(layer, shape, times) for layer, times in seconds.items()}
+    chain_layers = {layer: _chain_layer(layer, shape, times) for layer, times in seconds.items()}
     origin = "predicted by calibrated models" if predicted else "those of the roofline"
     text = f"Times of the layers' kernels on {device.name} are {origin}; backward takes 2x a kernel's forward time, 2.5x for attention."
-    return Chain(tuple(links[layer] for layer in model.layers), step.tokens * model.hidden * dtype.size), text
+    return Chain(tuple(chain_layers[layer] for layer in model.layers), step.tokens * model.hidden * dtype.size), text
 
 
-def _link(layer: spec.Layer, shape: Shape, seconds: tuple[float, float]) -> ChainLayer:
+def _chain_layer(layer: spec.Layer, shape: Shape, seconds: tuple[float, float]) -> ChainLayer:
+    """``layer`` in a chain. ``seconds``: of its forward and its backward pass."""
     tape = Recorder.tape_of(layer, shape)
     stream, output, saved = tape.stream, tape.sizes[tape.out], tape.saved()
     interior = sum(tape.sizes[name] for name in saved if name != stream)
-    # each pass is relative to its start, with the stream there: what it takes beyond what the chain counts itself
-    passing = forward(tape, {stream}).high - output
-    taping = forward(tape, {stream, *saved}).high - output - interior
-    turning = backward(tape).high - tape.sizes[stream]
-    return ChainLayer(*seconds, output=output, interior=interior, scratch=max(0, passing, taping, turning))
+    # Most bytes of each pass beyond those at its start, less those that the chain counts itself
+    forward_scratch = forward(tape, {stream}).high - output
+    taped_scratch = forward(tape, {stream, *saved}).high - output - interior
+    backward_scratch = backward(tape).high - tape.sizes[stream]
+    scratch = max(0, forward_scratch, taped_scratch, backward_scratch)
+    forward_s, backward_s = seconds
+    return ChainLayer(forward_s, backward_s, output=output, interior=interior, scratch=scratch)
 
 
 def _layer_seconds(
     layer: spec.Layer, model: spec.ModelSpec, step: ModelPass, device: Device, fallbacks: FallbackDevices
 ) -> tuple[tuple[float, float], tuple[float, float] | None]:
     """Seconds of forward and of backward of one layer: at the roofline, and predicted if every kernel is."""
-    ops = merged((one, 1) for one in layer_ops(layer, model, step))
+    ops = merged((op, 1) for op in layer_ops(layer, model, step))
     costs = [op_estimate(op, device) for op in ops]
-    roof = _both_passes(ops, [float(cost.roofline_s) for cost in costs])
+    roofline = _both_passes(ops, [float(cost.roofline_s) for cost in costs])
     try:
-        times = [predict_op(op, device, float(cost.lower_s), fallbacks).seconds for op, cost in zip(ops, costs, strict=True)]
+        seconds = [predict_op(op, device, float(cost.lower_s), fallbacks).seconds for op, cost in zip(ops, costs, strict=True)]
     except PerfmodelError:
-        return roof, None
-    return roof, _both_passes(ops, times)
+        return roofline, None
+    return roofline, _both_passes(ops, seconds)
 
 
 def _both_passes(ops: list[Op], seconds: Iterable[float]) -> tuple[float, float]:
-    ahead = back = 0.0
-    for op, one in zip(ops, seconds, strict=True):
-        factor = ATTENTION_BACKWARD_OVER_FORWARD if op.group == ATTENTION else BACKWARD_OVER_FORWARD
-        ahead += float(op.count) * one
-        back += factor * float(op.count) * one
-    return ahead, back
+    """Seconds of forward and of backward, from ``seconds`` of one forward run of each kernel."""
+    forward_s = backward_s = 0.0
+    for op, run_s in zip(ops, seconds, strict=True):
+        backward_runs = ATTENTION_BACKWARD_OVER_FORWARD if op.group == ATTENTION else BACKWARD_OVER_FORWARD
+        forward_s += float(op.count) * run_s
+        backward_s += backward_runs * float(op.count) * run_s
+    return forward_s, backward_s
 
 
 def model_tensors(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device) -> list[Tensor]:
@@ -202,7 +228,7 @@ def model_tensors(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, devic
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Storing or recomputing one tensor, its inputs at hand."""
+    """Storing one tensor against recomputing it from its inputs, which are in memory."""
 
     tensor: Tensor
     result: RecomputeResult

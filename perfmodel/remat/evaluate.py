@@ -32,23 +32,24 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleAnswer:
-    """A chain, the inputs of its strategies, and their rows. ``featured``: the row whose timeline is drawn."""
+    """A chain, the inputs of its strategies, and a row for each strategy. ``featured``: the row whose timeline is drawn."""
 
     source: Source
     plan: Plan
     rows: Sequence[ScheduleRow]
     featured: ScheduleRow | None = None
 
-    def of(self, name: str) -> Run | None:
+    def run_of(self, name: str) -> Run | None:
         """The run of the strategy called ``name``; None if it was not asked for or there is none."""
         return next((row.run for row in self.rows if row.strategy.name == name), None)
 
     @property
     def fitting(self) -> list[tuple[Strategy, Run]]:
         """Strategies within the memory asked for, the cheapest first."""
-        memory = self.plan.memory
-        done = [(row.strategy, row.run) for row in self.rows if row.run is not None and (memory is None or row.run.peak <= memory)]
-        return sorted(done, key=lambda found: found[1].cost)
+        runs = [(row.strategy, row.run) for row in self.rows if row.run is not None]
+        if self.plan.memory is not None:
+            runs = [(strategy, run) for strategy, run in runs if run.peak <= self.plan.memory]
+        return sorted(runs, key=lambda strategy_and_run: strategy_and_run[1].cost)
 
 
 def evaluate(source: Source, plan: Plan, strategies: Sequence[str] = ()) -> ScheduleAnswer:
@@ -62,12 +63,13 @@ def evaluate(source: Source, plan: Plan, strategies: Sequence[str] = ()) -> Sche
             fix = fixes.get(strategy.name, "give --checkpoints")
             raise UsageError(f"--strategy {strategy.name} lacks an option, or the chain is too long for it", fix)
     rows = [_row(strategy, chain, plan) for strategy in chosen if strategy.applies(chain, plan)]
-    done = {row.strategy.name: row for row in rows if row.run is not None}
-    featured = next((done[name] for name in [*strategies, *_FEATURED] if name in done), next(iter(done.values()), None))
-    return ScheduleAnswer(source, plan, rows, featured)
+    row_of = {row.strategy.name: row for row in rows if row.run is not None}
+    by_preference = [row_of[name] for name in (*strategies, *_FEATURED, *row_of) if name in row_of]
+    return ScheduleAnswer(source, plan, rows, by_preference[0] if by_preference else None)
 
 
 def _row(strategy: Strategy, chain: Chain, plan: Plan) -> ScheduleRow:
+    """The run of ``strategy``, or why there is none."""
     try:
         return ScheduleRow(strategy, simulate(chain, strategy.schedule(chain, plan)))
     except UnavailableError as error:
@@ -79,7 +81,7 @@ def _row(strategy: Strategy, chain: Chain, plan: Plan) -> ScheduleRow:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """The least ``memory`` for a schedule of ``cost``, forward and backward; ``overhead``: relative to everything kept."""
+    """The least ``memory`` for a schedule of ``cost``, forward and backward; ``overhead``: extra cost as a share of keeping everything."""
 
     memory: Number
     cost: Number
@@ -90,49 +92,60 @@ def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
     """Costs from the least possible memory to that of keeping everything, in about ``stops`` steps; empty for a long chain."""
     if len(chain) > LARGEST:
         return []
-    whole = simulate(chain, find("keep-all").schedule(chain, Plan()))
-    program = Program(chain, whole.peak)
-    if not program.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
-        program = Program(chain, 1.1 * whole.peak)
-    corners = program.curve
-    least, most = corners[0][0], corners[-1][0]
-    targets = [least * (most / least) ** (stop / (stops - 1)) for stop in range(stops)]
-    chosen = dict.fromkeys(
-        max((point for point in corners if point[0] <= target * (1 + 1e-12)), key=lambda point: point[0]) for target in targets
-    )
-    return [CurvePoint(memory, cost + chain.backward_cost, (cost + chain.backward_cost) / whole.cost - 1) for memory, cost in chosen]
+    everything = simulate(chain, find("keep-all").schedule(chain, Plan()))
+    program = Program(chain, everything.peak)
+    if not program.exact:  # sizes are rounded up to parts of the memory, so that keeping everything needs more than its peak
+        program = Program(chain, 1.1 * everything.peak)
+    forward_costs = dict(program.curve)  # by memory, which rises
+    least, most = min(forward_costs), max(forward_costs)
+    targets = [least * (most / least) ** (stop / (stops - 1)) for stop in range(stops)]  # evenly spaced on a logarithmic scale
+    points: dict[Number, CurvePoint] = {}
+    for target in targets:
+        memory = max(memory for memory in forward_costs if memory <= target * (1 + 1e-12))
+        cost = forward_costs[memory] + chain.backward_cost
+        points[memory] = CurvePoint(memory, cost, cost / everything.cost - 1)
+    return list(points.values())
 
 
 # Closed forms behind the counts of equal layers
 
 
 def explain(answer: ScheduleAnswer) -> list[tuple[str, dict[str, Any], list[FormulaStep]]]:
-    """Steps, one part per strategy: its counts in closed form if the layers are equal, else from the simulation."""
-    return [(row.strategy.name, {"strategy": row.strategy.name}, _steps(row, answer)) for row in answer.rows if row.run is not None]
+    """Formula steps of the counts of each strategy, with its name and a dict that says which one it is.
+
+    Counts are in closed form if the layers are equal, else from the simulation.
+    """
+    parts = []
+    for row in answer.rows:
+        if row.run is not None:
+            name = row.strategy.name
+            parts.append((name, {"strategy": name}, _steps(row.strategy, row.run, answer.source.chain, answer.plan)))
+    return parts
 
 
-def _steps(row: ScheduleRow, answer: ScheduleAnswer) -> list[FormulaStep]:
-    assert row.run is not None
-    trace, run, strategy = Trace(), row.run, row.strategy
-    chain, plan = answer.source.chain, answer.plan
-    length = len(chain)
+def _steps(strategy: Strategy, run: Run, chain: Chain, plan: Plan) -> list[FormulaStep]:
+    """Formula steps of the counts of one strategy."""
+    trace, length = Trace(), len(chain)
     n = trace.symbol("n", length, "layers", "given")
     if strategy.name == "every-k" and plan.every is not None:
         plan = replace(plan, every=trace.symbol("k", min(plan.every, length), "layers per segment", "given"))
     if strategy.name == "revolve":
         plan = replace(plan, slots=trace.symbol("s", slots_of(length, plan), "values stored, x_0 among them", "given, or the default"))
-    extra = values = None
-    if chain.uniform:
-        extra, values = (strategy.taped_steps, None) if chain.taped else (strategy.extra_steps, strategy.values)
+    extra_steps = values = None  # closed forms
+    if chain.uniform and chain.taped:
+        extra_steps = strategy.taped_steps
+    elif chain.uniform:
+        extra_steps, values = strategy.extra_steps, strategy.values
     for name, meaning, closed_form, counted in (
-        ("extra steps", "forward steps beyond one per layer", extra, run.extra_steps),
+        ("extra steps", "forward steps beyond one per layer", extra_steps, run.extra_steps),
         ("values", "the most at once, x_0 and working ones included", values, run.values),
         ("peak", "with gradients and weights", None, run.peak),
         ("cost", "forward and backward", None, run.cost),
     ):
-        source = strategy.source if closed_form else "counted by running the schedule"
-        if closed_form:
+        source = "counted by running the schedule"
+        if closed_form is not None:
+            source = strategy.source
             trace.define(name, meaning, closed_form(n, plan), source)
-        if name not in trace.steps:
+        if name not in trace.steps:  # a closed form without symbols leaves no step
             trace.steps[name] = FormulaStep(name, meaning, "", "", counted, source)
     return list(trace.steps.values())

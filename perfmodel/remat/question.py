@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from perfmodel.remat.schedule import Plan
     from perfmodel.remat.source import Source
 
-IN_SCHEDULES = Condition("is for schedules", "leave it out", lambda asked: not asked.autograd)
-_RELU = Condition("goes with --autograd", "schedules take sizes and costs, whatever is in a layer", lambda asked: asked.autograd)
-_OF_MODEL = Condition("is for a model", "leave it out, or name a model", lambda asked: asked.model is not None)
+IN_SCHEDULES = Condition("is for schedules", "leave it out", lambda question: not question.autograd)
+_RELU = Condition("goes with --autograd", "schedules take sizes and costs, whatever is in a layer", lambda question: question.autograd)
+_OF_MODEL = Condition("is for a model", "leave it out, or name a model", lambda question: question.model is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ class RematQuestion(Question):
         return of_model(model, self.batch, length, dtype_on(self.dtype, device, default_dtype(device, "bf16")), device, calibrated_devices)
 
     def _check_shape(self) -> None:
-        """UsageError for numbers of layers whose shape is known."""
+        """UsageError for options that contradict a model or ``--width``."""
         given = self.given()
-        clash = next((f"--{name}" for name in ("cost", "backward", "size", "interior") if name in given), None)
-        if clash is None and self.model is not None and (self.width is not None or self.layers is not None):
-            clash = "--width or --layers"
-        if clash is not None:
-            whose = "a model" if self.model else "--width"
-            raise UsageError(f"{clash} does not go with {whose}, which has its own", "leave one of them out")
+        contradicting = [f"--{name}" for name in ("cost", "backward", "size", "interior") if name in given]
+        if self.model is not None and (self.width is not None or self.layers is not None):
+            contradicting.append("--width or --layers")
+        if contradicting:
+            source = "a model" if self.model else "--width"
+            raise UsageError(f"{contradicting[0]} does not go with {source}, which has its own", "leave one of them out")
 
     def budget(self, sized: bool) -> Number | None:
         """The memory budget in the unit of the sizes, which is bytes if ``sized``."""
@@ -85,11 +85,11 @@ class RematQuestion(Question):
 
         if self.memory is None:
             return None
-        [memory, *more], unit = quantities("budget", self.memory, "B")
-        if more or unit != sized:
-            fix = f"give {'a size such as 40GB' if sized else 'a number of values, as the sizes have no unit'}"
+        values, has_unit = quantities("budget", self.memory, "B")
+        if len(values) > 1 or has_unit != sized:
+            fix = "give a size such as 40GB" if sized else "give a number of values, as the sizes have no unit"
             raise UsageError(f"--budget is {self.memory!r}", fix)
-        return memory
+        return values[0]
 
     def plan(self, memory: Number | None) -> Plan:
         """The inputs of the strategies."""

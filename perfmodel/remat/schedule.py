@@ -54,7 +54,7 @@ def from_input(chain: Chain, layer: int) -> Iterator[Action]:
     yield Action(BACKWARD, layer, layer)
 
 
-def turn(chain: Chain, layer: int) -> Iterator[Action]:
+def from_input_or_loss(chain: Chain, layer: int) -> Iterator[Action]:
     """Actions of the backward of ``layer``, whose input is in memory; at the last layer its output and the loss first."""
     if layer < len(chain) - 1:
         yield from from_input(chain, layer)
@@ -81,7 +81,10 @@ def sweep(values: Sequence[int]) -> Iterator[Action]:
 
 
 def rebuilt(chain: Chain, values: Sequence[int], *, output: bool = False) -> Iterator[Action]:
-    """Backward of layer i runs the layers from the last of ``values`` before it up to x_i. ``output``: x_n is rebuilt as well."""
+    """Actions that rebuild the input of each layer for its backward, from the last of ``values`` before it.
+
+    ``output``: the last output is rebuilt as well.
+    """
     end = len(chain)
     yield from sweep([*values, end])
     if output:
@@ -132,9 +135,7 @@ def every_steps(n: Number, k: Number) -> Number:
 
 
 def every_values(n: Number, k: Number) -> Number:
-    """Most values at once with m = ceil(n / k) segments: their starts, beside the last segment; or m - 1 beside an earlier one, rebuilt.
-
-    Assumes k <= n.
+    """Most values at once with m = ceil(n / k) segments, k <= n: m starts and the rest of the last segment, or m - 1 and a rebuilt one.
 
     >>> every_values(10, 4), every_values(100, 10), every_values(10, 10)
     (5, 20, 11)
@@ -145,7 +146,7 @@ def every_values(n: Number, k: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Inputs of the strategies. ``checkpoints``: layers, from 0, whose outputs are kept; None if none were named.
+    """Inputs of the strategies, None where not given. ``checkpoints``: layers, from 0, whose outputs are kept.
 
     ``every``: layers per segment; ``slots``: values stored at once, x_0 among them; ``memory``: bytes that everything may take.
     """

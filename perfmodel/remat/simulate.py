@@ -60,14 +60,14 @@ def simulate(chain: Chain, actions: Iterable[Action]) -> Run:
 
 
 class _Memory:
-    """Memory as actions run: values and interiors by layer, their size, and the current gradient."""
+    """Memory as actions run."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain, self.sizes, self.result = chain, chain.sizes, Run(chain)
-        self.held, self.tapes = {0}, set[int]()
-        self.kept: Number = chain.input
-        self.gradient: int | None = None
-        self.resident: Number = chain.weights  # and gradients: of weights, and of the value that backward has reached
+        self.values, self.interiors = {0}, set[int]()  # numbers of the values, and of the layers whose interiors, are in memory
+        self.kept: Number = chain.input  # size of these values and interiors
+        self.gradient: int | None = None  # number of the value whose gradient backward has reached
+        self.resident: Number = chain.weights  # size of weights, their gradients, and this gradient
         self.now: Number = 0
 
     def run(self, actions: Iterable[Action]) -> Run:
@@ -80,31 +80,34 @@ class _Memory:
         return self.result
 
     def _impossible(self, action: Action, what: str) -> DataError:
+        """The error of an action that cannot run."""
         return DataError(f"action {len(self.result.moments)} of the schedule, {action}: {what}")
 
     def _note(self, action: Action, during: Number, values: int, gradient: Number = 0) -> None:
         """Records the moment of ``action``. ``during``: values and interiors while it runs; ``gradient``: a further gradient."""
-        result, whole = self.result, during + gradient + self.resident
-        result.moments.append(Moment(action, self.now, whole))
-        result.peak = max(result.peak, whole)
+        result, everything = self.result, during + gradient + self.resident
+        result.moments.append(Moment(action, self.now, everything))
+        result.peak = max(result.peak, everything)
         result.kept_peak = max(result.kept_peak, during)
         result.values = max(result.values, values)
 
     def _forward(self, action: Action) -> None:
+        """Runs layers forward; a taped one leaves its interior."""
         kind, start, stop = action
-        held, layer = self.held, self.chain.layers[start]
-        if start not in held:
+        layer = self.chain.layers[start]
+        if start not in self.values:
             raise self._impossible(action, f"x{start} is not in memory")
-        if stop <= start or stop in held or (kind == TAPE and start in self.tapes):
+        has_interior = kind == TAPE and start in self.interiors
+        if stop <= start or stop in self.values or has_interior:
             raise self._impossible(action, f"it gives nothing that is not in memory already, or x{stop} lies before x{start}")
         interior = layer.interior if kind == TAPE else 0
         during = self.kept + self.chain.passing(start, stop) + interior
-        values = len(held) + (2 if stop > start + 1 else 1)
+        values = len(self.values) + (2 if stop > start + 1 else 1)
         cost = self.chain.forward_cost(start, stop)
-        held.add(stop)
+        self.values.add(stop)
         self.kept += self.sizes[stop] + interior
         if kind == TAPE:
-            self.tapes.add(start)
+            self.interiors.add(start)
         result = self.result
         result.forward_steps += stop - start
         result.forward_cost += cost
@@ -112,27 +115,29 @@ class _Memory:
         self._note(action, during, values)
 
     def _loss(self, action: Action) -> None:
+        """Turns the last output into its gradient."""
         end = len(self.chain)
-        if end not in self.held or self.gradient is not None:
+        if end not in self.values or self.gradient is not None:
             raise self._impossible(action, f"x{end} is not in memory, or the loss is known already")
-        during, values = self.kept, len(self.held)
+        during, values = self.kept, len(self.values)
         self.gradient = end
         self.resident += self.sizes[end]
         self._release(end)
         self._note(action, during, values)
 
     def _backward(self, action: Action) -> None:
+        """Runs the backward step of a layer and frees what only it needed."""
         layer = action.start
         record = self.chain.layers[layer]
         if self.gradient != layer + 1:
             raise self._impossible(action, f"the gradient of x{layer + 1} is not at hand")
-        if layer not in self.held or (record.interior and layer not in self.tapes):
+        if layer not in self.values or (record.interior and layer not in self.interiors):
             raise self._impossible(action, f"x{layer} or the interior of layer {layer} is not in memory")
         # the gradient of the input comes while that of the output is there
-        during, values = self.kept + record.scratch, len(self.held)
+        during, values = self.kept + record.scratch, len(self.values)
         self.gradient = layer
         if record.interior:
-            self.tapes.remove(layer)
+            self.interiors.remove(layer)
             self.kept -= record.interior
         self._release(layer)
         self.resident += record.weights + self.sizes[layer] - self.sizes[layer + 1]
@@ -140,12 +145,12 @@ class _Memory:
         self._note(action, during, values, self.sizes[layer + 1])
 
     def _drop(self, action: Action) -> None:
-        if action.start not in self.held:
+        if action.start not in self.values:
             raise self._impossible(action, f"x{action.start} is not in memory")
-        during, values = self.kept, len(self.held)
+        during, values = self.kept, len(self.values)
         self._release(action.start)
         self._note(action, during, values)
 
     def _release(self, value: int) -> None:
-        self.held.remove(value)
+        self.values.remove(value)
         self.kept -= self.sizes[value]

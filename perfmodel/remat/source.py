@@ -50,18 +50,20 @@ def listed(layers: int | None, cost: str | None, backward: str | None, size: str
     Unless given: cost 1, backward twice the cost, size 1, interior 0. UsageError for lists of different lengths or mixed units.
     """
     options = {"cost": (cost, "s"), "backward": (backward, "s"), "size": (size, "B"), "interior": (interior, "B")}
-    read = {name: quantities(name, text, base) for name, (text, base) in options.items() if text is not None}
-    units = {"cost": False, "size": False} | {name: unit for name, (_, unit) in read.items()}
-    for name, other in (("backward", "cost"), ("interior", "size")):
-        if name in read and units[name] != units[other]:
-            raise UsageError(f"--{name} is not in the unit of --{other}", "give both with a unit or without")
-    length = check_length(length_of(layers, [len(values) for values, _ in read.values()]))
-    given = {name: spread(name, values, length) for name, (values, _) in read.items()}
-    ones = [1] * length
-    forward, outputs, inside = given.get("cost", ones), given.get("size", ones), given.get("interior", [0] * length)
-    back = given.get("backward", [2 * each for each in forward])
-    chain = Chain(tuple(ChainLayer(*fields) for fields in zip(forward, back, outputs, inside, strict=True)), outputs[0])
-    return Source(chain, f"{length:,} layer{'s' * (length > 1)}", units["size"], units["cost"])
+    values, has_unit = dict[str, list[Number]](), {"cost": False, "size": False}
+    for name, (text, base) in options.items():
+        if text is not None:
+            values[name], has_unit[name] = quantities(name, text, base)
+    for name, reference in (("backward", "cost"), ("interior", "size")):
+        if name in values and has_unit[name] != has_unit[reference]:
+            raise UsageError(f"--{name} is not in the unit of --{reference}", "give both with a unit or without")
+    length = check_length(length_of(layers, [len(listed_values) for listed_values in values.values()]))
+    per_layer = {"cost": [1] * length, "size": [1] * length, "interior": [0] * length}
+    per_layer |= {name: spread(name, listed_values, length) for name, listed_values in values.items()}
+    per_layer.setdefault("backward", [2 * forward for forward in per_layer["cost"]])
+    fields = zip(*(per_layer[name] for name in ("cost", "backward", "size", "interior")), strict=True)
+    chain = Chain(tuple(ChainLayer(*layer_fields) for layer_fields in fields), per_layer["size"][0])
+    return Source(chain, f"{length:,} layer{'s' * (length > 1)}", has_unit["size"], has_unit["cost"])
 
 
 def length_of(layers: int | None, lengths: list[int]) -> int:

@@ -28,12 +28,19 @@ def search_report(search: SearchResult, pictures: bool = False) -> Report:
     """``search`` as a Report with data of schema perfmodel.model/1 and ``layouts``."""
     t, system = search.training, None if search.system is None else search.system.name
     where = "" if system is None else f", {system}"
-    title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {search.gpus:,} x {search.on.device.name}{where}"
+    title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {search.gpus:,} x {search.machine.device.name}{where}"
     layouts = [_layout(layout, search) for layout in search.layouts]
-    inputs = {**question(t), "phase": "train", "search": search.gpus, "system": system, "dtype": search.half, "kernels": search.on.kernels}
+    inputs = {
+        **question(t),
+        "phase": "train",
+        "search": search.gpus,
+        "system": system,
+        "dtype": search.half,
+        "kernels": search.machine.kernels,
+    }
     questions = [question(layout.training) for layout in search.layouts]
     data = {
-        **head("model", inputs, search.on.device),
+        **head("model", inputs, search.machine.device),
         **{name: getattr(search, name) for name in ("gpus", "tried", "refused", "took_s")},
         "flop_convention": MEANING,
         "layouts": [{"inputs": inputs, **as_json(layout)} for inputs, layout in zip(questions, layouts, strict=True)],
@@ -41,9 +48,9 @@ def search_report(search: SearchResult, pictures: bool = False) -> Report:
     plain = Report(title, _refusal(search), [], _notes(search), data, metered="peaks, in the fastest layout")
     if not search.layouts:
         return plain
-    best, capacity = search.layouts[0], search.on.device.dram.capacity
+    best, capacity = search.layouts[0], search.machine.device.dram.capacity
     size, mfu = format_si(best.bytes, "B") + (f" of {format_si(capacity.number, 'B')}" if capacity else ""), _mfu(best, search)
-    predicted = of_job(job_of(best.training, search.on, search.system, half=search.half)).prediction is not None
+    predicted = of_job(job_of(best.training, search.machine, search.system, half=search.half)).prediction is not None
     at_least, at_most = ("", "") if predicted else ("at least ", "at most ")  # where a kernel is not calibrated, its roof stands for it
     step, rate = f"{at_least}{format_time(best.seconds, 3)}", f"{at_most}{tokens(best.tokens_per_s)}"
     return replace(
@@ -88,7 +95,7 @@ def _layout(layout: TimedLayout, search: SearchResult) -> list[Metric]:
 
 def _mfu(layout: TimedLayout, search: SearchResult) -> float:
     """Model FLOP utilization of ``layout``, on visible scores."""
-    job = job_of(layout.training, search.on, search.system, half=search.half)
+    job = job_of(layout.training, search.machine, search.system, half=search.half)
     return run(job).shares(job, layout.seconds)[0]
 
 
@@ -124,7 +131,7 @@ def options(t: TrainingConfig) -> str:
 
 def _charts(search: SearchResult) -> list[Chart]:
     """Chart of layouts by step time and memory, with the capacity."""
-    listed, capacity = search.layouts[:SCREEN_ROWS], search.on.device.dram.capacity
+    listed, capacity = search.layouts[:SCREEN_ROWS], search.machine.device.dram.capacity
     spots = [(float(layout.bytes), float(layout.seconds)) for layout in listed]
     marks = [Mark(x, options(layout.training).replace("--", ""), y) for (x, y), layout in zip(spots, listed, strict=True)]
     marks += [Mark(float(capacity.number), f"capacity {format_si(capacity.number, 'B')}")] if capacity else []
@@ -138,7 +145,7 @@ def _notes(search: SearchResult) -> list[str]:
     timed = f"{format_count(search.tried)} layouts timed in {format_time(search.took_s, 3)}"
     return [
         *["Times are bursts: run for seconds, the power limit may slow a step, by as much as its layout without --search shows."]
-        * (search.on.device.power is not None),
+        * (search.machine.device.power is not None),
         *["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] * unsure,
         f"{timed}, {digits(search.tried / search.took_s, 2)} a second; {format_count(search.refused)} faster ones do not fit.",
         "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "

@@ -406,7 +406,7 @@ def _notes(answer: ScheduleAnswer) -> list[str]:
         "sqrt-n": f"sqrt-n has segments of {sqrt_length(len(chain))}",
         "revolve": f"revolve stores {slots_of(len(chain), plan)} values, {chosen if plan.slots is None else 'as given'}",
     }
-    listed = [words for name, words in settings.items() if answer.of(name) is not None]
+    listed = [words for name, words in settings.items() if answer.run_of(name) is not None]
     notes += [f"{'; '.join(listed)}."] if listed else []
     if chain.taped:
         notes.append("Backward needs the interior of each layer, which only running it gives: each rebuilt layer runs once more for that.")

@@ -18,7 +18,7 @@ from perfmodel.report.op_common import head
 from perfmodel.report.serve import counted, split_words
 from perfmodel.report.step import tokens
 from perfmodel.serving.engine import Engine
-from perfmodel.serving.launch import DECODE_ROLE, LINES, PREFILL_ROLE, launch, unstated
+from perfmodel.serving.launch import COMMANDS, DECODE_ROLE, PREFILL_ROLE, launch, unstated
 from perfmodel.serving.load import Load
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.serving.search import Candidate, Formats, Search, Targets, merged, search, spread
@@ -84,7 +84,7 @@ class Searched:
         engine = next(candidate for candidate in self.engines if candidate.id == point.engine)
         model, options = self.models.get(point.formats, self.model), self.options.in_formats(point.formats)
         formats = _formats_beyond_checkpoint(options)
-        has_lines = engine.id in LINES
+        has_lines = engine.id in COMMANDS
         comments = unstated(model, engine, self.load, **formats) if has_lines else []
         if point.prefill is not None:
             workers = ((point.prefill, PREFILL_ROLE), (point.split, DECODE_ROLE)) if has_lines else ()
@@ -113,7 +113,9 @@ def searched(options: ServeQuestion, device: Device, engines: Sequence[str], fal
     models, searches = dict[Formats, ModelSpec](), dict[Formats, Search]()
     load, gpus, targets = options.load(), options.searched_gpus(), Targets(*options.limits())
     presets = [find_engine(name) for name in engines]
-    configured = [options.configured(engine.on(device)) for engine in [engine for engine in presets if engine.runs_on(device)] or presets]
+    configured = [
+        options.configured(engine.for_device(device)) for engine in [engine for engine in presets if engine.runs_on(device)] or presets
+    ]
     for formats in options.searched_formats():
         question = options.in_formats(formats)
         model, stored = served_as(find_model(options.name), question.weights_dtype)

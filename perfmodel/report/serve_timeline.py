@@ -51,7 +51,7 @@ def _details(group: LoggedSteps, further: float) -> dict[str, str]:
 def _kernels(answer: ServingAnswer, group: LoggedSteps) -> Iterator[KernelSpan]:
     """Spans of the kernels of the first step of ``group``, behind the time of the host; none if they overlap over several stages."""
     times = answer.pools.prefill if answer.pools is not None and group.lane.startswith(PREFILL) else answer.times
-    rows = under_power(times.passed(group.step), times.power).rows
+    rows = under_power(times.estimate(group.step), times.power).rows
     parts = [StepPart(row.op.name, row.op, row.cost, row.interval, row.seconds) for row in rows]
     host_s = group.first_s - sum(part.seconds for part in parts)
     if host_s < 0:

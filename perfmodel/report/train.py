@@ -83,7 +83,7 @@ def data(step: TrainingEstimate, power: StepPower | None = None) -> dict[str, An
         "phase": "train",
         "dtype": job.micro_batch.forward.dtype.name,
         "implementation": step.implementation,
-        "kernels": job.on.kernels,
+        "kernels": job.machine.kernels,
         "system": None if job.system is None else job.system.name,
         "overlap": job.overlap,
     }
@@ -310,7 +310,7 @@ def _parallel_notes(step: TrainingEstimate) -> Iterator[str]:
     if p.dp * p.cp > 1:
         when = "beside backward and forward passes" if job.overlap else "after the backward pass"
         yield f"Data parallel: gradients and weights are exchanged {when}."
-    if job.system is not None and (source := inside_source(job.system, p, job.on.device)):
+    if job.system is not None and (source := inside_source(job.system, p, job.machine.device)):
         yield source
     if not step.validated:
         free = "as hidden behind kernels without slowing them" if job.overlap else "at the full rate of its links"

@@ -29,10 +29,11 @@ from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import ModelPass, Split
 from perfmodel.transformer.step_power import under_power
 
+# What takes the time between two tokens, as ``ServingAnswer.shares`` names it
 WEIGHTS, CACHE, COMPUTE, LINKS, LATENCY = "reading weights", "reading the KV cache", "compute", "links between GPUs", "kernels' latency"
 HOST, PROMPTS, POWER = "the engine's host", "prefill of other requests", "the power limit"
 ON_HOST = "layers on the host"
-"""Names of the shares of the time between two tokens."""
+
 LATENT = 0.5
 """A kernel is limited by latency if its fullest resource needs less than this share of its time."""
 HOUR, MILLION = 3600.0, 1e6
@@ -42,10 +43,11 @@ MOST_GPUS = 64
 
 @dataclass(frozen=True)
 class ServingAnswer:
-    """``metrics`` of ``load`` on an engine whose steps take ``times``. ``most_running``: sequences that it can hold until their last token.
+    """What an engine delivers under ``load``: the ``metrics`` of a simulation in which its steps take ``times``.
 
-    With ``pools``, times, memory and sequences are those of one decode worker; metrics and GPUs are of all workers. ``steps``: the first
-    ones of the simulation, of one group if groups of a dense model run independently.
+    ``most_running``: sequences that the cache holds until their last token. ``gpu_hour``: price of a GPU's hour. ``spread``: shortest
+    length over the longest. ``steps``: the first steps of the simulation; if groups of a dense model run independently, of one group.
+    With ``pools``, times, memory and ``most_running`` describe one decode worker; metrics and GPUs count all workers.
     """
 
     times: KernelTimes
@@ -120,42 +122,44 @@ class ServingAnswer:
     @cached_property
     def decode_pass(self) -> PassEstimate:
         """Rows of the mean decode step, or of a prompt's step if nothing decodes; at the sustained clock if power is known."""
-        return under_power(self._decode_alone, self.times.power)
+        return under_power(self._decode_at_full_clock, self.times.power)
 
     @cached_property
-    def _decode_alone(self) -> PassEstimate:
-        return self.times.passed(self.decode_step if self.metrics.mean_tpot_s else self.prompt_step)
+    def _decode_at_full_clock(self) -> PassEstimate:
+        return self.times.estimate(self.decode_step if self.metrics.mean_tpot_s else self.prompt_step)
 
     @cached_property
     def prompt_pass(self) -> PassEstimate:
         """Rows of a prompt's step, at the sustained clock if power is known."""
         times = self.times if self.pools is None else self.pools.prefill
-        return under_power(times.passed(self.prompt_step), times.power)
+        return under_power(times.estimate(self.prompt_step), times.power)
 
     @property
     def ttft(self) -> Times:
         """Mean seconds to the first token with the ends of their interval."""
-        return self._ends("ttft", self.metrics.mean_ttft_s, self.prompt_step)
+        return self._interval("ttft", self.metrics.mean_ttft_s, self.prompt_step)
 
     @property
     def tpot(self) -> Times | None:
         """Mean seconds per output token after the first with the ends of their interval; None if no token comes later."""
-        return self._ends("tpot", self.metrics.mean_tpot_s, self.decode_step) if self.metrics.mean_tpot_s else None
+        return self._interval("tpot", self.metrics.mean_tpot_s, self.decode_step) if self.metrics.mean_tpot_s else None
 
-    def _ends(self, name: str, value: float, step: Iteration) -> Times:
+    def _interval(self, name: str, value: float, step: Iteration) -> Times:
         """``value`` with its interval: as wide as measured runs of the engine show, or wider if kernels of ``step`` are guesses.
 
         If no run of this kind of model was fitted, the lower end leaves out the engine's seconds per request.
         """
-        shown = self.engine.widths.get(self.kind, {}).get(name)
-        if self.pools is not None and (apart := self.engine.widths.get("apart", {}).get(name)):
-            return value, value * apart[0], value * apart[1]
-        first, last = shown or (1.0, 1.0)
-        if shown is None or has_guesses(self.times.passed(step)):
-            seconds, low, high = self.times.interval(step)
-            first, last = min(low / seconds, first), max(high / seconds, last)
-        unsure = self.engine.overhead.before_s(self.load.isl) if name == "ttft" and not self.fitted else 0.0
-        return value, max(value - unsure, 0.0) * first, value * last
+        widths = self.engine.widths
+        if self.pools is not None and name in widths.get("apart", {}):
+            low, high = widths["apart"][name]
+            return value, value * low, value * high
+        measured = widths.get(self.kind, {}).get(name)
+        low, high = measured or (1.0, 1.0)
+        if measured is None or has_guesses(self.times.estimate(step)):
+            step_s, step_low_s, step_high_s = self.times.interval(step)
+            low, high = min(step_low_s / step_s, low), max(step_high_s / step_s, high)
+        unfitted_s = self.engine.overhead.before_s(self.load.isl) if name == "ttft" and not self.fitted else 0.0
+        return value, max(value - unfitted_s, 0.0) * low, value * high
 
     @property
     def kind(self) -> str:
@@ -170,7 +174,7 @@ class ServingAnswer:
     @cached_property
     def at_least(self) -> bool:
         """Whether a good part of a decode step has only a roof, no prediction, so that the times are lower limits."""
-        return not mostly_predicted(self._decode_alone)
+        return not mostly_predicted(self._decode_at_full_clock)
 
     @property
     def cost(self) -> Estimate:
@@ -183,16 +187,22 @@ class ServingAnswer:
 
         No decode step is shorter than its bound, and no request takes less arithmetic than its tokens do at the peak.
         """
-        load, split, workers = self.load, self.split, self.workers
-        arithmetic, by_step = self.prompt_pass.at_peak_s * load.new_tokens / (self.prompt_step.chunk / self.prompt_step.prompts), inf
+        load, workers = self.load, self.workers
+        tokens_of_prompt = self.prompt_step.chunk / self.prompt_step.prompts
+        request_at_peak_s = self.prompt_pass.at_peak_s * load.new_tokens / tokens_of_prompt
+        by_steps = inf
         if self.metrics.mean_tpot_s is not None:
             steps = (load.osl - 1) / load.tokens_per_step
-            arithmetic += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
+            request_at_peak_s += steps * self.decode_pass.at_peak_s / self.decode_step.decodes
             sequences = max(self.most_running, ceil(self.metrics.running / workers))
-            sequences = min(ceil(load.concurrency / workers), sequences) if load.concurrency else sequences
-            bound_s = float(self.times.passed(self.decode_step._replace(decodes=sequences)).cost.lower_warm_s)
-            by_step = workers * split.pp * sequences / (steps * bound_s) * load.osl if bound_s else by_step
-        return min(by_step, self.gpus / arithmetic * load.osl if arithmetic and self.pools is None else by_step)
+            if load.concurrency:
+                sequences = min(ceil(load.concurrency / workers), sequences)
+            step_bound_s = float(self.times.estimate(self.decode_step._replace(decodes=sequences)).cost.lower_warm_s)
+            if step_bound_s:
+                by_steps = workers * self.split.pp * sequences / (steps * step_bound_s) * load.osl
+        if self.pools is not None or not request_at_peak_s:
+            return by_steps
+        return min(by_steps, self.gpus / request_at_peak_s * load.osl)
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -200,21 +210,26 @@ class ServingAnswer:
 
         If each request gets only one token, they are shares of a prompt's step.
         """
-        seconds, gap_s, sequences = self.decode_s, self.metrics.mean_itl_s, float(self.decode_step.decodes)
+        step_s, gap_s, sequences = self.decode_s, self.metrics.mean_itl_s, float(self.decode_step.decodes)
         if not self.metrics.mean_tpot_s or gap_s <= 0:
-            seconds = gap_s = self.times.seconds(self.prompt_step)
+            step_s = gap_s = self.times.seconds(self.prompt_step)
             sequences = 1.0
-        layers = self.times.host_s(self.decode_step if self.metrics.mean_tpot_s else self.prompt_step)
-        engine_s = min(self.times.own_seconds(sequences) + layers, seconds)
-        seconds_of, decode_pass = (
-            {HOST: max(engine_s - layers, 0.0) / gap_s, ON_HOST: layers / gap_s, PROMPTS: max(gap_s - seconds, 0.0) / gap_s, POWER: 0.0},
-            self.decode_pass,
-        )
-        rows_alone = self._decode_alone.rows if self.times.power.given else decode_pass.rows
-        for row, fast in zip(decode_pass.rows, rows_alone, strict=True):
-            for name, own_s in ((limit_of(fast), fast.seconds), (POWER, row.seconds - fast.seconds)):
-                seconds_of[name] = seconds_of.get(name, 0.0) + own_s / decode_pass.seconds * (seconds - engine_s) / gap_s
-        return dict(sorted(((name, share) for name, share in seconds_of.items() if share > 0), key=lambda pair: -pair[1]))
+        host_layers_s = self.times.host_s(self.decode_step if self.metrics.mean_tpot_s else self.prompt_step)
+        engine_s = min(self.times.overhead_s(sequences) + host_layers_s, step_s)
+        kernels_s = step_s - engine_s
+        shares = {
+            HOST: max(engine_s - host_layers_s, 0.0) / gap_s,
+            ON_HOST: host_layers_s / gap_s,
+            PROMPTS: max(gap_s - step_s, 0.0) / gap_s,
+            POWER: 0.0,
+        }
+        slowed = self.decode_pass
+        rows_at_full_clock = self._decode_at_full_clock.rows if self.times.power.given else slowed.rows
+        for slow_row, row in zip(slowed.rows, rows_at_full_clock, strict=True):
+            for name, row_s in ((limit_of(row), row.seconds), (POWER, slow_row.seconds - row.seconds)):
+                shares[name] = shares.get(name, 0.0) + row_s / slowed.seconds * kernels_s / gap_s
+        positive = [(name, share) for name, share in shares.items() if share > 0]
+        return dict(sorted(positive, key=lambda named: -named[1]))
 
     @property
     def joules_per_token(self) -> float | None:
@@ -225,17 +240,18 @@ class ServingAnswer:
     @property
     def watts(self) -> float | None:
         """Mean watts of a GPU over prompt steps, decode steps and idle time between requests."""
-        load, rate, workers = self.load, self.requests_per_s, self.workers
-        steps = rate / workers * max(load.osl - 1, 0) / load.tokens_per_step / self.decode_step.decodes
-        decode, prompts = (steps, self.decode_pass), rate * load.new_tokens / self.prompt_step.chunk
+        load, device, workers = self.load, self.times.device, self.workers
+        decode_steps_per_s = self.requests_per_s / workers * max(load.osl - 1, 0) / load.tokens_per_step / self.decode_step.decodes
+        prompt_steps_per_s = self.requests_per_s * load.new_tokens / self.prompt_step.chunk
+        decode = (decode_steps_per_s, self.decode_pass)
         if self.pools is None:
-            return mean_watts(self.times.device, [(prompts, self.prompt_pass), decode])
-        before = mean_watts(self.times.device, [(prompts / self.pools.prefill_workers, self.prompt_pass)])
-        after = mean_watts(self.times.device, [decode])
-        if before is None or after is None:
+            return mean_watts(device, [(prompt_steps_per_s, self.prompt_pass), decode])
+        prefill_watts = mean_watts(device, [(prompt_steps_per_s / self.pools.prefill_workers, self.prompt_pass)])
+        decode_watts = mean_watts(device, [decode])
+        if prefill_watts is None or decode_watts is None:
             return None
-        decoding = workers * self.split.gpus
-        return ((self.gpus - decoding) * before + decoding * after) / self.gpus
+        decode_gpus = workers * self.split.gpus
+        return ((self.gpus - decode_gpus) * prefill_watts + decode_gpus * decode_watts) / self.gpus
 
     @property
     def price(self) -> float | None:
@@ -244,30 +260,32 @@ class ServingAnswer:
 
 
 def limit_of(row: PassRow) -> str:
-    """The resource that limits a row of a step: bytes of weights or of the cache, arithmetic, or links; latency if it is far from its roof.
+    """What limits a row of a step: links, arithmetic, or reading weights or the cache; latency if it is far from its roof.
 
-    L2 never names the limit: tiles in L2 feed arithmetic and DRAM, of which the fuller one does.
+    L2 is never the limit that is named: tiles in L2 feed arithmetic and DRAM, and the fuller of these two is named.
     """
-    terms = {name: float(term) for name, term in row.cost.terms.items()}
-    name = max((name_ for name_ in terms if name_ != "l2"), key=lambda one: terms[one], default="")
     if row.op.group == COLLECTIVE:
         return LINKS
-    if not name or max(terms.values()) < LATENT * row.seconds:
+    seconds = {resource: float(term) for resource, term in row.cost.terms.items()}
+    fullest = max((resource for resource in seconds if resource != "l2"), key=lambda resource: seconds[resource], default="")
+    if not fullest or max(seconds.values()) < LATENT * row.seconds:
         return LATENCY
-    return COMPUTE if name in ("tensor", "vector", "sfu", "sram") else CACHE if row.op.group == ATTENTION else WEIGHTS
+    if fullest in ("tensor", "vector", "sfu", "sram"):
+        return COMPUTE
+    return CACHE if row.op.group == ATTENTION else WEIGHTS
 
 
 def mean_watts(device: Device, passes: list[tuple[float, PassEstimate]]) -> float | None:
     """Watts of a GPU that runs each of ``passes`` at its rate per second and idles otherwise; None if ``device`` has no power model."""
     if device.power is None:
         return None
-    busy = joules = 0.0
+    busy_share = busy_watts = 0.0
     for per_s, pass_ in passes:
         if pass_.power is None:
             return None
-        busy += per_s * pass_.seconds
-        joules += per_s * pass_.seconds * pass_.power.watts
-    return joules / max(busy, 1.0) + max(1 - busy, 0.0) * device.power.static_w
+        busy_share += per_s * pass_.seconds
+        busy_watts += per_s * pass_.seconds * pass_.power.watts
+    return busy_watts / max(busy_share, 1.0) + max(1 - busy_share, 0.0) * device.power.static_w
 
 
 def serving_answer(
@@ -278,45 +296,54 @@ def serving_answer(
     engine: Engine,
     times: Callable[[Engine, ModelPass], KernelTimes],
 ) -> ServingAnswer:
-    """The answer to ``question`` for one layout of ``engine``. ``times`` makes the step times; ``stored`` comes from ``hf.served_as``."""
+    """The answer to ``question`` for one layout of ``engine``.
+
+    ``times``: makes the step times of an engine and a pass; ``stored``: format of the weights, from ``hf.served_as``.
+    """
     load, power = question.load(engine.users), PowerOptions(question.power_limit, question.clock).check(device)
     question.check_lengths(model)
     engine = question.configured(engine)
 
-    def steps(split: Split) -> KernelTimes:
-        on_device = replace(times(engine, question.base_pass(model, device, split, stored)), power=power)
+    def times_in(split: Split) -> KernelTimes:
+        """Step times in the layout ``split``, with the power limit and the layers on the host that the question states."""
+        all_on_gpu = replace(times(engine, question.base_pass(model, device, split, stored)), power=power)
         if question.gpu_layers is None:
-            return on_device
-        on_gpu, host = offloaded(on_device.model, on_device.base_pass, device, question.gpu_layers, question.host_bandwidth())
-        return replace(on_device, model=on_gpu, host=host)
+            return all_on_gpu
+        on_gpu, host = offloaded(all_on_gpu.model, all_on_gpu.base_pass, device, question.gpu_layers, question.host_bandwidth())
+        return replace(all_on_gpu, model=on_gpu, host=host)
 
     split = question.split(model, engine.in_stages)
     if question.prefill_workers is None:
-        return serve(steps(split), load, question.spread, question.requests, question.gpu_hour)
-    pools = Pools(steps(question.prefill_split(model)), steps(split), question.prefill_workers, question.workers)
+        return serve(times_in(split), load, question.spread, question.requests, question.gpu_hour)
+    pools = Pools(times_in(question.prefill_split(model)), times_in(split), question.prefill_workers, question.workers)
     return serve_pools(pools, load, question.spread, question.requests, question.gpu_hour)
 
 
 def serve(times: KernelTimes, load: Load, spread: float = 1.0, requests: int | None = None, gpu_hour: float | None = None) -> ServingAnswer:
-    """The answer of a replica whose steps take ``times``. If the model does not fit, a UsageError names the fewest GPUs on which it does.
+    """The answer of a replica whose steps take ``times``; ``spread`` and ``requests`` as of ``simulate``.
 
-    ``spread`` and ``requests``: see ``simulate``. Data-parallel groups of a dense model run independently, each as an engine with its share
-    of the load.
+    Data-parallel groups of a dense model run independently, each as an engine with its share of the load. If the model does not fit, a
+    UsageError names the fewest GPUs on which it does.
     """
     engine, base_pass, model = times.engine, times.base_pass, times.model
     memory = Memory(model, times.device, engine, base_pass)
     most_running = memory.most_running(load.isl + load.osl)
     if most_running < 1:
-        raise UsageError(*_too_large(memory, base_pass, load.isl + load.osl))
-    groups, slots = 1 if model.is_moe else base_pass.split.dp, memory.slots(load.isl, load.osl, spread)
+        raise _too_large(memory, base_pass, load.isl + load.osl)
+    groups = 1 if model.is_moe else base_pass.split.dp  # groups of a model with experts run one step together
+    slots = memory.slots(load.isl, load.osl, spread)
     group_split = replace(base_pass.split, dp=base_pass.split.dp // groups)
     group_times = times if groups == 1 else replace(times, base_pass=replace(base_pass, split=group_split), nodes={})
-    group_load = load.among(groups)
-    pool = Pool(group_times, engine.batching.over(group_split), slots // groups)
-    request_s, requests = engine.overhead.before_s(load.isl * (1 + spread) / 2), requests and ceil(requests / groups)
+    group_load = load.of_fullest_group(groups)
+    pool = Pool(group_times, engine.batching.of_replica(group_split), slots // groups)
+    mean_isl = load.isl * (1 + spread) / 2
+    if requests is not None:
+        requests = ceil(requests / groups)
     steps: list[LoggedSteps] = []
-    metrics = simulate(pool, group_load, request_s, spread=spread, requests=requests, log=steps)
-    copies = groups if load.concurrency is None or group_load.concurrency is None else load.concurrency / group_load.concurrency
+    metrics = simulate(pool, group_load, engine.overhead.before_s(mean_isl), spread=spread, requests=requests, log=steps)
+    copies: float = groups
+    if load.concurrency is not None and group_load.concurrency is not None:
+        copies = load.concurrency / group_load.concurrency
     return ServingAnswer(times, load, memory, most_running, metrics.times(copies), gpu_hour, spread, None, steps)
 
 
@@ -324,46 +351,71 @@ def serve_pools(pools: Pools, load: Load, spread: float = 1.0, requests: int | N
     """The answer of pools with ``load.concurrency`` users; UsageError without users, or if a worker cannot hold a request."""
     if load.check().concurrency is None or load.osl < 2:
         raise UsageError("pools answer users, with two tokens or more", "give --concurrency in place of --rate, and a longer --osl")
-    before, after = (Memory(worker.model, worker.device, worker.engine, worker.base_pass) for worker in (pools.prefill, pools.decode))
-    length, prompted = load.isl + load.osl, before.most_running(load.isl + 1)
-    most = after.most_running(length)
-    for name, option, one, held in (("prefill", "--prefill-tp", before, prompted), ("decode", "--tp", after, most)):
-        if held < 1:
-            need = one.total(one.base_pass.split.dp, length) / 1e9
-            words = f"a {name} worker has {one.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
-            raise UsageError(words, f"give it more GPUs, by {option}")
-    slots, engine, split = after.slots(load.isl, load.osl, spread), pools.decode.engine, pools.decode.base_pass.split
-    first = pool_of(pools.prefill, pools.prefill.engine, pools.prefill.base_pass.split, prompted, pools.prefill_workers)
-    second = pool_of(pools.decode, engine, split, slots, pools.decode_workers)
-    isl = load.isl * (1 + spread) / 2
-    cache = before.fit(max(round(isl), 1)).sequence
-    moved_s = transfer_s(cache, pools.prefill.base_pass.split, split, pools.decode.device, pools.gpus)
+    prefill, decode = pools.prefill, pools.decode
+    prefill_memory, decode_memory = (Memory(times.model, times.device, times.engine, times.base_pass) for times in (prefill, decode))
+    length = load.isl + load.osl
+    most_prompts, most_running = prefill_memory.most_running(load.isl + 1), decode_memory.most_running(length)
+    if most_prompts < 1:
+        raise _worker_too_small("prefill", "--prefill-tp", prefill_memory, length)
+    if most_running < 1:
+        raise _worker_too_small("decode", "--tp", decode_memory, length)
+    prefill_split, decode_split = prefill.base_pass.split, decode.base_pass.split
+    slots = decode_memory.slots(load.isl, load.osl, spread)
+    mean_isl = load.isl * (1 + spread) / 2
+    cache_bytes = prefill_memory.fit(max(round(mean_isl), 1)).sequence
     steps: list[LoggedSteps] = []
-    before_s = engine.overhead.before_s(isl)
-    metrics = simulate(second, load, before_s, spread=spread, requests=requests, prefill=first, transfer_s=moved_s, log=steps)
-    return ServingAnswer(pools.decode, load, after, most, metrics, gpu_hour, spread, pools, steps)
-
-
-def _too_large(memory: Memory, base_pass: ModelPass, length: int) -> tuple[str, str]:
-    """Message and fix for a model that does not fit: the memory it lacks, and the option that would help."""
-    need, have = memory.total(base_pass.split.dp, length) / 1e9, memory.usable / 1e9
-    words = (
-        f"{memory.model.name} with one request of {length:,} tokens needs {need:.1f} GB per GPU, and {memory.engine.name} has {have:.1f} GB"
+    metrics = simulate(
+        pool_of(decode, decode.engine, decode_split, slots, pools.decode_workers),
+        load,
+        decode.engine.overhead.before_s(mean_isl),
+        spread=spread,
+        requests=requests,
+        prefill=pool_of(prefill, prefill.engine, prefill_split, most_prompts, pools.prefill_workers),
+        transfer_s=transfer_s(cache_bytes, prefill_split, decode_split, decode.device, pools.gpus),
+        log=steps,
     )
-    if memory.usable <= memory.engine.reserve + memory.activations:
-        return words, "give a smaller --reserve or --token-budget"
-    published, larger = base_pass.weights_from_file, [1 << power for power in range(MOST_GPUS.bit_length())]
-    larger = [gpus for gpus in larger if gpus > base_pass.split.gpus]
-    for split in (split for gpus in larger for split in layouts(memory.model, gpus, memory.device, published)):
-        alike = split.dp == base_pass.split.dp and (split.ep > 1) == (base_pass.split.ep > 1)
-        if alike and replace(memory, base_pass=replace(base_pass, split=split)).most_running(length):
-            return words, f"give {sizes_of(split)}{' or --gpu-layers' * memory.engine.in_stages}"
-    joined = "" if memory.device.interconnect is not None else f"; {memory.device.id} has no interconnect in its profile for more GPUs"
-    layers = f" or fewer --gpu-layers than {len(memory.model.layers)}" if memory.engine.in_stages else ""
-    return words, f"give shorter requests, a narrower format{layers}{joined}"
+    return ServingAnswer(decode, load, decode_memory, most_running, metrics, gpu_hour, spread, pools, steps)
 
 
-def sizes_of(split: Split) -> str:
+def _worker_too_small(name: str, option: str, memory: Memory, length: int) -> UsageError:
+    """The error for a worker called ``name`` that holds no request of ``length`` tokens; ``option`` gives it more GPUs."""
+    need = memory.total(memory.base_pass.split.dp, length) / 1e9
+    words = f"a {name} worker has {memory.usable / 1e9:.1f} GB per GPU and needs {need:.1f} GB"
+    return UsageError(words, f"give it more GPUs, by {option}")
+
+
+def _too_large(memory: Memory, base_pass: ModelPass, length: int) -> UsageError:
+    """The error for a model that does not fit: the memory it lacks, and the option that would help."""
+    need, have = memory.total(base_pass.split.dp, length) / 1e9, memory.usable / 1e9
+    model, engine, device = memory.model, memory.engine, memory.device
+    words = f"{model.name} with one request of {length:,} tokens needs {need:.1f} GB per GPU, and {engine.name} has {have:.1f} GB"
+    if memory.usable <= engine.reserve + memory.activations:
+        return UsageError(words, "give a smaller --reserve or --token-budget")
+    larger = _larger_split(memory, base_pass, length)
+    if larger is not None:
+        return UsageError(words, f"give {_options_of(larger)}{' or --gpu-layers' if engine.in_stages else ''}")
+    fix = "give shorter requests, a narrower format"
+    if engine.in_stages:
+        fix += f" or fewer --gpu-layers than {len(model.layers)}"
+    if device.interconnect is None:
+        fix += f"; {device.id} has no interconnect in its profile for more GPUs"
+    return UsageError(words, fix)
+
+
+def _larger_split(memory: Memory, base_pass: ModelPass, length: int) -> Split | None:
+    """The layout on the fewest GPUs that holds a request and has the same groups, and experts cut or distributed as before."""
+    before = base_pass.split
+    gpus = 1 << before.gpus.bit_length()  # the next power of two
+    while gpus <= MOST_GPUS:
+        for split in layouts(memory.model, gpus, memory.device, base_pass.weights_from_file):
+            alike = split.dp == before.dp and (split.ep > 1) == (before.ep > 1)
+            if alike and replace(memory, base_pass=replace(base_pass, split=split)).most_running(length):
+                return split
+        gpus *= 2
+    return None
+
+
+def _options_of(split: Split) -> str:
     """The layout as options; only its number of GPUs if they share every matrix."""
     if split == Split(split.tp):
         return f"--gpus {split.gpus}"

@@ -44,18 +44,19 @@ class Batching:
     ahead: bool = False
     hold_steps: int = 0
 
-    def over(self, split: Split) -> Batching:
+    def of_replica(self, split: Split) -> Batching:
         """Batching of a whole replica: all data-parallel groups run such steps at once, with one step in each pipeline stage."""
         return replace(self, token_budget=self.token_budget * split.dp * split.pp, max_sequences=self.max_sequences * split.dp)
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Seconds of the engine that no kernel hides: per step, more with prompts, and between two kernels; per sequence of a step; per
-    request and prompt token before its first step. ``expert_layer_s``: per layer with routed experts of a step with prompts, which no
-    CUDA graph launches.
+    """Seconds of the engine that no kernel hides.
 
-    ``fitted``: phrase that names the runs they were fitted to, empty for none. ``kinds``: kinds of models among these runs.
+    In every step: ``step_s``; ``kernel_s`` per kernel; ``sequence_s`` per sequence. In a step with prompts, also ``prompt_s``, and
+    ``expert_layer_s`` per layer with routed experts, which no CUDA graph launches. Before a request's first step: ``request_s``, and
+    ``request_token_s`` per prompt token. ``fitted``: phrase that names the runs they were fitted to, empty for none. ``kinds``: kinds of
+    models among these runs.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -124,16 +125,17 @@ class RoofShares:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine preset. ``memory_share``: share of a GPU's memory that it takes; ``reserve``: bytes of that for neither weights nor cache.
+    """An engine preset.
 
-    ``graph_batch``: most tokens of a step that runs as a CUDA graph; steps with prompts do too if ``piecewise_graphs``, which leave out
-    attention. ``kv_block``: tokens of a block of the cache. ``reserved``: share of a request's coming tokens for which the cache keeps room
-    when others are admitted. ``widths``: ends of the 80 % intervals of TTFT and TPOT over the predicted time, by kind of model.
-    ``fuses_all_reduce_from``: compute capability from which small all-reduces of models with experts are fused by default, on one node and
-    without data-parallel attention; 0: never. ``by_device``: other defaults of batching; the first that fits counts. ``vendors``: makers
-    whose devices it runs on; empty for all. ``roof_shares``: by maker of the device, for engines whose kernels have no time models.
-    ``users``: default number of users. ``in_stages``: GPUs are pipeline stages unless another layout is given. ``table_on_host``: the
-    embedding is in the host's memory. ``sources``: sources of the values.
+    Memory: ``memory_share`` of a GPU's memory is the engine's; ``reserve`` bytes of that are for neither weights nor cache; ``kv_block``:
+    tokens of a block of the cache; ``reserved``: share of a request's coming tokens for which the cache keeps room when others are
+    admitted; ``table_on_host``: the embedding is in the host's memory. Graphs: ``graph_batch``: most tokens of a step that runs as a CUDA
+    graph; with ``piecewise_graphs``, which leave out attention, steps with prompts do too. Kernels: ``fuses_all_reduce_from``: compute
+    capability from which small all-reduces of models with experts are fused by default, on one node and without data-parallel attention,
+    0 for never; ``roof_shares``: by maker of the device, for engines whose kernels have no time models. Defaults: ``by_device``: other
+    batching, of which the first that fits counts; ``users``: number of users; ``in_stages``: GPUs are pipeline stages unless another
+    layout is given. ``widths``: ends of the 80 % intervals of TTFT and TPOT over the predicted time, by kind of model. ``vendors``: makers
+    whose devices it runs on, empty for all. ``sources``: sources of the values.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -164,7 +166,7 @@ class Engine:
         """Whether the engine has a version for ``device``."""
         return not self.vendors or device.vendor in self.vendors
 
-    def on(self, device: Device) -> Engine:
+    def for_device(self, device: Device) -> Engine:
         """This engine with its defaults for ``device``; UsageError if it does not run there."""
         if not self.runs_on(device):
             words = f"--engine {self.id}: {self.name} runs on {', '.join(self.vendors)} devices, not on {device.id}"
@@ -217,12 +219,15 @@ class Engine:
 
     def runs(self, request: Request) -> Request:
         """``request`` with this engine's kernels; a decode step larger than its CUDA graphs is launched kernel by kernel."""
-        graph = False if request.graph is None and request.batch > self.graph_batch else request.graph
+        graph = request.graph
+        if graph is None and request.batch > self.graph_batch:
+            graph = False
         return replace(request, kernels=self.kernels, fused=self.fused or request.fused, graph=graph)
 
     def with_batching(self, **options: Any) -> Engine:
         """This engine with the options of batching that are not None."""
-        return replace(self, batching=replace(self.batching, **{name: value for name, value in options.items() if value is not None}))
+        given = {name: value for name, value in options.items() if value is not None}
+        return replace(self, batching=replace(self.batching, **given))
 
 
 def validated(raw: Any) -> Engine:
@@ -236,10 +241,10 @@ def trusted(raw: dict[str, Any]) -> Engine:
     """The engine that ``raw``, the content of a shipped file, describes. Tests check these files, so pydantic is not loaded."""
     kernels: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.get("kernels", {}).items()}
     widths = {kind: {name: (float(low), float(high)) for name, (low, high) in ends.items()} for kind, ends in raw.get("widths", {}).items()}
-    smaller = (DeviceDefaults(**{**entry, "named": tuple(entry.get("named", ()))}) for entry in raw.get("by_device", ()))
+    by_device = tuple(DeviceDefaults(**{**entry, "named": tuple(entry.get("named", ()))}) for entry in raw.get("by_device", ()))
     overhead = raw.get("overhead", {})
     parts = {
-        "by_device": tuple(smaller),
+        "by_device": by_device,
         "kernels": KernelChoice(**kernels),
         "batching": Batching(**raw.get("batching", {})),
         "overhead": Overhead(**{**overhead, "kinds": tuple(overhead.get("kinds", KINDS))}),

@@ -35,13 +35,13 @@ class HostLayers:
     def seconds(self, tokens: int, context: int) -> float:
         """Seconds of the host's layers in a step of ``tokens`` with sequences of ``context`` tokens; the GPU waits meanwhile."""
         if tokens >= COPIED_FROM:
-            return self._moved(self._pass(PREFILL, 1, tokens, tokens), WEIGHTS) / (self.link * LINK_SHARE)
-        return self._moved(self._pass(DECODE, tokens, 1, context), WEIGHTS, CACHE) / (self.bandwidth * HOST_SHARE)
+            prefill = replace(self.base_pass, phase=PREFILL, batch=1, n=tokens, kv_len=tokens)
+            return self._bytes(prefill, WEIGHTS) / (self.link * LINK_SHARE)
+        decode = replace(self.base_pass, phase=DECODE, batch=tokens, n=1, kv_len=context)
+        return self._bytes(decode, WEIGHTS, CACHE) / (self.bandwidth * HOST_SHARE)
 
-    def _pass(self, phase: str, batch: int, n: int, length: int) -> ModelPass:
-        return replace(self.base_pass, phase=phase, batch=batch, n=n, kv_len=length)
-
-    def _moved(self, step: ModelPass, *tensors: str) -> float:
+    def _bytes(self, step: ModelPass, *tensors: str) -> float:
+        """Bytes of ``tensors`` that all layers read in ``step``."""
         counts = {**group_ops(self.layers, step), **routed_ops(self.layers, step), **dict.fromkeys(sequence_ops(self.layers, step), 1)}
         return float(sum(count * op.count * op.bytes_of(*tensors) for op, count in counts.items()))
 

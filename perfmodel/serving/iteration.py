@@ -1,17 +1,17 @@
 """One step of an engine's loop, and its micro-batches over pipeline stages.
 
-A token passes all stages, so its time is that of its micro-batch through all of them. With a micro-batch in each stage, all stages are busy
-and each sequence gets one token per round. A round lasts at least as long as one micro-batch takes through all stages, and at least as long
-as the slowest stage takes for all micro-batches. Source: vLLM, ``max_concurrent_batches`` (one batch per stage); SGLang, ``event_loop_pp``;
-Huang et al. 2019 (GPipe), section 2.3, of the bubble that is left without enough micro-batches.
+In a round each micro-batch passes all stages once, and each sequence gets one token. With a micro-batch in each stage, all stages are busy.
+A round lasts at least as long as one micro-batch takes through all stages, and at least as long as the slowest stage takes for all
+micro-batches. Sources: vLLM, ``max_concurrent_batches`` (one batch per stage); SGLang, ``event_loop_pp``; Huang et al. 2019 (GPipe),
+section 2.3 (the bubble that too few micro-batches leave).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.parameters import layer_matrices
@@ -46,22 +46,23 @@ def micro_batches(step: Iteration, in_flight: int, cut: bool = False) -> list[It
 
     ``cut``: the engine runs prompts in chunks, so the next chunk of a prompt enters the pipeline behind the one before it.
 
-    >>> [(one.chunk, one.prompts, one.decodes) for one in micro_batches(Iteration(900, 300, 3, 5, 100), 2)]
+    >>> [(batch.chunk, batch.prompts, batch.decodes) for batch in micro_batches(Iteration(900, 300, 3, 5, 100), 2)]
     [(600, 2, 2), (300, 1, 3)]
-    >>> [(one.chunk, one.prompts, one.decodes) for one in micro_batches(Iteration(900, 900, 1, 5, 100), 2, cut=True)]
+    >>> [(batch.chunk, batch.prompts, batch.decodes) for batch in micro_batches(Iteration(900, 900, 1, 5, 100), 2, cut=True)]
     [(450, 1, 2), (450, 1, 3)]
     """
     prompts = step.prompts if step.chunk else 0
     if cut and 0 < prompts < in_flight <= step.chunk:
-        prompts = in_flight
+        prompts = in_flight  # a chunk of a prompt for each micro-batch
     count = max(min(in_flight, prompts + step.decodes), 1)
-    batches, prompts_given, decoded, tokens = [], 0, 0, 0
-    for index in range(1, count + 1):
-        prompts_here = -(-prompts * index // count) - prompts_given
-        decodes = step.decodes * index // count - decoded
-        chunk = step.chunk * (prompts_given + prompts_here) // prompts - tokens if prompts else 0
-        batches.append(Iteration(chunk, step.chunk_context, max(prompts_here, 1), decodes, step.context, step.queries))
-        prompts_given, decoded, tokens = prompts_given + prompts_here, decoded + decodes, tokens + chunk
+    batches = []
+    prompts_before = decodes_before = tokens_before = 0
+    for index in range(1, count + 1):  # what the first ``index`` micro-batches have, less what those before this one have
+        prompts_so_far, decodes_so_far = ceil_div(prompts * index, count), step.decodes * index // count
+        tokens_so_far = step.chunk * prompts_so_far // prompts if prompts else 0
+        batch = step._replace(chunk=tokens_so_far - tokens_before, decodes=decodes_so_far - decodes_before)
+        batches.append(batch._replace(prompts=max(prompts_so_far - prompts_before, 1)))
+        prompts_before, decodes_before, tokens_before = prompts_so_far, decodes_so_far, tokens_so_far
     return batches
 
 
@@ -73,18 +74,16 @@ def slowest_share(model: ModelSpec, pp: int) -> float:
     >>> round(slowest_share(find_model("llama-3-70b"), 4), 3)
     0.261
     """
-    matrices = {kind: layer_matrices(model, kind) for kind, _ in model.layer_kinds}
-    sizes = [
-        sum(count * matrices[kind] for kind, count in replace(model, layers=stage_layers).layer_kinds) for stage_layers in stages(model, pp)
-    ]
-    sizes[-1] += model.hidden * model.vocab
-    return float(max(sizes) / sum(sizes))
+    weights = {kind: layer_matrices(model, kind) for kind, _ in model.layer_kinds}
+    stage_weights = [sum(weights[layer] for layer in stage_layers) for stage_layers in stages(model, pp)]
+    stage_weights[-1] += model.hidden * model.vocab
+    return float(max(stage_weights) / sum(stage_weights))
 
 
-def round_s(ways: Sequence[float], slowest: float) -> float:
-    """Seconds of a round. ``ways``: seconds of each micro-batch through all stages; ``slowest``: share of them in the slowest stage.
+def round_s(pass_s: Sequence[float], slowest: float) -> float:
+    """Seconds of a round. ``pass_s``: seconds of each micro-batch through all stages; ``slowest``: share of them in the slowest stage.
 
     >>> round_s([4.0, 4.0], 0.5), round_s([4.0], 0.5), round_s([4.0, 4.0], 0.625)
     (4.0, 4.0, 5.0)
     """
-    return max(*ways, slowest * sum(ways))
+    return max(*pass_s, slowest * sum(pass_s))

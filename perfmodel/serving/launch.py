@@ -10,6 +10,7 @@ llama.cpp, tools/server/README.md.
 from __future__ import annotations
 
 import re
+from math import ceil
 
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.engine import Engine
@@ -49,9 +50,9 @@ def vllm(model: str, split: Split, sequences: int, engine: Engine, longest: int)
         options["data-parallel-size"] = split.dp
     if split.ep > 1:
         options["enable-expert-parallel"] = True
-    options |= {"max-num-seqs": _each(sequences, split), "max-num-batched-tokens": engine.batching.token_budget}
+    options |= {"max-num-seqs": _per_group(sequences, split), "max-num-batched-tokens": engine.batching.token_budget}
     options |= {"max-model-len": longest, "gpu-memory-utilization": f"{engine.memory_share:g}"}
-    return f"vllm serve {model} {_written(options)}"
+    return f"vllm serve {model} {_typed(options)}"
 
 
 def sglang(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
@@ -65,7 +66,7 @@ def sglang(model: str, split: Split, sequences: int, engine: Engine, longest: in
         options["ep-size"] = split.ep
     options |= {"max-running-requests": sequences, "chunked-prefill-size": engine.batching.token_budget * split.dp}
     options |= {"context-length": longest, "mem-fraction-static": f"{engine.memory_share:g}"}
-    return f"python -m sglang.launch_server {_written(options)}"
+    return f"python -m sglang.launch_server {_typed(options)}"
 
 
 def tensorrt_llm(model: str, split: Split, sequences: int, engine: Engine, longest: int) -> str:
@@ -75,13 +76,10 @@ def tensorrt_llm(model: str, split: Split, sequences: int, engine: Engine, longe
     keys: Options = {"tensor_parallel_size": split.stage, "pipeline_parallel_size": split.pp}
     if split.ep > 1 or split.dp > 1:
         keys |= {"moe_expert_parallel_size": split.ep, "enable_attention_dp": str(split.dp > 1).lower()}
-    keys |= {"max_batch_size": _each(sequences, split), "max_num_tokens": engine.batching.token_budget, "max_seq_len": longest}
+    keys |= {"max_batch_size": _per_group(sequences, split), "max_num_tokens": engine.batching.token_budget, "max_seq_len": longest}
     keys |= {"enable_chunked_prefill": str(engine.batching.chunked).lower()}
-    lines = [
-        *(f"{name}: {value}" for name, value in keys.items()),
-        f"kv_cache_config: {{free_gpu_memory_fraction: {engine.memory_share:g}}}",
-    ]
-    text = "\n".join(lines)
+    lines = [f"{name}: {value}" for name, value in keys.items()]
+    text = "\n".join([*lines, f"kv_cache_config: {{free_gpu_memory_fraction: {engine.memory_share:g}}}"])
     return f"cat > options.yaml <<'END'\n{text}\nEND\ntrtllm-serve {model} --extra_llm_api_options options.yaml"
 
 
@@ -93,10 +91,10 @@ def llama_cpp(model: str, split: Split, sequences: int, engine: Engine, longest:
         "ctx-size": longest * sequences,
         "ubatch-size": engine.batching.token_budget,
     }
-    return f"llama-server --model {model.rsplit('/', maxsplit=1)[-1]}.gguf {_written(options)}"
+    return f"llama-server --model {model.rsplit('/', maxsplit=1)[-1]}.gguf {_typed(options)}"
 
 
-LINES = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm, "llama.cpp": llama_cpp}
+COMMANDS = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm, "llama.cpp": llama_cpp}
 PREFILL_ROLE, DECODE_ROLE = "prefill", "decode"
 CONNECTOR = """ --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
 """Option of vLLM for prefill and decode workers. Source: vLLM docs, "NixlConnector Usage Guide"."""
@@ -114,12 +112,15 @@ def launch(
     >>> launch(find_model("llama-3.1-70b"), find_engine("vllm"), Split(4), 64, Load(1024, 1024, 64)).split(" --")[0:2]
     ['vllm serve meta-llama/Meta-Llama-3.1-70B', 'tensor-parallel-size 4']
     """
-    if engine.id not in LINES:
-        raise UsageError(f"no options of {engine.name} are known", f"take one of {', '.join(LINES)}")
-    line = LINES[engine.id](hub_name(model), split, sequences, engine, load.isl + load.osl)
+    if engine.id not in COMMANDS:
+        raise UsageError(f"no options of {engine.name} are known", f"take one of {', '.join(COMMANDS)}")
+    line = COMMANDS[engine.id](hub_name(model), split, sequences, engine, load.isl + load.osl)
     line += QUANTIZED.get(engine.id, {}).get(weights, "")
-    cached = CACHED.get(engine.id, {}).get(cache, "")
-    line = line.replace("}\nEND", f"{cached}\nEND") if cached.endswith("}") else line + cached
+    cache_option = CACHED.get(engine.id, {}).get(cache, "")
+    if engine.id == "tensorrt-llm" and cache_option:  # a key at the end of ``kv_cache_config``
+        line = line.replace("}\nEND", f"{cache_option}\nEND")
+    else:
+        line += cache_option
     if not role:
         return line
     if engine.id == "tensorrt-llm":  # its docs, "Disaggregated Serving"
@@ -134,16 +135,21 @@ def unstated(model: ModelSpec, engine: Engine, load: Load, weights: str, cache: 
     >>> unstated(find_model("gpt3-175b"), find_engine("vllm"), Load(8, 8, 8), "int4", "fp8")
     ['# gpt3-175b: name a checkpoint with int4 weights']
     """
-    comments = [f"name a checkpoint with {weights} weights"] * bool(weights and weights not in QUANTIZED.get(engine.id, {}))
-    comments += [f"give the options for a KV cache in {cache}"] * bool(cache and cache not in CACHED.get(engine.id, {}))
-    comments += [f"give the draft model, for {load.draft_tokens} tokens per step"] * bool(load.draft_tokens)
+    comments = []
+    if weights and weights not in QUANTIZED.get(engine.id, {}):
+        comments.append(f"name a checkpoint with {weights} weights")
+    if cache and cache not in CACHED.get(engine.id, {}):
+        comments.append(f"give the options for a KV cache in {cache}")
+    if load.draft_tokens:
+        comments.append(f"give the draft model, for {load.draft_tokens} tokens per step")
     return [f"# {hub_name(model)}: {words}" for words in comments]
 
 
-def _each(sequences: int, split: Split) -> int:
+def _per_group(sequences: int, split: Split) -> int:
     """Sequences of the fullest data-parallel group; engines count them per group."""
-    return -(-sequences // split.dp)
+    return ceil(sequences / split.dp)
 
 
-def _written(options: Options) -> str:
+def _typed(options: Options) -> str:
+    """``options`` as they are typed."""
     return " ".join(f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items())

@@ -17,7 +17,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import StepTimes
 from perfmodel.serving.load import Load
 from perfmodel.serving.memory import Memory
-from perfmodel.serving.steps import KnownKernels, Table, step_times
+from perfmodel.serving.steps import KernelCache, KernelTimes, Table, step_times
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.layer import operations
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
@@ -55,34 +55,36 @@ def why_refused(model: ModelSpec, split: Split, device: Device, published: bool 
     exchanges = split.tp > 1 or split.pp > 1 or (split.dp > 1 and model.is_moe)
     if exchanges and device.interconnect is None:
         return f"{device.id} has no interconnect in its profile"
-    return next((reason for layer, _ in model.layer_kinds for reason in _uneven(model, layer, split, published)), "")
+    for layer, _ in model.layer_kinds:
+        reason = _uneven_columns(layer, split) or (_cut_block(model, layer, split) if published else "")
+        if reason:
+            return reason
+    return ""
 
 
-def _uneven(model: ModelSpec, layer: Layer, split: Split, published: bool) -> Iterator[str]:
-    """Sentence on what the layout does not divide evenly: columns of an MLP, or blocks of a stored matrix; empty if nothing."""
-    mlp, tp, expert_tp = layer.mlp, split.tp, split.expert_tp
-    widths = [("an MLP", mlp.width, tp)] if isinstance(mlp, DenseMlp) else []
-    if isinstance(mlp, MoeMlp):
-        widths = [("an expert", mlp.width, expert_tp), ("the shared expert", mlp.shared_width, tp)]
-    for name, width, ways in widths:
-        if width % ways:
-            yield f"{ways} GPUs do not divide the {width} columns of {name}"
-    if published:
-        yield from _cut_blocks(model, layer, split)
+def _uneven_columns(layer: Layer, split: Split) -> str:
+    """Sentence on columns of an MLP that the GPUs do not divide evenly; empty if they do."""
+    mlp, widths = layer.mlp, list[tuple[str, int, int]]()
+    if isinstance(mlp, DenseMlp):
+        widths = [("an MLP", mlp.width, split.tp)]
+    elif isinstance(mlp, MoeMlp):
+        widths = [("an expert", mlp.width, split.expert_tp), ("the shared expert", mlp.shared_width, split.tp)]
+    return next((f"{gpus} GPUs do not divide the {width} columns of {name}" for name, width, gpus in widths if width % gpus), "")
 
 
-def _cut_blocks(model: ModelSpec, layer: Layer, split: Split) -> Iterator[str]:
-    """Matrices of which a GPU's part is not a whole number of the blocks that share a scale (vLLM, ``validate_fp8_block_shape``)."""
+def _cut_block(model: ModelSpec, layer: Layer, split: Split) -> str:
+    """Sentence on a matrix that is not cut between the blocks that share a scale (vLLM, ``validate_fp8_block_shape``); empty for none."""
     formats = dict(layer.formats)
-    matrices, parts = (
-        [matrix for op in operations(model, layer, tp, expert_tp=expert_tp) for matrix in op.matrices]
-        for tp, expert_tp in ((1, 1), (split.tp, split.expert_tp))
-    )
-    for all_of_it, cut_part in zip(matrices, parts, strict=True):
-        for rows, columns, _ in formats[cut_part.stored].beside if cut_part.stored in formats else ():
-            for size, cut, block in ((all_of_it.inputs, cut_part.inputs, rows), (all_of_it.outputs, cut_part.outputs, columns)):
-                if block and cut != size and cut % block:
-                    yield f"a GPU's {cut} of {size} rows or columns of {cut_part.name} are no whole blocks of {block} with a scale each"
+    matrices = [matrix for op in operations(model, layer, 1, expert_tp=1) for matrix in op.matrices]
+    parts = [matrix for op in operations(model, layer, split.tp, expert_tp=split.expert_tp) for matrix in op.matrices]
+    for whole, part in zip(matrices, parts, strict=True):
+        if part.stored not in formats:
+            continue
+        for block_rows, block_columns, _ in formats[part.stored].beside:
+            for size, part_size, block in ((whole.inputs, part.inputs, block_rows), (whole.outputs, part.outputs, block_columns)):
+                if block and part_size != size and part_size % block:
+                    return f"a GPU's {part_size} of {size} rows or columns of {part.name} are no whole blocks of {block} with a scale each"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,28 +154,34 @@ def replicas(
     More stages are tried only if fewer do not hold the model with the same GPUs per stage, as they save memory but no time. Replicas share
     the times of kernels. Their tables of steps are coarse, with a node per factor of two, because they only rank candidates.
     """
-    fitting, missed, kernels = list[Replica](), list[Missed](), KnownKernels()
-    ways = [replace(base_pass, split=split) for split in splits(model, gpus, device, base_pass.weights_from_file)]
+    fitting, missed, kernels = list[Replica](), list[Missed](), KernelCache()
+    passes = [replace(base_pass, split=split) for split in splits(model, gpus, device, base_pass.weights_from_file)]
     length = load.isl + load.osl
     tables: dict[tuple[object, ...], Table] = {}
     for engine in engines:
-        fitting_layouts: set[tuple[int, int, int]] = set()
-        for here in ways:
-            split = here.split
+        fitting_stages: set[tuple[int, int, int]] = set()
+        for layout_pass in passes:
+            split = layout_pass.split
             stage = (split.tp, split.ep, split.dp)
-            if stage in fitting_layouts or not launches(engine, split):
+            if stage in fitting_stages or not launches(engine, split):
                 continue
-            memory = Memory(model, device, engine, here)
+            memory = Memory(model, device, engine, layout_pass)
             most_running = memory.most_running(length)
             if most_running < 1:
                 missed.append(Missed(engine, split, memory.total(split.dp, length) - memory.usable))
                 continue
-            fitting_layouts.add(stage)
-            times = replace(step_times(model, device, engine, here, fallbacks), known=kernels, coarse=True)
-            group, k = (split.tp, engine.kernels, engine.fused), engine.kernels
-            attention = (split.tp, split.dp, engine.fused, engine.graph_batch, k.attention, k.latent_attention)
-            for part, alike in {"group": group, "heads": group, "decode": attention, "prompt": attention}.items():
-                times.nodes[part] = tables.setdefault((part, *alike), {})  # experts and stages do not change it
-            cache = memory.fit(load.isl).sequence
-            fitting.append(Replica(engine, split, times, most_running, cache))
+            fitting_stages.add(stage)
+            times = replace(step_times(model, device, engine, layout_pass, fallbacks), kernel_cache=kernels, coarse=True)
+            _share_tables(times, tables)
+            fitting.append(Replica(engine, split, times, most_running, memory.fit(load.isl).sequence))
     return fitting, missed
+
+
+def _share_tables(times: KernelTimes, tables: dict[tuple[object, ...], Table]) -> None:
+    """Gives ``times`` the tables of parts of a step that experts and stages do not change; ``tables``: by all that does change them."""
+    engine, split = times.engine, times.base_pass.split
+    matmuls = (split.tp, engine.kernels, engine.fused)
+    attention_kernels = (engine.kernels.attention, engine.kernels.latent_attention)
+    attention = (split.tp, split.dp, engine.fused, engine.graph_batch, *attention_kernels)
+    for part, settings in {"group": matmuls, "heads": matmuls, "decode": attention, "prompt": attention}.items():
+        times.nodes[part] = tables.setdefault((part, *settings), {})

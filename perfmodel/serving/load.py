@@ -44,7 +44,7 @@ class Load:
 
     @property
     def tokens_variance(self) -> float:
-        """Variance of the output tokens of a sequence in a decode step.
+        """Variance of the output tokens of a sequence in a decode step: E[X^2] = sum of (2 k + 1) P(X > k), less the squared mean.
 
         >>> Load(1, 1, 1, draft_tokens=1, acceptance=0.5).tokens_variance
         0.25
@@ -56,11 +56,11 @@ class Load:
         """Tokens of a sequence that a decode step computes: one and the drafted ones."""
         return 1 + self.draft_tokens
 
-    def of(self, concurrency: int) -> Load:
+    def with_users(self, concurrency: int) -> Load:
         """The same requests from ``concurrency`` users."""
         return replace(self, concurrency=concurrency, rate=None)
 
-    def among(self, groups: int) -> Load:
+    def of_fullest_group(self, groups: int) -> Load:
         """The load of the fullest of ``groups`` that share this load."""
         if self.concurrency is not None:
             return replace(self, concurrency=ceil(self.concurrency / groups))

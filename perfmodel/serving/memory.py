@@ -62,6 +62,7 @@ class Memory:
 
     @cached_property
     def _empty(self) -> MemoryFit:
+        """Memory without any sequence."""
         fit = memory_fit(self.model, self.base_pass, self.device, 0, activations=self.activations, reserved=self.reserved)
         on_host = int(table_bytes(self.model, self.base_pass)) if self.engine.table_on_host else 0
         return replace(fit, weights=fit.weights - on_host)
@@ -85,5 +86,5 @@ class Memory:
         return self.most_running(max(round((1 + spread) / 2 * self.engine.held(isl, osl)), 1))
 
     def total(self, running: int, length: int) -> int:
-        """Bytes that the engine uses with ``running`` sequences of ``length`` tokens, in the fullest group."""
+        """Bytes that the engine uses on a GPU of the fullest group with ``running`` sequences of ``length`` tokens in all groups."""
         return int(self.fit(length, running).total) - (self.capacity - self.usable)

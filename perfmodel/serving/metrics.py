@@ -15,10 +15,10 @@ class ServingMetrics:
     """Metrics of simulated requests.
 
     ``*_ttft_s``: seconds from sending a request to its first token. ``*_tpot_s``: seconds from the first token to the last, divided by the
-    tokens after the first; None for requests of one token. ``*_itl_s``: seconds between two decode steps of a sequence. ``decoding``: mean
-    number of sequences that decode; ``running``: mean number of requests with a slot; ``waiting``: those without. ``with_prompts``: share
-    of the gaps between decode steps in which prompts ran. ``prompt_s``: seconds from a prompt's first step to its last. ``requests``:
-    requests that were counted. ``ttft_error``, ``tpot_error``: standard errors over the means.
+    tokens after the first; None for requests of one token. ``*_itl_s``: seconds between two decode steps of a sequence. Mean numbers:
+    ``decoding`` sequences, ``running`` requests, which have a slot, and ``waiting`` requests, which have none. ``with_prompts``: share of
+    the gaps between decode steps in which prompts ran. ``prompt_s``: seconds from a prompt's first step to its last. ``requests``: number
+    of requests counted. ``ttft_error``, ``tpot_error``: standard errors of the means, as shares of them.
     """
 
     mean_ttft_s: float
@@ -51,9 +51,11 @@ class ServingMetrics:
 
 @dataclass(slots=True)
 class SimulatedRun:
-    """Sums over a simulated run of ``seconds`` from ``start``. ``stays``: seconds from sending to the last token; ``osl``: output tokens.
+    """Sums over the counted requests of a simulated run of ``seconds`` from ``start``.
 
-    ``gaps``: seconds between decode steps, summed over sequences; ``decodes``: number of these gaps; ``mixed``: gaps in which prompts ran.
+    ``ttft``, ``tpot``: seconds of each request. Sums over requests: ``stays``, seconds from sending to the last token; ``prompts``, seconds
+    from a prompt's first step to its last; ``osl``, output tokens; ``waiting``, seconds without a slot. Sums over decoding sequences:
+    ``gaps``, seconds between decode steps; ``decodes``, number of these gaps; ``mixed``, number of gaps in which prompts ran.
     """
 
     start: float = 0.0
@@ -69,35 +71,39 @@ class SimulatedRun:
     seconds: float = 0.0
 
 
-def metrics(tallies: Sequence[SimulatedRun], users: int | None, rate: float | None, benchmark: bool, slots: float) -> ServingMetrics:
-    """Metrics over ``tallies``, runs of the same load.
+def metrics(runs: Sequence[SimulatedRun], users: int | None, rate: float | None, benchmark: bool, slots: float) -> ServingMetrics:
+    """Metrics over several ``runs`` of the same load; at most ``slots`` requests run at a time.
 
     Requests/s in steady state are ``rate``, or in a closed loop users over the mean stay (Little 1961). A ``benchmark`` counts its requests
-    over the time from the first one sent to the last token. At most ``slots`` requests run.
+    over the time from the first one sent to the last token.
     """
-    ttft, tpot = ([value for tally in tallies for value in getattr(tally, name)] for name in ("ttft", "tpot"))
-    count, seconds = len(ttft), sum(tally.seconds for tally in tallies)
-    stay, osl = sum(tally.stays for tally in tallies) / count, sum(tally.osl for tally in tallies) / count
-    per_s = count / seconds if benchmark else rate or (users or 0) / stay
-    gaps, decodes = sum(tally.gaps for tally in tallies), sum(tally.decodes for tally in tallies)
-    decode_s = sum(tally.stays - sum(tally.ttft) for tally in tallies) / count  # from the first token to the last
-    running = min(max(per_s * stay - sum(tally.waiting for tally in tallies) / seconds, 0.0), slots)
+    ttft = [seconds for run in runs for seconds in run.ttft]
+    tpot = [seconds for run in runs for seconds in run.tpot]
+    count, seconds = len(ttft), sum(run.seconds for run in runs)
+    mean_stay_s = sum(run.stays for run in runs) / count
+    mean_osl = sum(run.osl for run in runs) / count
+    per_s = count / seconds if benchmark else rate or (users or 0) / mean_stay_s
+    in_system = per_s * mean_stay_s
+    gaps_s, decodes = sum(run.gaps for run in runs), sum(run.decodes for run in runs)
+    mean_decode_s = sum(run.stays - sum(run.ttft) for run in runs) / count  # from the first token to the last
+    mean_waiting = sum(run.waiting for run in runs) / seconds
+    running = min(max(in_system - mean_waiting, 0.0), slots)
     return ServingMetrics(
         mean_ttft_s=fmean(ttft),
         median_ttft_s=median(ttft),
         p99_ttft_s=quantile(ttft, 0.99),
         mean_tpot_s=fmean(tpot) if tpot else None,
-        mean_itl_s=gaps / decodes if decodes else 0.0,
+        mean_itl_s=gaps_s / decodes if decodes else 0.0,
         requests_per_s=per_s,
-        output_tokens_per_s=per_s * osl,
-        decoding=per_s * decode_s,
+        output_tokens_per_s=per_s * mean_osl,
+        decoding=per_s * mean_decode_s,
         running=running,
-        waiting=max(per_s * stay - running, 0.0),
-        with_prompts=sum(tally.mixed for tally in tallies) / decodes if decodes else 1.0,
-        prompt_s=sum(tally.prompts for tally in tallies) / count,
+        waiting=max(in_system - running, 0.0),
+        with_prompts=sum(run.mixed for run in runs) / decodes if decodes else 1.0,
+        prompt_s=sum(run.prompts for run in runs) / count,
         requests=count,
-        ttft_error=_error([fmean(tally.ttft) for tally in tallies if tally.ttft]),
-        tpot_error=_error([fmean(tally.tpot) for tally in tallies if tally.tpot]),
+        ttft_error=_error([fmean(run.ttft) for run in runs if run.ttft]),
+        tpot_error=_error([fmean(run.tpot) for run in runs if run.tpot]),
     )
 
 

@@ -44,7 +44,7 @@ class Pools:
 
 def pool_of(times: StepTimes, engine: Engine, split: Split, slots: int, workers: int) -> Pool:
     """A pool of ``workers`` for the simulation, which only run prompts or only decode."""
-    return Pool(times, replace(engine.batching.over(split), mixed=False), slots, workers)
+    return Pool(times, replace(engine.batching.of_replica(split), mixed=False), slots, workers)
 
 
 def link(device: Device, gpus: int) -> float:
@@ -55,7 +55,10 @@ def link(device: Device, gpus: int) -> float:
 
 
 def transfer_s(cache: float, before: Split, after: Split, device: Device, gpus: int) -> float:
-    """Seconds to send a prompt's cache: ``cache`` bytes on each GPU of a prefill group, over the links of the group with fewer GPUs."""
+    """Seconds to send a prompt's cache from a group laid out as ``before`` to one laid out as ``after``.
+
+    ``cache``: bytes on each GPU of the prefill group. The group with fewer GPUs limits the number of links. ``gpus``: GPUs of all pools.
+    """
     return cache * before.tp / (min(before.tp, after.tp) * link(device, gpus))
 
 
@@ -75,10 +78,14 @@ def prompt_time(replica: Replica, load: Load) -> WorkerTime:
     batching, groups, length = replica.engine.batching, replica.split.dp, load.new_tokens
 
     def seconds(prompts_per_group: int) -> float:
+        """Seconds of all chunks of so many prompts per group, which run side by side."""
+        prompts = prompts_per_group * groups
         chunk_tokens = max(batching.token_budget // prompts_per_group, 1) if batching.chunked else length
-        ends, prompts = [*range(chunk_tokens, length, chunk_tokens), length], prompts_per_group * groups
-        chunks = zip(ends, [0, *ends[:-1]], strict=True)
-        return sum(replica.times.seconds(Iteration((end - start) * prompts, load.prefix + end, prompts)) for end, start in chunks)
+        total_s = 0.0
+        for start in range(0, length, chunk_tokens):
+            end = min(start + chunk_tokens, length)
+            total_s += replica.times.seconds(Iteration((end - start) * prompts, load.prefix + end, prompts))
+        return total_s
 
     budget_holds = max(batching.token_budget // length, 1)
     return WorkerTime(seconds(1), max(groups * per_group / seconds(per_group) for per_group in {1, budget_holds}))
@@ -91,8 +98,13 @@ def ratios(prefill_gpus: int, decode_gpus: int, gpus: int) -> tuple[tuple[int, i
     >>> ratios(1, 1, 4)
     ((1, 3), (1, 2), (1, 1), (2, 1), (3, 1))
     """
-    pairs = ((x, y) for x in range(1, gpus // prefill_gpus + 1) for y in range(1, (gpus - x * prefill_gpus) // decode_gpus + 1))
-    return tuple(sorted((pair for pair in pairs if gcd(*pair) == 1), key=lambda pair: pair[0] / pair[1]))
+    pairs = []
+    for prefill_workers in range(1, gpus // prefill_gpus + 1):
+        most_decode_workers = (gpus - prefill_workers * prefill_gpus) // decode_gpus
+        for decode_workers in range(1, most_decode_workers + 1):
+            if gcd(prefill_workers, decode_workers) == 1:
+                pairs.append((prefill_workers, decode_workers))
+    return tuple(sorted(pairs, key=lambda pair: pair[0] / pair[1]))
 
 
 def pools_estimate(
@@ -100,15 +112,16 @@ def pools_estimate(
 ) -> LoopEstimate | None:
     """The closed form for ``counts`` of prefill and decode workers with ``sequences`` on each decode worker; None if prefill falls behind.
 
-    Prompts queue as M/D/1 (Pollaczek 1930). ``before_s``: seconds until the scheduler knows a request, plus those in which its cache is
-    sent to a decode worker; ``decode_s``: seconds of its decode steps, the first of which gives the first token.
+    Prompts queue as M/D/1 (Pollaczek 1930). ``time``: that of a prompt; ``decode_s``: seconds of a request's decode steps, the first of
+    which gives the first token; ``before_s``: seconds until the scheduler knows a request, plus those in which its cache is sent.
     """
     prefill_workers, decode_workers = counts
-    rate, prompt_rate = decode_workers * sequences / decode_s, prefill_workers * time.per_s
-    busy = rate / prompt_rate
-    if busy > KEEPS_UP:
+    requests_per_s = decode_workers * sequences / decode_s
+    most_prompts_per_s = prefill_workers * time.per_s
+    busy_share = requests_per_s / most_prompts_per_s
+    if busy_share > KEEPS_UP:
         return None
-    queue_s = busy / (2 * (1 - busy)) / prompt_rate
+    queue_s = busy_share / (2 * (1 - busy_share)) / most_prompts_per_s
     first_step_s = decode_s / max((load.osl - 1) / load.tokens_per_step, 1)
     ttft_s = before_s + time.seconds + queue_s + first_step_s
-    return LoopEstimate(rate * (ttft_s + decode_s), ttft_s, decode_s)
+    return LoopEstimate(requests_per_s * (ttft_s + decode_s), ttft_s, decode_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.question import Common, Condition, Question, as_in, as_typed, option
@@ -21,20 +21,25 @@ if TYPE_CHECKING:
 DEFAULT_ENGINE = "vllm"
 SEARCHED_GPUS, MOST_SEARCHED = 8, 64
 """GPUs of a search by default, and at most."""
-SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda question: question.search)
-DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda question: question.draft_tokens > 0)
-FIXED = Condition("is what --search looks for", "leave it out, or leave out --search", lambda question: not question.search)
-POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda question: question.prefill_workers is not None)
 HOST_MEMORY = "60GB/s"
 """Default bandwidth of the host's memory: about that of two channels of DDR5-4800."""
 USERS = 64
 """Users of a question that states neither users nor a rate."""
+
+# What an option needs: the words of the error after the option's name, the fix, and the test of the question
+
+SEARCHES = Condition("is a limit of a search", "add --search, or leave it out", lambda question: question.search)
+SEARCHED = Condition("is what --search looks for", "leave it out, or leave out --search", lambda question: not question.search)
+ONE_LAYOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda question: not question.search)
+DRAFTED = Condition("is of drafted tokens", "give --draft-tokens too, or leave it out", lambda question: question.draft_tokens > 0)
+POOLED = Condition("is of pools", "give --prefill-workers too, or leave it out", lambda question: question.prefill_workers is not None)
 LLAMA_CPP = Condition("is of llama.cpp", "give --engine llama.cpp, or leave it out", lambda question: "llama" in (question.engine or ""))
 OFFLOADED = Condition(
     "is of layers on the host", "give --gpu-layers too, or leave it out", lambda question: question.gpu_layers is not None
 )
-ONE_LAYOUT = Condition("is of one layout alone", "leave it out, or leave out --search", lambda question: not question.search)
-OF_SEARCH = ("name", "gpus", "search", "ttft", "tpot", "request_latency", "disaggregated")
+
+NOT_OF_A_LAYOUT = ("name", "gpus", "search", "ttft", "tpot", "request_latency", "disaggregated")
+"""Fields that the command line of a layout found by a search does not repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class ServeQuestion(Question):
     isl: int = option("Tokens of a prompt.", default=1024)
     osl: int = option("Tokens generated for it.", default=1024)
     concurrency: int | None = option(f"Users, each with one request. [default: {USERS}]")
-    rate: float | None = option("Requests a second, in place of users.", reader=FIXED)
+    rate: float | None = option("Requests a second, in place of users.", reader=SEARCHED)
     prefix: int = option("Tokens of a prompt in the cache.", default=0)
     draft_tokens: int = option("Tokens drafted per step.", default=0)
     acceptance: float = option("Chance that a drafted one is right.", default=0.7, reader=DRAFTED)
@@ -60,11 +65,11 @@ class ServeQuestion(Question):
         "Prefill and decode on GPUs of their own, too.", "--disaggregated/--together", default=False, reader=SEARCHES
     )
     gpu_hour: float | None = option("Price of a GPU's hour, for that of tokens.")
-    tp: int | None = option("GPUs that share each matrix. [default: all]", reader=FIXED)
-    dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=FIXED)
-    ep: int = option("Expert-parallel GPUs.", default=1, reader=FIXED)
-    pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=FIXED)
-    prefill_workers: int | None = option("Workers that run prompts alone; --workers decode.", reader=FIXED, group=RARER)
+    tp: int | None = option("GPUs that share each matrix. [default: all]", reader=SEARCHED)
+    dp: int | None = option("Groups with sequences of their own. [default: 1]", reader=SEARCHED)
+    ep: int = option("Expert-parallel GPUs.", default=1, reader=SEARCHED)
+    pp: int = option("Pipeline stages of consecutive layers.", default=1, reader=SEARCHED)
+    prefill_workers: int | None = option("Workers that run prompts alone; --workers decode.", reader=SEARCHED, group=RARER)
     workers: int = option("Workers that decode.", default=1, reader=POOLED, group=RARER)
     prefill_tp: int = option("--tp of a worker that runs prompts.", default=1, reader=POOLED, group=RARER)
     prefill_dp: int = option("--dp of a worker that runs prompts.", default=1, reader=POOLED, group=RARER)
@@ -84,16 +89,18 @@ class ServeQuestion(Question):
     spread: float = option("Shortest length over the longest.", default=1.0, reader=ONE_LAYOUT, group=RARER)
 
     def load(self, usual: int | None = None) -> Load:
-        """The requests, checked. ``usual``: number of users if the question does not state it."""
-        users = (usual or USERS) if self.concurrency is None and self.rate is None else self.concurrency
-        accepted = self.acceptance if self.draft_tokens else 0.0
+        """The requests, checked. ``usual``: the engine's default number of users."""
+        users = self.concurrency
+        if users is None and self.rate is None:
+            users = usual or USERS
+        acceptance = self.acceptance if self.draft_tokens else 0.0
         if self.requests is not None and (users is None or self.requests < users):
             raise UsageError(
                 f"--requests {self.requests}: fewer than users, or at a --rate", "give as many as users or more, without --rate"
             )
         if not 0 < self.spread <= 1:
             raise UsageError(f"--spread is {self.spread:g}", "give a share above 0, up to 1 for lengths that are all alike")
-        return Load(self.isl, self.osl, users, self.rate, self.prefix, self.draft_tokens, accepted).check()
+        return Load(self.isl, self.osl, users, self.rate, self.prefix, self.draft_tokens, acceptance).check()
 
     def split(self, model: ModelSpec, in_stages: bool = False) -> Split:
         """The layout. By default all GPUs share each matrix (tensor parallel), or are pipeline stages with ``in_stages``.
@@ -103,19 +110,18 @@ class ServeQuestion(Question):
         from perfmodel.transformer.step import Split
 
         self._check_counts("gpus", "tp", "dp", "ep", "pp")
-        groups, tp = self.dp, self.tp
         if in_stages:
-            if (groups or 1, tp or 1, self.ep) != (1, 1, 1):
+            if (self.dp or 1, self.tp or 1, self.ep) != (1, 1, 1):
                 raise UsageError("--tp, --dp and --ep: GPUs of this engine hold layers in turn", "give --gpus or --pp")
             return Split(pp=max(self.gpus or 1, self.pp)).check(model)
-        if tp is None:
-            gpus_of_groups = (groups or 1) * self.pp
-            if self.gpus is not None and self.gpus % gpus_of_groups:
-                raise UsageError(f"--gpus {self.gpus}: --dp {groups or 1} and --pp {self.pp} do not divide them", "give other sizes")
-            tp = 1 if self.gpus is None else self.gpus // gpus_of_groups
-        if groups is None and self.gpus is not None and self.gpus % (tp * self.pp) == 0:
-            groups = self.gpus // (tp * self.pp)
-        split = Split(tp, self.ep, self.pp) if groups is None else Split(tp, self.ep, self.pp, groups)
+        tp, dp = self.tp or 1, self.dp or 1
+        if self.gpus is not None and self.tp is None:
+            if self.gpus % (dp * self.pp):
+                raise UsageError(f"--gpus {self.gpus}: --dp {dp} and --pp {self.pp} do not divide them", "give other sizes")
+            tp = self.gpus // (dp * self.pp)
+        if self.gpus is not None and self.dp is None and self.gpus % (tp * self.pp) == 0:
+            dp = self.gpus // (tp * self.pp)
+        split = Split(tp, self.ep, self.pp, dp)
         if self.gpus is not None and split.gpus != self.gpus:
             sizes = f"--tp {split.tp}, --dp {split.dp} and --pp {split.pp}"
             raise UsageError(f"--gpus {self.gpus}: {sizes} are {split.gpus} GPUs", "give --gpus or the sizes alone")
@@ -135,7 +141,7 @@ class ServeQuestion(Question):
         return Split(self.prefill_tp, self.prefill_ep, 1, self.prefill_dp).check(model)
 
     def base_pass(self, model: ModelSpec, device: Device, split: Split, stored: str | None) -> ModelPass:
-        """A pass with the number formats and the layout; ``stored``: format of the weights from ``hf.served_as``."""
+        """A pass with the number formats and the layout. ``stored``: format of the weights, from ``hf.served_as``."""
         from perfmodel.core.checks import dtype_on
         from perfmodel.transformer.step import DECODE, ModelPass, check_imbalance, formats
 
@@ -171,8 +177,11 @@ class ServeQuestion(Question):
 
     def searched_formats(self) -> list[tuple[str | None, str | None]]:
         """Pairs of weight and KV cache formats to search, every combination of those listed; None for a format not given."""
-        weights, cache = ([None] if text is None else text.replace(" ", "").split(",") for text in (self.weights_dtype, self.kv_dtype))
-        return list(product(weights, cache))
+
+        def listed(text: str | None) -> list[str | None]:
+            return [None] if text is None else [*text.replace(" ", "").split(",")]
+
+        return list(product(listed(self.weights_dtype), listed(self.kv_dtype)))
 
     def in_formats(self, formats: tuple[str | None, str | None]) -> ServeQuestion:
         """The same question with these formats of weights and KV cache; None leaves a format as it is."""
@@ -181,10 +190,12 @@ class ServeQuestion(Question):
 
     def typed(self, hardware: str, engine: str, split: Split, users: int) -> str:
         """Command line for a layout and users that this search found; ``hardware`` and ``engine``: defaults if the question names none."""
-        sizes = {name: getattr(split, name) for name in ("tp", "dp", "ep", "pp") if name == "tp" or getattr(split, name) > 1}
-        same = {name: value for name, value in self.given().items() if name not in OF_SEARCH}
-        values = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl, **same, "concurrency": users, **sizes}
-        words = [f"{as_typed(field_)} {shlex.quote(str(values[field_.name]))}" for field_ in fields(self)[1:] if field_.name in values]
+        values: dict[str, Any] = {"hardware": hardware, "engine": engine, "isl": self.isl, "osl": self.osl}
+        values |= {name: value for name, value in self.given().items() if name not in NOT_OF_A_LAYOUT}
+        values |= {"concurrency": users, "tp": split.tp}
+        values |= {name: getattr(split, name) for name in ("dp", "ep", "pp") if getattr(split, name) > 1}
+        options = [field_ for field_ in fields(self) if field_.name in values]
+        words = [f"{as_typed(option_)} {shlex.quote(str(values[option_.name]))}" for option_ in options]
         return " ".join(["perfmodel serve", shlex.quote(self.name), *words])
 
     def _check_counts(self, *names: str) -> None:

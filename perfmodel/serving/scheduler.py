@@ -7,7 +7,7 @@
   ``srt/managers/scheduler.py``, ``get_next_batch_to_run``: ``get_new_batch_prefill``, else ``update_running_batch``).
 * Ahead: the next step scheduled as one begins, so that what comes meanwhile joins the one after it (vLLM, ``vllm/v1/engine/core.py``,
   ``step_with_batch_queue``; SGLang, ``event_loop_overlap``; TensorRT-LLM, ``_executor_loop_overlap`` of ``pyexecutor/py_executor.py``).
-* Looks: a look for new requests every ``admit_every`` decode steps (SGLang, ``scheduler_recv_interval``).
+* Looks: the scheduler looks for new requests every ``admit_every`` decode steps (SGLang, ``scheduler_recv_interval``).
 * Holding: prompts held back for others to fill a step, at most ``hold_steps`` (TensorRT-LLM, ``batch_wait_timeout_iters``).
 
 Decode steps in which nothing begins or ends are run together: their seconds grow linearly with the context.
@@ -31,7 +31,8 @@ class SentRequest:
     """A request of ``isl`` prompt tokens and ``osl`` output tokens, with moments of the simulated clock in seconds.
 
     ``left``: prompt tokens still to run; ``steps``: decode steps after the first token. Moments: ``sent`` by its user, ``arrived`` at the
-    scheduler, ``begun`` with its first step, ``first`` token. ``counted``: whether it counts, because it was simulated from its sending on.
+    scheduler, ``begun`` with its first step, ``first`` token. ``counted``: whether the metrics count it; requests that were already under
+    way when the simulation began do not count.
     """
 
     sent: float
@@ -54,7 +55,7 @@ class Pool:
     slots: int
     workers: int = 1
 
-    def among(self, users: int) -> Pool:
+    def limited_to(self, users: int) -> Pool:
         """The pool without the workers for which ``users`` are too few."""
         return replace(self, workers=min(self.workers, users))
 
@@ -63,8 +64,8 @@ class Pool:
 class LoggedSteps:
     """``count`` equal steps of a worker from ``start`` on, the first of ``first_s`` seconds and each further one ``growth_s`` longer.
 
-    ``lane``: its pool and number. ``step``: the tokens of the first one. ``running``, ``waiting``: requests as they begin; ``tokens``:
-    those that the cache holds then, of all running sequences together.
+    ``lane``: pool and number of the worker. ``step``: the tokens of the first step. ``running``, ``waiting``, ``tokens``: requests that run
+    and that wait, and tokens in the cache, when the first step begins.
     """
 
     lane: str
@@ -84,31 +85,31 @@ class LoggedSteps:
 
 
 class Worker:
-    """One engine process: its waiting and its running requests, and the ``count`` equal steps under way since ``start``.
-
-    ``first_step_s``: seconds of the first of these steps; each further one takes ``growth_s`` more. ``slots_used``: slots that requests
-    have, of ``slots``; ``looked_at_step``: number of the decode step at which the scheduler last looked for requests. ``fresh``: requests
-    that joined decoding after a prefill worker ran their prompt. ``tokens``: tokens of all decoding sequences; ``decoded``: end of the
-    last decode step. ``holding``: whether prompts are held back, for ``waited`` steps so far. ``lane``: its name in a log;
-    ``held``: requests that run and wait, and tokens in the cache, as the steps under way began.
-    """
+    """One engine process: its waiting and its running requests, and the ``count`` equal steps under way since ``start``."""
 
     def __init__(self, pool: Pool, load: Load, lane: str = "") -> None:
-        self.lane, self.step, self.held = lane, Iteration(), (0, 0, 0)
+        self.lane = lane  # its name in a log
         self.times, self.batching = pool.times, pool.batching
         self.per_step, self.queries = load.tokens_per_step, load.queries
-        tokens = pool.batching.token_budget // load.queries if pool.batching.mixed else pool.slots
-        self.slots = max(min(pool.slots, pool.batching.max_sequences, tokens), 1)
+        sequences_in_budget = pool.batching.token_budget // load.queries if pool.batching.mixed else pool.slots
+        self.slots = max(min(pool.slots, pool.batching.max_sequences, sequences_in_budget), 1)
+        self.slots_used = 0
+        # Requests, in the order in which a request passes these
         self.waiting: deque[SentRequest] = deque()
         self.prompts: deque[SentRequest] = deque()
-        self.fresh: list[SentRequest] = []
-        self.decoding: list[tuple[int, int, SentRequest]] = []  # with the count of decode steps at which each ends
-        self.decode_steps = self.looked_at_step = self.waited = self.join_count = self.slots_used = 0
-        self.tokens = self.decoded = 0.0
-        self.chunks: list[tuple[SentRequest, int]] = []
-        self.start = self.first_step_s = self.growth_s = 0.0
-        self.decodes = self.count = self.version = 0
-        self.had_prompts = self.holding = False
+        self.decoding: list[tuple[int, int, SentRequest]] = []  # a heap: the decode step at which each ends, its number, the request
+        self.join_count = 0
+        self.fresh: list[SentRequest] = []  # joined decoding after a prefill worker ran their prompt; the next step gives the first token
+        # The steps under way
+        self.start = self.first_step_s = self.growth_s = 0.0  # each step takes ``growth_s`` more than the one before
+        self.count = self.decodes = self.version = 0
+        self.chunks: list[tuple[SentRequest, int]] = []  # prompts with the tokens that run
+        self.step, self.load_at_start = Iteration(), (0, 0, 0)  # running, waiting, tokens in the cache
+        self.holding, self.waited = False, 0  # whether prompts are held back, and for how many steps so far
+        # What has run
+        self.decode_steps = self.looked_at_step = 0  # the step at which the scheduler last looked for requests
+        self.tokens = self.decoded = 0.0  # tokens of all decoding sequences; end of the last decode step
+        self.had_prompts = False  # whether prompts ran since then
         self.tally = SimulatedRun()
 
     # What runs next
@@ -124,21 +125,24 @@ class Worker:
         self.start, self.count, self.holding = now, 0, False
         if not self.prompts and not self.decoding:
             return None
-        batching, queries = self.batching, self.queries
-        self.decodes = decodes = len(self.decoding) if batching.mixed or not self.prompts else 0
-        self.chunks = self.hold_back(self.take(batching.token_budget - decodes * queries, decodes > 0), decodes) if self.prompts else []
-        context = round(self.tokens / decodes) + queries if decodes else 0
+        self.decodes = decodes = len(self.decoding) if self.batching.mixed or not self.prompts else 0
+        self.chunks = []
+        if self.prompts:
+            room = self.batching.token_budget - decodes * self.queries
+            self.chunks = self.hold_back(self.take(room, decodes > 0), decodes)
+        context = round(self.tokens / decodes) + self.queries if decodes else 0
+        step = Iteration(decodes=decodes, context=context, queries=self.queries)
         if self.chunks:
+            prompts = len(self.chunks)
             chunk = sum(tokens for _, tokens in self.chunks)
-            reached = sum(request.isl - request.left + tokens for request, tokens in self.chunks)
-            step = Iteration(chunk, reached // len(self.chunks), len(self.chunks), decodes, context, queries)
-        else:
-            step = Iteration(decodes=decodes, context=context, queries=queries)
-        done = sum(request.isl - request.left for request in self.prompts)
-        self.step, self.held = step, (self.slots_used, len(self.waiting), round(self.tokens) + done)
-        self.first_step_s, self.count, self.growth_s = self.times.seconds(step), 1 if self.chunks else self.steps_until_change(), 0.0
+            contexts = sum(request.isl - request.left + tokens for request, tokens in self.chunks)
+            step = step._replace(chunk=chunk, chunk_context=contexts // prompts, prompts=prompts)
+        prefilled = sum(request.isl - request.left for request in self.prompts)
+        self.step, self.load_at_start = step, (self.slots_used, len(self.waiting), round(self.tokens) + prefilled)
+        self.first_step_s, self.growth_s = self.times.seconds(step), 0.0
+        self.count = 1 if self.chunks else self.steps_until_change()
         if self.count > 1:
-            last = Iteration(decodes=decodes, context=context + round((self.count - 1) * self.per_step), queries=queries)
+            last = step._replace(context=context + round((self.count - 1) * self.per_step))
             self.growth_s = (self.times.seconds(last) - self.first_step_s) / (self.count - 1)
         return now + self.elapsed(self.count)
 
@@ -148,10 +152,11 @@ class Worker:
         vLLM: the loop over ``self.waiting`` of ``vllm/v1/core/sched/scheduler.py``. Looks in between: ``recv_requests`` and its
         ``scheduler_recv_interval`` of SGLang's ``srt/managers/scheduler.py``.
         """
-        known_until = self.last_start if self.batching.ahead and (self.prompts or self.decoding) else now
-        passed = (self.decode_steps - self.looked_at_step) % self.batching.admit_every
-        self.looked_at_step = self.decode_steps - passed
-        if passed and self.decoding and not self.prompts:  # between two looks nothing is admitted while it only decodes
+        busy = bool(self.prompts or self.decoding)
+        known_until = self.last_start if self.batching.ahead and busy else now
+        steps_since_look = (self.decode_steps - self.looked_at_step) % self.batching.admit_every
+        self.looked_at_step = self.decode_steps - steps_since_look
+        if steps_since_look and self.decoding and not self.prompts:  # between two looks nothing is admitted while it only decodes
             return
         while self.waiting and self.slots_used < self.slots and self.waiting[0].arrived <= known_until:
             request = self.waiting.popleft()
@@ -163,23 +168,22 @@ class Worker:
                 self.join(request, now)
 
     def take(self, room: int, beside: bool) -> list[tuple[SentRequest, int]]:
-        """Prompts of this step with their tokens, at most ``room`` in all, first come first served.
+        """Prompts of this step with their tokens, first come first served; ``room``: most tokens, ``beside``: whether sequences decode.
 
-        Without chunks a prompt runs whole or not at all; the first one may exceed ``room`` if no sequence decodes ``beside`` it, or if no
-        step has room for it. With chunks a prompt gets the tokens that the budget leaves (vLLM, ``schedule``). With prompts first, a prompt
+        Without chunks a prompt runs whole or not at all; the first one may exceed ``room`` if no sequence decodes beside it, or if no step
+        has room for it. With chunks a prompt gets the tokens that the budget leaves (vLLM, ``schedule``). With prompts first, a prompt
         that fits in one step is not cut to fill another step (SGLang, ``srt/managers/schedule_policy.py``, ``PrefillAdder.add_one_req``).
         """
-        prompts: list[tuple[SentRequest, int]] = []
-        chunked, mixed, budget = self.batching.chunked, self.batching.mixed, self.batching.token_budget
+        chunks: list[tuple[SentRequest, int]] = []
         for request in self.prompts:
-            uncut = not chunked or (not mixed and bool(prompts))
-            tokens = request.left if uncut else min(request.left, room)
-            may_exceed = not prompts and (not beside or request.left > budget)
+            may_cut = self.batching.chunked and (self.batching.mixed or not chunks)
+            tokens = min(request.left, room) if may_cut else request.left
+            may_exceed = not chunks and (not beside or request.left > self.batching.token_budget)
             if tokens < 1 or (tokens > room and not may_exceed):
                 break
-            prompts.append((request, tokens))
+            chunks.append((request, tokens))
             room -= tokens
-        return prompts
+        return chunks
 
     def hold_back(self, chunks: list[tuple[SentRequest, int]], decodes: int) -> list[tuple[SentRequest, int]]:
         """The chunks that run in this step: none while they wait for others to fill it (TensorRT-LLM, ``pyexecutor/py_executor.py``,
@@ -187,8 +191,9 @@ class Worker:
         """
         if not self.batching.hold_steps:
             return chunks
-        few = sum(tokens for _, tokens in chunks) + decodes < FULL * self.batching.token_budget
-        self.holding = bool(chunks) and decodes > 0 and few and self.waited < self.batching.hold_steps
+        nearly_full = sum(tokens for _, tokens in chunks) + decodes >= FULL * self.batching.token_budget
+        may_wait = bool(chunks) and decodes > 0 and self.waited < self.batching.hold_steps
+        self.holding = may_wait and not nearly_full
         if self.holding:
             return []
         self.waited = 0
@@ -215,32 +220,35 @@ class Worker:
         return self.start + self.elapsed(max(self.count - 1, 0))
 
     def cut(self, now: float) -> float | None:
-        """Shortens the steps under way to the one at ``now``, as a request has come; returns the new end in seconds, None if unchanged."""
+        """Ends the steps under way with the one at ``now``, as a request has come; returns the new end in seconds, None if unchanged."""
         if self.slots_used >= self.slots:
-            self.tally.waiting -= now - self.start  # finish counts the newcomer for all of the steps; take off the part before it came
+            self.tally.waiting -= now - self.start  # ``finish`` counts the newcomer for all of the steps; take off the part before it came
             return None
         if self.count < 2:
             return None
-        late, growth = now - self.start, max(self.growth_s, 0.0)
-        half = self.first_step_s - growth / 2
-        steps = 2 * late / (half + sqrt(half * half + 2 * growth * late))  # the root of elapsed, in the form that bears a growth near 0
+        # ``elapsed(steps) = now - start`` solved for the steps, in the form of the root that bears a growth near 0
+        since_start, growth = now - self.start, max(self.growth_s, 0.0)
+        linear = self.first_step_s - growth / 2
+        steps = 2 * since_start / (linear + sqrt(linear * linear + 2 * growth * since_start))
         self.count = min(self.count, max(ceil(steps), 1))
         self.version += 1
         return self.start + self.elapsed(self.count)
 
     def logged(self) -> LoggedSteps:
         """The steps under way, with requests and tokens as they began."""
-        return LoggedSteps(self.lane, self.start, self.count, self.first_step_s, self.growth_s, self.step, *self.held)
+        return LoggedSteps(self.lane, self.start, self.count, self.first_step_s, self.growth_s, self.step, *self.load_at_start)
 
     # What has run
 
     def finish(self, now: float) -> tuple[list[SentRequest], list[SentRequest]]:
         """Ends the steps under way; returns the requests whose prompt is done and those that have all their tokens."""
-        tally, took, prompted, ended = self.tally, now - self.start, list[SentRequest](), list[SentRequest]()
-        tally.seconds += took
-        self.waited += self.count if self.holding else 0
+        tally, seconds = self.tally, now - self.start
+        prompted, ended = list[SentRequest](), list[SentRequest]()
+        tally.seconds += seconds
+        if self.holding:
+            self.waited += self.count
         if self.slots_used >= self.slots:
-            tally.waiting += took * len(self.waiting)
+            tally.waiting += seconds * len(self.waiting)
         self.had_prompts = self.had_prompts or bool(self.chunks)
         for request in self.fresh:
             request.first = self.start + self.elapsed(1)

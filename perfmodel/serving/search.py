@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import ceil
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -38,6 +38,7 @@ MOST_BEST, MOST_FRONT = 4, 8
 MOST_USERS = 4096
 """Most users of a replica, if neither cache nor engine sets a lower limit."""
 Formats = tuple[str | None, str | None]
+"""Formats of weights and KV cache; None: not searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,11 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica with its ``users``, or pools of ``prefill_workers`` and ``workers``.
+    """A replica with its ``users``, or pools of ``prefill_workers`` and ``workers``, with its times and rates.
 
     ``gpus``: GPUs of one copy; ``copies``: number of copies, 0 for as many as the GPUs hold. ``prefill``: layout of the prefill workers,
-    None for a replica. ``formats``: of weights and KV cache, if several are searched. ``at_least``: a good part of its times are roofs.
+    None for a replica. ``request_s``: seconds of a whole request. ``at_least``: a good part of its times are roofs, so these are lower
+    limits.
     """
 
     engine: str
@@ -97,30 +99,36 @@ class Candidate:
     @property
     def sequences(self) -> int:
         """Users of one decode worker."""
-        return -(-self.users // self.workers)
+        return ceil(self.users / self.workers)
 
-    def among(self, gpus: int, users: int | None) -> Candidate:
-        """This candidate with the mean rates of its copies on ``gpus``. Per-GPU rates count GPUs that stay idle.
-
-        ``users``: users of all copies together, if given; ``self`` is then the fullest copy, and no other GPUs are needed.
-        """
+    def copied(self, gpus: int, users: int | None) -> Candidate:
+        """This candidate with the mean rates of its copies on ``gpus`` GPUs. ``users``: those of all copies together, if given."""
         copies = self.copies or gpus // self.gpus
-        share, used = (1.0, copies * self.gpus / gpus) if users is None else (users / (copies * self.users), 1.0)
-        return replace(self, tokens_per_s_gpu=self.tokens_per_s_gpu * share * used, requests_per_s=self.requests_per_s * share)
+        if users is None:  # GPUs that hold no copy stay idle
+            return replace(self, tokens_per_s_gpu=self.tokens_per_s_gpu * (copies * self.gpus / gpus))
+        fill = users / (copies * self.users)  # the users of this copy are those of the fullest one
+        return replace(self, tokens_per_s_gpu=self.tokens_per_s_gpu * fill, requests_per_s=self.requests_per_s * fill)
 
-    def rated(self, load: Load, first_s: float, last_s: float, tpot_s: float, requests_per_s: float) -> Candidate:
-        """The candidate with its figures: mean and p99 seconds to the first token, seconds per token, requests/s."""
-        tokens, whole_s = requests_per_s * load.osl, first_s + tpot_s * (load.osl - 1)
-        speeds = {"tokens_per_s_gpu": tokens / self.gpus, "tokens_per_s_user": 1 / tpot_s if tpot_s else tokens / self.users}
-        times = {"ttft_s": first_s, "ttft_p99_s": last_s, "tpot_s": tpot_s, "request_s": whole_s}
-        figures: dict[str, Any] = {**times, **speeds, "requests_per_s": requests_per_s}
-        return replace(self, **figures)
+    def rated(self, load: Load, ttft_s: float, ttft_p99_s: float, tpot_s: float, requests_per_s: float) -> Candidate:
+        """The candidate with its times, and with its rates under ``load``."""
+        tokens_per_s = requests_per_s * load.osl
+        return replace(
+            self,
+            ttft_s=ttft_s,
+            ttft_p99_s=ttft_p99_s,
+            tpot_s=tpot_s,
+            request_s=ttft_s + tpot_s * (load.osl - 1),
+            requests_per_s=requests_per_s,
+            tokens_per_s_gpu=tokens_per_s / self.gpus,
+            tokens_per_s_user=1 / tpot_s if tpot_s else tokens_per_s / self.users,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The result of a search. ``points``: the candidates simulated. ``counts``: candidates evaluated, simulated, and behind (prefill does
-    not keep up with decode), and layouts without room. ``missed``: these layouts if no other was found.
+    """The result of a search. ``points``: the candidates simulated. ``missed``: layouts without room, if no other was found.
+
+    ``counts``: candidates "evaluated", "simulated", and "behind", in which prefill does not keep up with decode; layouts "without room".
     """
 
     points: Sequence[Candidate]
@@ -141,8 +149,7 @@ class Search:
     @property
     def nearest(self) -> Candidate | None:
         """The candidate nearest to the limits if none is within them."""
-        over = min(self.points, key=self.limits.worst, default=None)
-        return over if self.best is None else None
+        return min(self.points, key=self.limits.worst, default=None) if self.best is None else None
 
     @property
     def together(self) -> Candidate | None:
@@ -179,12 +186,13 @@ class Search:
         if self.nearest is None:
             lacking = min((layout.lacks for layout in self.missed), default=0.0)
             return f"no layout holds the model with one sequence: the nearest lacks {format_si(lacking, 'B', 3)} on each GPU"
-        over = {name: times for name, times in self.limits.excess(self.nearest).items() if times > 1}
-        words = " and ".join(f"{times:,.{0 if times > 100 else 2}f} times the {name}" for name, times in over.items())
+        exceeded = {name: factor for name, factor in self.limits.excess(self.nearest).items() if factor > 1}
+        words = " and ".join(f"{factor:,.{0 if factor > 100 else 2}f} times the {name}" for name, factor in exceeded.items())
         return f"nothing is within the limits: the nearest takes {words} allowed"
 
 
 def _most(points: Iterable[Candidate], limits: Targets) -> Candidate | None:
+    """The point with the most tokens/s per GPU within ``limits``."""
     return max((point for point in points if limits.hold(point)), key=lambda point: point.tokens_per_s_gpu, default=None)
 
 
@@ -215,71 +223,52 @@ def ladder(most: int) -> list[int]:
 
 def most_users(replica: Replica) -> int:
     """Most users of a replica that run at a time; more would wait."""
-    return min(replica.most_running, replica.engine.batching.over(replica.split).max_sequences, MOST_USERS)
+    return min(replica.most_running, replica.engine.batching.of_replica(replica.split).max_sequences, MOST_USERS)
 
 
 def estimated(replica: Replica, load: Load, users: int) -> Candidate:
     """A replica with ``users`` as a candidate, by the closed form."""
-    batching, request_s = replica.engine.batching.over(replica.split), replica.engine.overhead.before_s(load.isl)
+    batching, request_s = replica.engine.batching.of_replica(replica.split), replica.engine.overhead.before_s(load.isl)
     loop = loop_estimate(replica.times, load, batching, request_s, users)
     candidate = Candidate(replica.engine.id, replica.split, users, replica.gpus)
     return candidate.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / max(load.osl - 1, 1), loop.requests_per_s)
 
 
-def in_replicas(known: Iterable[Replica], load: Load, gpus: int, users: int | None) -> Iterator[Candidate]:
+def in_replicas(fitting: Iterable[Replica], load: Load, gpus: int, users: int | None) -> Iterator[Candidate]:
     """Candidates of all replicas: each number of users, or copies that share ``users`` if these are given."""
-    for replica in known:
+    for replica in fitting:
         most_running = most_users(replica)
         if users is None:
             yield from (estimated(replica, load, sequences) for sequences in ladder(most_running))
             continue
         for copies in ladder(min(gpus // replica.gpus, users)):
-            share = -(-users // copies)
-            if share <= most_running:
-                yield replace(estimated(replica, load, share), copies=copies)
+            users_of_copy = ceil(users / copies)
+            if users_of_copy <= most_running:
+                yield replace(estimated(replica, load, users_of_copy), copies=copies)
 
 
 def in_pools(
-    known: Sequence[Replica], load: Load, gpus: int, users: int | None, device: Device, counts: Counter[str]
+    fitting: Sequence[Replica], load: Load, gpus: int, users: int | None, device: Device, counts: Counter[str]
 ) -> Iterator[Candidate]:
     """Candidates of pools of one engine, in ratios where prefill just keeps up and where it has twice the capacity.
 
     Layouts that another of their size beats in both latency and rate are left out. ``users``: users of all GPUs together, if given.
+    ``counts``: its "behind" grows by the ratios without a candidate.
     """
     by_engine = defaultdict[str, list[Replica]](list)
-    for replica in known:
+    for replica in fitting:
         if replica.gpus < gpus and load.osl > 1:
             by_engine[replica.engine.id].append(replica)
-
-    def pairs(before: _Worker, after: _Worker) -> Iterator[Candidate]:
-        """Candidates with the fewest prefill workers that keep up, and the fewest with twice the capacity."""
-        first, second, decode_s = before.replica, after.replica, after.time.seconds
-        wanted = after.time.per_s / before.time.per_s
-        for room in (1, 2):
-            fits = [pair for pair in ratios(first.gpus, second.gpus, gpus) if pair[0] / pair[1] >= room * wanted]
-            loop = None
-            for numbers in fits[:1] if users is None else fits:
-                prefill_workers, workers = numbers
-                used = prefill_workers * first.gpus + workers * second.gpus
-                moved_s = transfer_s(first.cache_bytes, first.split, second.split, device, used)
-                before_s = moved_s + second.engine.overhead.before_s(load.isl)
-                loop = pools_estimate(before.time, after.sequences, decode_s, numbers, before_s, load)
-                share = None if users is None else -(-users // (gpus // used))
-                if loop is None or (share and not 0.9 < loop.users / share < 1.1):
-                    continue
-                copies, group = gpus // used if users else 0, share or max(round(loop.users), 1)
-                candidate = Candidate(second.engine.id, second.split, group, used, workers=workers, copies=copies)
-                candidate = replace(candidate, prefill=first.split, prefill_workers=prefill_workers)
-                yield candidate.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / (load.osl - 1), loop.requests_per_s)
-                break
-            counts["behind"] += loop is None
-
     for same_engine in by_engine.values():
-        prefilling = _fastest([_Worker(replica, prompt_time(replica, load)) for replica in same_engine])
-        decoding = [_decode_worker(replica, load, sequences) for replica in same_engine for sequences in ladder(most_users(replica))]
-        for after in decoding if users else _fastest(decoding):
-            for before in prefilling:
-                yield from pairs(before, after)
+        prefill_workers = _fastest([_Worker(replica, prompt_time(replica, load)) for replica in same_engine])
+        decode_workers = [_decode_worker(replica, load, sequences) for replica in same_engine for sequences in ladder(most_users(replica))]
+        for decode in decode_workers if users else _fastest(decode_workers):
+            for prefill in prefill_workers:
+                for capacity in (1, 2):
+                    candidate, keeps_up = _pools_of(prefill, decode, capacity, load, gpus, users, device)
+                    counts["behind"] += not keeps_up
+                    if candidate is not None:
+                        yield candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +278,37 @@ class _Worker:
     replica: Replica
     time: WorkerTime
     sequences: int = 0
+
+
+def _pools_of(
+    prefill: _Worker, decode: _Worker, capacity: int, load: Load, gpus: int, users: int | None, device: Device
+) -> tuple[Candidate | None, bool]:
+    """The candidate with the fewest prefill workers that could serve ``capacity`` times the decode workers; None if there is none.
+
+    Also returns whether prefill keeps up in the last ratio tried. If ``users`` are given, a copy must hold its part of them within 10 %.
+    """
+    first, second = prefill.replica, decode.replica
+    least_ratio = capacity * (decode.time.per_s / prefill.time.per_s)
+    pairs = [(before, after) for before, after in ratios(first.gpus, second.gpus, gpus) if before / after >= least_ratio]
+    loop = None
+    for prefill_workers, workers in pairs[:1] if users is None else pairs:
+        used_gpus = prefill_workers * first.gpus + workers * second.gpus
+        moved_s = transfer_s(first.cache_bytes, first.split, second.split, device, used_gpus)
+        before_s = moved_s + second.engine.overhead.before_s(load.isl)
+        loop = pools_estimate(prefill.time, decode.sequences, decode.time.seconds, (prefill_workers, workers), before_s, load)
+        if loop is None:
+            continue
+        copies, users_of_copy = 0, max(round(loop.users), 1)
+        if users is not None:
+            copies = gpus // used_gpus
+            users_of_copy = ceil(users / copies)
+            if not 0.9 < loop.users / users_of_copy < 1.1:
+                continue
+        candidate = Candidate(second.engine.id, second.split, users_of_copy, used_gpus, workers=workers, copies=copies)
+        candidate = replace(candidate, prefill=first.split, prefill_workers=prefill_workers)
+        rated = candidate.rated(load, loop.ttft_s, loop.ttft_s, loop.decode_s / (load.osl - 1), loop.requests_per_s)
+        return rated, True
+    return None, loop is not None
 
 
 def _decode_worker(replica: Replica, load: Load, sequences: int) -> _Worker:
@@ -327,34 +347,40 @@ def search(
     """
     if gpus < 1:
         raise UsageError(f"--gpus is {gpus}", "give a whole number from 1")
-    known, missed = replicas(model, device, gpus, engines, base_pass, load.of(1).check(), fallbacks)
-    result = search_among(known, device, gpus, load, limits or Targets(), pools, users)
-    return replace(result, missed=() if known else missed, counts={**result.counts, "without room": len(missed)})
+    fitting, missed = replicas(model, device, gpus, engines, base_pass, load.with_users(1).check(), fallbacks)
+    result = search_among(fitting, device, gpus, load, limits or Targets(), pools, users)
+    return replace(result, missed=() if fitting else missed, counts={**result.counts, "without room": len(missed)})
 
 
 def search_among(
-    known: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, users: int | None = None
+    fitting: Sequence[Replica], device: Device, gpus: int, load: Load, limits: Targets, pools: bool = True, users: int | None = None
 ) -> Search:
-    """The search among the replicas ``known``."""
+    """The search among the replicas ``fitting``."""
     counts = Counter[str]()
-    disaggregated = [candidate.among(gpus, users) for candidate in in_pools(known, load, gpus, users, device, counts)] if pools else []
-    together = [candidate.among(gpus, users) for candidate in in_replicas(known, load, gpus, users)]
-    exactly, seen = simulated(known, load, device), dict[Candidate, Candidate]()
+    disaggregated = [candidate.copied(gpus, users) for candidate in in_pools(fitting, load, gpus, users, device, counts)] if pools else []
+    together = [candidate.copied(gpus, users) for candidate in in_replicas(fitting, load, gpus, users)]
+    simulate_point, simulated = simulator(fitting, load, device), dict[Candidate, Candidate]()
 
-    def simulate_all(points: Iterable[Candidate]) -> list[Candidate]:
-        return [seen[point] if point in seen else seen.setdefault(point, exactly(point).among(gpus, users)) for point in points]
+    def simulate_once(point: Candidate) -> Candidate:
+        if point not in simulated:
+            simulated[point] = simulate_point(point).copied(gpus, users)
+        return simulated[point]
 
     for kind in (together, disaggregated):
-        near = [point for point in kind if limits.hold(point, CLOSED_FORM)]
-        best = 0.0
-        for point in sorted(near, key=lambda candidate: -candidate.tokens_per_s_gpu)[:MOST_BEST]:
-            if point.tokens_per_s_gpu * CLOSED_FORM > best:
-                best = max([best, *(point.tokens_per_s_gpu for point in simulate_all([point]) if limits.hold(point))])
-    simulate_all(spread(front([*together, *disaggregated]), MOST_FRONT))
-    if not any(map(limits.hold, seen.values())):
-        simulate_all(sorted([*together, *disaggregated], key=limits.worst)[:MOST_BEST])
-    counted = {"evaluated": len(together) + len(disaggregated), "simulated": len(seen), "behind": counts["behind"]}
-    return Search(list(seen.values()), counted, limits)
+        near_limits = [point for point in kind if limits.hold(point, CLOSED_FORM)]
+        best_rate = 0.0
+        for point in sorted(near_limits, key=lambda candidate: -candidate.tokens_per_s_gpu)[:MOST_BEST]:
+            if point.tokens_per_s_gpu * CLOSED_FORM > best_rate:
+                exact = simulate_once(point)
+                if limits.hold(exact):
+                    best_rate = max(best_rate, exact.tokens_per_s_gpu)
+    for point in spread(front([*together, *disaggregated]), MOST_FRONT):
+        simulate_once(point)
+    if not any(limits.hold(point) for point in simulated.values()):
+        for point in sorted([*together, *disaggregated], key=limits.worst)[:MOST_BEST]:
+            simulate_once(point)
+    judged = {"evaluated": len(together) + len(disaggregated), "simulated": len(simulated), "behind": counts["behind"]}
+    return Search(list(simulated.values()), judged, limits)
 
 
 def spread(points: Sequence[Candidate], most: int) -> list[Candidate]:
@@ -364,40 +390,40 @@ def spread(points: Sequence[Candidate], most: int) -> list[Candidate]:
     return [points[place * (len(points) - 1) // (most - 1)] for place in range(most)]
 
 
-def simulated(known: Sequence[Replica], load: Load, device: Device) -> Callable[[Candidate], Candidate]:
+def simulator(fitting: Sequence[Replica], load: Load, device: Device) -> Callable[[Candidate], Candidate]:
     """A function that simulates a candidate as ``perfmodel serve`` does, with the step times of its layout in fine tables."""
     fine: dict[tuple[str, Split], Replica] = {}
 
     def replica(engine: str, split: Split) -> Replica:
+        """The replica of this engine and layout, with fine tables."""
         if (engine, split) not in fine:
-            coarse = next(candidate for candidate in known if (candidate.engine.id, candidate.split) == (engine, split))
+            coarse = next(candidate for candidate in fitting if (candidate.engine.id, candidate.split) == (engine, split))
             fine[engine, split] = replace(coarse, times=coarse.times.finely()) if isinstance(coarse.times, KernelTimes) else coarse
         return fine[engine, split]
 
     def metrics(point: Candidate) -> ServingMetrics:
-        after, of = replica(point.engine, point.split), load.of(point.users)
-        request_s = after.engine.overhead.before_s(load.isl)
+        decode, users = replica(point.engine, point.split), load.with_users(point.users)
+        request_s = decode.engine.overhead.before_s(load.isl)
         if point.prefill is None:
-            return simulate(Pool(after.times, after.engine.batching.over(after.split), after.most_running), of, request_s)
-        before = replica(point.engine, point.prefill)
-        first = pool_of(before.times, before.engine, before.split, before.most_running, point.prefill_workers)
-        second = pool_of(after.times, after.engine, after.split, after.most_running, point.workers)
-        moved_s = transfer_s(before.cache_bytes, before.split, after.split, device, point.gpus)
-        return simulate(second, of, request_s, prefill=first, transfer_s=moved_s)
+            return simulate(Pool(decode.times, decode.engine.batching.of_replica(decode.split), decode.most_running), users, request_s)
+        prefill = replica(point.engine, point.prefill)
+        prefill_pool = pool_of(prefill.times, prefill.engine, prefill.split, prefill.most_running, point.prefill_workers)
+        decode_pool = pool_of(decode.times, decode.engine, decode.split, decode.most_running, point.workers)
+        moved_s = transfer_s(prefill.cache_bytes, prefill.split, decode.split, device, point.gpus)
+        return simulate(decode_pool, users, request_s, prefill=prefill_pool, transfer_s=moved_s)
 
-    def exactly(point: Candidate) -> Candidate:
-        measured = metrics(point)
+    def simulated(point: Candidate) -> Candidate:
+        result = metrics(point)
+        rated = point.rated(load, result.mean_ttft_s, result.p99_ttft_s, result.mean_tpot_s or 0.0, result.requests_per_s)
         step = Iteration(decodes=point.sequences, context=load.isl + load.osl // 2, queries=load.queries)
         times = replica(point.engine, point.split).times
-        at_least = isinstance(times, KernelTimes) and not mostly_predicted(times.passed(step))
-        seconds = measured.mean_ttft_s, measured.p99_ttft_s, measured.mean_tpot_s or 0.0
-        return replace(point.rated(load, *seconds, measured.requests_per_s), at_least=at_least)
+        return replace(rated, at_least=isinstance(times, KernelTimes) and not mostly_predicted(times.estimate(step)))
 
-    return exactly
+    return simulated
 
 
 def merged(searches: Mapping[Formats, Search]) -> Search:
-    """One search of several, in which each candidate has its formats."""
+    """One result of the searches with several formats, in which each candidate has its formats."""
     if len(searches) == 1:
         return next(iter(searches.values()))
     counts = Counter[str]()

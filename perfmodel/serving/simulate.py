@@ -17,20 +17,21 @@ from heapq import heappop, heappush
 from math import inf, sqrt
 from random import Random
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UsageError
 from perfmodel.serving.estimate import loop_estimate
 from perfmodel.serving.load import Load
 from perfmodel.serving.metrics import ServingMetrics, SimulatedRun, metrics
 from perfmodel.serving.scheduler import LoggedSteps, Pool, SentRequest, Worker
 
-RUNS, FEWEST_RUNS = 8, 2
+MOST_RUNS, FEWEST_RUNS = 8, 2
 """Most and fewest simulated runs of a loop: few for many users, whose runs have many requests."""
-SIMULATED = 1500
+SIMULATED_REQUESTS = 1500
 """Approximate number of requests that all runs together simulate."""
-LEAST = 16
+FEWEST_COUNTED = 16
 """Fewest requests that count in a run."""
-MANY = 16
-"""Number of decode steps above which it is drawn at once and not step by step."""
+MANY_STEPS = 16
+"""Decode steps of a request from which on their number is drawn from a normal distribution, not step by step."""
 ENGINE, PREFILL, DECODE = "engine", "prefill", "decode"
 """Names of workers in a log: of the only pool, and of two."""
 LOGGED = 4000
@@ -39,6 +40,8 @@ ROUNDS = 20
 """Iterations for the number of users under way at a rate."""
 STRIDES = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
 """An even sequence in three dimensions (Roberts 2018, the powers of 1 / 1.2207): delays and lengths of few requests fill their range."""
+Event = tuple[float, int, Worker | None, int, SentRequest | None]
+"""Moment in seconds, number, and what happens: see ``Simulation.push``."""
 
 
 class Simulation:
@@ -64,25 +67,24 @@ class Simulation:
         self.workers = [Worker(pool, load, f"{name} {number}") for number in range(1, pool.workers + 1)]
         self.prefill = [Worker(prefill, load, f"{PREFILL} {number}") for number in range(1, prefill.workers + 1)] if prefill else []
         self.log, self.unlogged = log, LOGGED
-        shortest = [max(int(longest * spread), 1) for longest in (load.isl, load.osl)]
-        self.lengths = [(low, longest - low + 1) for low, longest in zip(shortest, (load.isl, load.osl), strict=True)]
+        self.lengths = [range(max(int(longest * spread), 1), longest + 1) for longest in (load.isl, load.osl)]  # prompts, outputs
         self.random = Random(seed)
-        self.even = [self.random.random() for _ in STRIDES]
-        self.events: list[tuple[float, int, Worker | None, int, SentRequest | None]] = []
+        self.place = [self.random.random() for _ in STRIDES]  # of the next request in the even sequence
+        self.events: list[Event] = []  # a heap
+        self.event_count = 0
         self.ready: list[Worker] = []
-        self.clock, self.count, self.ended = 0.0, 0, 0
-        self.unsent: int | None = None
+        self.clock, self.ended = 0.0, 0
+        self.unsent: int | None = None  # requests of a benchmark that are still to be sent
         self.tally = SimulatedRun()
 
     # Users
 
     def drawn(self) -> tuple[float, int, int]:
         """Delay in seconds, prompt tokens and output tokens of the next request: from an even sequence, or random at a rate."""
-        (a, b, c), (x, y, z) = self.even, STRIDES
-        self.even = [(a + x) % 1, (b + y) % 1, (c + z) % 1]
-        delay, prompt, output = self.even if self.load.rate is None else [self.random.random() for _ in STRIDES]
-        (shortest_isl, isls), (shortest_osl, osls) = self.lengths
-        return 2 * delay * self.request_s, shortest_isl + int(prompt * isls), shortest_osl + int(output * osls)
+        self.place = [(coordinate + stride) % 1 for coordinate, stride in zip(self.place, STRIDES, strict=True)]
+        delay, prompt, output = self.place if self.load.rate is None else [self.random.random() for _ in STRIDES]
+        prompts, outputs = self.lengths
+        return 2 * delay * self.request_s, prompts[int(prompt * len(prompts))], outputs[int(output * len(outputs))]
 
     def new_request(self, at: float) -> SentRequest:
         """A request sent at ``at`` seconds."""
@@ -103,19 +105,20 @@ class Simulation:
 
         For many tokens it is drawn from a normal distribution with mean and variance of a renewal process (Cox 1962).
         """
-        load, steps, tokens_given = self.load, 0, 0
+        load = self.load
         if not load.draft_tokens:
             return tokens
-        if tokens > MANY * load.queries:
+        if tokens > MANY_STEPS * load.queries:
             mean, variance = load.tokens_per_step, load.tokens_variance
-            middle = (tokens + (mean * mean + variance) / mean / 2 - 0.5) / mean
-            return max(round(self.random.gauss(middle, sqrt(tokens * variance / mean**3))), 1)
+            mean_steps = (tokens + (mean * mean + variance) / mean / 2 - 0.5) / mean
+            return max(round(self.random.gauss(mean_steps, sqrt(tokens * variance / mean**3))), 1)
+        steps = tokens_given = 0
         while tokens_given < tokens:
-            steps, tokens_given = steps + 1, tokens_given + 1
             accepted = 0
             while accepted < load.draft_tokens and self.random.random() < load.acceptance:
                 accepted += 1
-            tokens_given += accepted
+            steps += 1
+            tokens_given += 1 + accepted
         return steps
 
     def all_at_once(self, requests: int) -> None:
@@ -127,15 +130,15 @@ class Simulation:
     def in_the_middle(self, users: int, slots: int) -> None:
         """Starts a loop of ``users`` in steady state: as many decode as the closed form says, at random steps; the others send soon."""
         pool, load, running = self.pool, self.load, min(users, slots)
-        loop = loop_estimate(pool.times, load, pool.batching, self.request_s, -(-running // pool.workers))
+        loop = loop_estimate(pool.times, load, pool.batching, self.request_s, ceil_div(running, pool.workers))
         cycle_s = loop.ttft_s + loop.decode_s
         decoding = 0
-        for place in range(round(running * loop.decode_s / cycle_s)):
+        for number in range(round(running * loop.decode_s / cycle_s)):
             request = self.new_request(0.0)
             request.counted, request.left = False, 0
-            if request.steps:  # one of a single token is sent instead
+            if request.steps:  # a request of a single token never decodes: its user sends one below
                 decoding += 1
-                worker = self.workers[place % len(self.workers)]
+                worker = self.workers[number % len(self.workers)]
                 worker.slots_used += 1
                 worker.join(request, 0.0, self.random.randrange(request.steps))
         self.ready = [worker for worker in self.workers if worker.slots_used]
@@ -148,14 +151,17 @@ class Simulation:
     # Events
 
     def push(self, at: float, worker: Worker | None, version: int, request: SentRequest | None) -> None:
-        """Adds an event at ``at`` seconds: steps of ``worker`` end, ``request`` reaches a worker, or, with neither, a request is sent."""
-        self.count += 1
-        heappush(self.events, (at, self.count, worker, version, request))
+        """Adds an event at ``at`` seconds: ``request`` reaches a worker, steps of ``worker`` end, or, with neither, a request is sent.
+
+        ``version``: that of the steps, which ``Worker.cut`` may have replaced by then.
+        """
+        self.event_count += 1
+        heappush(self.events, (at, self.event_count, worker, version, request))
 
     def run(self, warm_up: int, requests: int) -> SimulatedRun:
         """Runs until ``warm_up`` requests and then ``requests`` more have ended; returns the sums over the latter."""
         self.plan()
-        self.begin_count()
+        self.restart_count()
         counting = not warm_up
         while not counting or len(self.tally.ttft) < requests:
             self.clock, _, worker, version, request = heappop(self.events)
@@ -168,17 +174,20 @@ class Simulation:
                 self.finish(worker)
             if not counting and self.ended >= warm_up:
                 counting = True
-                self.begin_count()
-            if not self.events or self.events[0][0] > self.clock:  # all that happens at this moment is known
+                self.restart_count()
+            more_at_this_moment = self.events and self.events[0][0] <= self.clock
+            if not more_at_this_moment:
                 self.plan()
         self.tally.seconds = self.clock - self.tally.start
-        for process in self.workers:
-            for name in ("gaps", "decodes", "mixed", "waiting"):
-                setattr(self.tally, name, getattr(self.tally, name) + getattr(process.tally, name))
+        for worker in self.workers:
+            self.tally.gaps += worker.tally.gaps
+            self.tally.decodes += worker.tally.decodes
+            self.tally.mixed += worker.tally.mixed
+            self.tally.waiting += worker.tally.waiting
         return self.tally
 
-    def begin_count(self) -> None:
-        """Starts to count anew."""
+    def restart_count(self) -> None:
+        """Sets the sums of this run and of its workers to zero."""
         self.tally = SimulatedRun(self.clock)
         for worker in self.workers:
             worker.tally = SimulatedRun()
@@ -254,49 +263,49 @@ def simulate(
 ) -> ServingMetrics:
     """Metrics of the users of ``pool``. ``spread``: lengths are drawn evenly between this share of the longest and the longest.
 
-    ``requests``: number of requests of a benchmark that begins with all users at once; None for a loop in steady state. ``log``: gets
-    the first steps of the first run. UsageError for a rate that is too high.
+    ``requests``: number of requests of a benchmark that begins with all users at once; None for a loop in steady state. ``prefill``: the
+    pool that runs the prompts, None if ``pool`` does. ``log``: gets the first steps of the first run. UsageError for a rate too high.
     """
     if load.concurrency is not None:
-        pool, prefill = pool.among(load.concurrency), prefill and prefill.among(load.concurrency)
+        pool = pool.limited_to(load.concurrency)
+        prefill = None if prefill is None else prefill.limited_to(load.concurrency)
 
-    def run(seed: int) -> Simulation:
-        return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s, None if seed else log)
+    def simulation(load: Load, seed: int) -> Simulation:
+        return Simulation(pool, load, request_s, spread, seed, prefill, transfer_s, log if seed == 0 else None)
 
     slots = pool.workers * Worker(pool, load).slots
     most_running = inf if prefill else slots
+    runs: list[SimulatedRun] = []
     if requests is not None:
-        tallies = []
-        for seed in range(min(max(SIMULATED // requests, 1), RUNS)):
-            simulation = run(seed)
-            simulation.all_at_once(requests)
-            tallies.append(simulation.run(0, requests))
-        return metrics(tallies, load.concurrency, load.rate, True, most_running)
+        for seed in range(min(max(SIMULATED_REQUESTS // requests, 1), MOST_RUNS)):
+            benchmark = simulation(load, seed)
+            benchmark.all_at_once(requests)
+            runs.append(benchmark.run(0, requests))
+        return metrics(runs, load.concurrency, load.rate, True, most_running)
     if load.rate is not None:
-        under_way, late = _at_a_rate(pool, load, request_s, slots, spread), 0
-    else:
+        under_way, queued = _under_way_at_rate(pool, load, request_s, slots, spread), 0
+    else:  # users whom more than a full set of slots keeps waiting only lengthen the queue, which needs no simulation
         users = load.concurrency or 1
-        under_way = min(users, slots + max(slots, LEAST))
-        load, late = load.of(under_way), users - under_way
-    runs = min(max(SIMULATED // (3 * under_way), FEWEST_RUNS), RUNS)
-    counted = max(SIMULATED // runs - 2 * under_way, under_way // 2, LEAST)
-    tallies = []
-    for seed in range(runs):
-        simulation = run(seed)
-        simulation.in_the_middle(under_way, slots)
-        tallies.append(simulation.run(2 * under_way, counted))
-    result = metrics(tallies, load.concurrency, load.rate, False, most_running)
-    return result.behind(late) if late else result
+        under_way = min(users, slots + max(slots, FEWEST_COUNTED))
+        load, queued = load.with_users(under_way), users - under_way
+    seeds = min(max(SIMULATED_REQUESTS // (3 * under_way), FEWEST_RUNS), MOST_RUNS)
+    counted = max(SIMULATED_REQUESTS // seeds - 2 * under_way, under_way // 2, FEWEST_COUNTED)
+    for seed in range(seeds):
+        loop = simulation(load, seed)
+        loop.in_the_middle(under_way, slots)
+        runs.append(loop.run(2 * under_way, counted))
+    result = metrics(runs, load.concurrency, load.rate, False, most_running)
+    return result.behind(queued) if queued else result
 
 
-def _at_a_rate(pool: Pool, load: Load, request_s: float, slots: int, spread: float) -> int:
+def _under_way_at_rate(pool: Pool, load: Load, request_s: float, slots: int, spread: float) -> int:
     """Approximate number of requests under way at ``load.rate``; UsageError if the engine serves fewer requests/s."""
     rate, users = load.rate or 0.0, 1
     for _ in range(ROUNDS):
         loop = loop_estimate(pool.times, load, pool.batching, request_s, users)
         users = min(max(round(rate * users / loop.requests_per_s), 1), slots)
     if rate * 2 > loop_estimate(pool.times, load, pool.batching, 0.0, slots).requests_per_s:
-        most_per_s = simulate(pool, load.of(slots), spread=spread).requests_per_s  # the next is always there
+        most_per_s = simulate(pool, load.with_users(slots), spread=spread).requests_per_s  # of a loop in which no slot is ever free
         if rate >= most_per_s:
             raise UsageError(
                 f"--rate {rate:g}: {most_per_s:.3g} requests a second is the most that this serves", "give fewer, or more GPUs"

@@ -8,12 +8,12 @@ between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import zip_longest
 
-from perfmodel.core.arith import Number
+from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerOptions
 from perfmodel.serving.engine import Engine
@@ -37,29 +37,34 @@ NOTHING: Times = (0.0, 0.0, 0.0)
 AT_ROOF = 0.1
 """Largest share of a step that may have a roof in place of a prediction; beyond it no interval is given."""
 EXACT = 0
-"""Nodes per factor of two that stand for a node at every number."""
-NODES = {
-    "group": ((8, 1), (1, 1)),
-    "routed": ((8, 1), (1, 1)),
-    "routed unevenly": ((16, 16, 1), (1, 1, 1)),
-    "stages": ((1,), (1,)),
-    "heads": ((2, 1), (1, 1)),
-    "decode": ((4, 8, 2), (1, EXACT, EXACT)),
-    "prompt": ((4, 4, 2), (1, 1, 1)),
-    "power": ((1, 1, 1), (1, 1, 1)),
-    "host": ((4, 2), (1, 1)),
+"""Stands for a node at every number, in place of nodes per factor of two."""
+FINE_NODES = {
+    "group": (8, 1),
+    "routed": (8, 1),
+    "routed unevenly": (16, 16, 1),
+    "stages": (1,),
+    "heads": (2, 1),
+    "decode": (4, 8, 2),
+    "prompt": (4, 4, 2),
+    "power": (1, 1, 1),
+    "host": (4, 2),
 }
-"""Nodes per factor of two in each argument of a part: many if tiles and waves of kernels make jumps. The second, coarse set serves to rank
-many layouts under one load."""
+"""Nodes per factor of two in each argument of a part of a step: many where tiles and waves of kernels make the time jump."""
+COARSE_NODES = {part: (1,) * len(nodes) for part, nodes in FINE_NODES.items()} | {"decode": (1, EXACT, EXACT)}
+"""Nodes per factor of two in tables that only rank many layouts under one load."""
 STEPPED = {"group": (True, False), "routed": (True, False), "routed unevenly": (True, True, False), "prompt": (False, True, False)}
 """Whether an argument of a part fills tiles of matmuls or attention, so that the time has jumps. Other parts have no such argument."""
-Table = dict[tuple[int, ...], Times]
+Arguments = tuple[int, ...]
+Table = dict[Arguments, Times]
 """Times at the nodes of a part, by its arguments."""
 
 
 @dataclass(eq=False, slots=True)
-class KnownKernels:
-    """Times of kernels on one device, each predicted once: ``alone``, ``in_steps`` without and with a graph, as ``rows``."""
+class KernelCache:
+    """Times of kernels on one device, each predicted once.
+
+    ``alone``: the time of one run. ``in_steps``: the time in a step, kernel by kernel and in a CUDA graph. ``rows``: the row of a report.
+    """
 
     alone: dict[Op, OpTime] = field(default_factory=dict)
     in_steps: tuple[dict[Op, Times], dict[Op, Times]] = field(default_factory=lambda: ({}, {}))
@@ -70,9 +75,9 @@ class KnownKernels:
 class KernelTimes:
     """Times of steps of ``model`` on one replica; implements ``StepTimes``. ``base_pass``: a pass with number formats, layout and kernels.
 
-    ``host``: layers that no GPU holds. ``coarse``: one node per factor of two, to rank many layouts. ``power``: limit and clock; if neither
-    is given, kernels run as they do alone after a pause. Results so far: ``known`` for kernels, ``nodes`` for parts at nodes, ``between``
-    for interpolated parts, and ``steps``.
+    ``host``: layers that no GPU holds. ``coarse``: whether tables have the coarse nodes. ``power``: limit and clock; if neither is given,
+    kernels run as they do alone after a pause. Results so far: ``kernel_cache``; ``nodes`` of parts, at which their kernels are predicted;
+    ``interpolated``: times of parts between nodes; ``steps``: times of whole steps.
     """
 
     model: ModelSpec
@@ -80,12 +85,12 @@ class KernelTimes:
     engine: Engine
     base_pass: ModelPass
     fallbacks: FallbackDevices = tuple
-    known: KnownKernels = field(default_factory=KnownKernels)
+    kernel_cache: KernelCache = field(default_factory=KernelCache)
     host: HostLayers | None = None
     coarse: bool = False
     nodes: dict[str, Table] = field(default_factory=dict)
     power: PowerOptions = field(default_factory=PowerOptions)
-    between: dict[tuple[str, tuple[int, ...]], Times] = field(init=False, default_factory=dict)
+    interpolated: dict[tuple[str, Arguments], Times] = field(init=False, default_factory=dict)
     steps: dict[Iteration, Times] = field(init=False, default_factory=dict)
 
     def finely(self) -> KernelTimes:
@@ -107,45 +112,45 @@ class KernelTimes:
         """Seconds of a round of micro-batches, one in each pipeline stage."""
         batches = micro_batches(step, self.base_pass.split.pp, self.engine.batching.chunked)
         by_batch = {batch: self._through(batch) for batch in set(batches)}
-        value, low, high = (round_s(ways, self._slowest) for ways in zip(*map(by_batch.__getitem__, batches), strict=True))
+        slowest = slowest_share(self.model, self.base_pass.split.pp)
+        value, low, high = (round_s([by_batch[batch][end] for batch in batches], slowest) for end in range(3))
         return value, low, high
-
-    @cached_property
-    def _slowest(self) -> float:
-        """Share of a pass that the slowest pipeline stage takes."""
-        return slowest_share(self.model, self.base_pass.split.pp)
 
     def _through(self, step: Iteration) -> Times:
         """Seconds of ``step`` through all pipeline stages."""
-        tokens, split = step.chunk + step.decodes * step.queries, self.base_pass.split
+        tokens = step.chunk + step.decodes * step.queries
         if not tokens:
             return NOTHING
         prompts, tokens_each = _prompts_of(step)
-        (fullest, heads), graph = self._fullest(step), int(self._in_graph(step))
-        parts = [self._between("group", (fullest, graph), self._in_group)]
-        if self.expert_layers and not self.coarse and split.dp > 1:
-            parts.append(self._between("routed unevenly", (fullest, min(tokens, fullest * split.dp), graph), self._routed_unevenly))
-        elif self.expert_layers:
-            parts.append(self._between("routed", (tokens, graph), self._routed))
-        if split.pp > 1:
-            parts.append(self._between("stages", (fullest,), self._to_next_stage))
-        parts.append(self._between("heads", (heads, graph), self._heads))
-        if step.decodes:
-            parts.append(self._between("decode", (step.decodes, step.queries, step.context), self._decoding))
-        if step.chunk:
-            parts.append(self._between("prompt", (prompts, tokens_each, max(step.chunk_context - tokens_each, 0)), self._prompts))
-        engine_s = self.own_seconds(step.decodes + prompts, bool(step.chunk)) + self.host_s(step)
+        value, low, high = added(self._parts(step, tokens, prompts, tokens_each))
+        engine_s = self.overhead_s(step.decodes + prompts, bool(step.chunk)) + self.host_s(step)
+        factor = 1.0
         if self.power.given:
-            arguments = step.chunk, step.decodes, step.context if step.decodes else step.chunk_context
-            value, low, high = added(parts)
-            slower, *_ = self._between("power", arguments, self._slowdown)
-            return value * slower + engine_s, low * slower + engine_s, high * slower + engine_s
-        return added([*parts, (engine_s, engine_s, engine_s)])
+            context = step.context if step.decodes else step.chunk_context
+            factor, *_ = self._part("power", (step.chunk, step.decodes, context), self._slowdown)
+        return value * factor + engine_s, low * factor + engine_s, high * factor + engine_s
+
+    def _parts(self, step: Iteration, tokens: int, prompts: int, tokens_each: int) -> Iterator[Times]:
+        """Seconds of the kernels of each part of ``step``, which has ``tokens`` in all and ``prompts`` of ``tokens_each``."""
+        split, graph = self.base_pass.split, int(self._in_graph(step))
+        fullest, heads = self._fullest(step)
+        yield self._part("group", (fullest, graph), self._in_group)
+        if self.expert_layers and not self.coarse and split.dp > 1:
+            yield self._part("routed unevenly", (fullest, min(tokens, fullest * split.dp), graph), self._routed_unevenly)
+        elif self.expert_layers:
+            yield self._part("routed", (tokens, graph), self._routed)
+        if split.pp > 1:
+            yield self._part("stages", (fullest,), self._to_next_stage)
+        yield self._part("heads", (heads, graph), self._heads)
+        if step.decodes:
+            yield self._part("decode", (step.decodes, step.queries, step.context), self._decoding)
+        if step.chunk:
+            yield self._part("prompt", (prompts, tokens_each, max(step.chunk_context - tokens_each, 0)), self._prompts)
 
     def _slowdown(self, chunk: int, decodes: int, context: int) -> Times:
         """Factor on the kernels of a step that runs repeatedly under the power limit, as value and both ends of an interval."""
         step = Iteration(chunk=chunk, chunk_context=chunk if decodes else max(chunk, context), decodes=decodes, context=context)
-        factor = slowdown(self.passed(step), self.power, self.own_seconds(decodes + (chunk > 0), chunk > 0))
+        factor = slowdown(self.estimate(step), self.power, self.overhead_s(decodes + (chunk > 0), chunk > 0))
         return factor, factor, factor
 
     def host_s(self, step: Iteration) -> float:
@@ -154,21 +159,24 @@ class KernelTimes:
             return 0.0
         tokens = step.chunk + step.decodes * step.queries
         context = max(step.context if step.decodes else step.chunk_context, tokens)
-        return self._between("host", (tokens, context), self._on_host)[0]
+        return self._part("host", (tokens, context), self._on_host)[0]
 
     def _on_host(self, tokens: int, context: int) -> Times:
+        """Seconds of the host's layers, without an interval."""
         seconds = 0.0 if self.host is None else self.host.seconds(tokens, context)
         return seconds, seconds, seconds
 
-    def own_seconds(self, sequences: float, prompts: bool = False) -> float:
-        """Seconds of engine overhead in a step. Each data-parallel group has its own process for its sequences.
+    def overhead_s(self, sequences: float, prompts: bool = False) -> float:
+        """Seconds of engine overhead in a step of ``sequences``; ``prompts``: whether prompts run in it.
 
-        Sources: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM" (attention DP: each rank runs the requests it was given); vLLM
-        docs, "Data Parallel Deployment" (an engine core process for each rank).
+        Each data-parallel group has its own process for its sequences. Sources: NVIDIA/TensorRT-LLM, docs, "Parallelism in TensorRT LLM"
+        (attention DP: each rank runs the requests it was given); vLLM docs, "Data Parallel Deployment" (an engine core process per rank).
         """
-        o = self.engine.overhead
-        started = o.step_s + o.prompt_s + o.expert_layer_s * self.expert_layers if prompts else o.step_s
-        return started + o.kernel_s * self.kernels + o.sequence_s * sequences / self.base_pass.split.dp
+        overhead = self.engine.overhead
+        step_s = overhead.step_s
+        if prompts:
+            step_s = step_s + overhead.prompt_s + overhead.expert_layer_s * self.expert_layers
+        return step_s + overhead.kernel_s * self.kernels + overhead.sequence_s * sequences / self.base_pass.split.dp
 
     @cached_property
     def expert_layers(self) -> int:
@@ -180,11 +188,10 @@ class KernelTimes:
         """Number of kernels of a decode step."""
         return int(sum(op.count for op in step_ops(self.model, replace(self.base_pass, phase=DECODE, batch=1, n=1, kv_len=1))))
 
-    def passed(self, step: Iteration) -> PassEstimate:
-        """Rows of ``step`` for a report, computed without interpolation."""
-        return run_pass(
-            self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), self.known.rows, priced=self._priced
-        )
+    def estimate(self, step: Iteration) -> PassEstimate:
+        """The kernels of ``step`` as rows of a report, computed without interpolation."""
+        rows = self.kernel_cache.rows
+        return run_pass(self.model, self.pass_of(step), self.device, self.fallbacks, self._in_graph(step), rows, priced=self._priced)
 
     def _in_graph(self, step: Iteration) -> bool:
         """Whether the kernels that see all tokens of a data-parallel group are launched as a CUDA graph.
@@ -195,10 +202,12 @@ class KernelTimes:
         return self._fullest(step)[0] <= engine.graph_batch and (engine.piecewise_graphs or not step.chunk)
 
     def _fullest(self, step: Iteration) -> tuple[int, int]:
-        """Tokens of the fullest data-parallel group, and the positions of it that need logits. A prompt belongs to one group."""
-        (prompts, tokens_each), dp = _prompts_of(step), self.base_pass.split.dp
-        waiting, decoding = share(prompts, dp), share(step.decodes, dp) * step.queries
-        return (waiting * tokens_each if dp > 1 else step.chunk) + decoding, waiting + decoding
+        """Tokens of the fullest data-parallel group, and the number of its positions that need logits. A prompt belongs to one group."""
+        dp = self.base_pass.split.dp
+        prompts, tokens_each = _prompts_of(step)
+        prompts_here, decoding_tokens = share(prompts, dp), share(step.decodes, dp) * step.queries
+        prompt_tokens = prompts_here * tokens_each if dp > 1 else step.chunk
+        return prompt_tokens + decoding_tokens, prompts_here + decoding_tokens
 
     def pass_of(self, step: Iteration) -> ModelPass:
         """``step`` as a pass through the model."""
@@ -214,7 +223,7 @@ class KernelTimes:
             self.base_pass, phase=PREFILL, batch=step.prompts, n=tokens_each, kv_len=max(step.chunk_context, tokens_each), beside=decode
         )
 
-    # Parts of a step
+    # Parts of a step: ``graph`` is 1 for kernels in a CUDA graph, else 0
 
     def _in_group(self, tokens: int, graph: int) -> Times:
         """Seconds of all kernels but attention and experts, for ``tokens`` of one data-parallel group."""
@@ -228,12 +237,13 @@ class KernelTimes:
 
     def _routed_unevenly(self, fullest: int, tokens: int, graph: int) -> Times:
         """Seconds of routers and experts for ``tokens`` of all groups; ``fullest``: tokens of the group that has a prompt."""
-        dp = self.base_pass.split.dp
-        elsewhere = min(max(tokens - fullest, 0), fullest * (dp - 1))
-        decodes_each = -(-elsewhere // (dp - 1))
+        other_groups = self.base_pass.split.dp - 1
+        elsewhere = min(max(tokens - fullest, 0), fullest * other_groups)
+        decodes_each = ceil_div(elsewhere, other_groups)
+        prompt_tokens = fullest - decodes_each
         pass_ = replace(self.base_pass, phase=DECODE, batch=elsewhere + decodes_each, n=1, kv_len=1) if decodes_each else None
-        if fullest > decodes_each:
-            pass_ = replace(self.base_pass, phase=PREFILL, batch=1, n=fullest - decodes_each, kv_len=fullest - decodes_each, beside=pass_)
+        if prompt_tokens > 0:
+            pass_ = replace(self.base_pass, phase=PREFILL, batch=1, n=prompt_tokens, kv_len=prompt_tokens, beside=pass_)
         return NOTHING if pass_ is None else self._rows(routed_ops(self.model, pass_), graph)
 
     def _to_next_stage(self, tokens: int) -> Times:
@@ -255,13 +265,14 @@ class KernelTimes:
         return self._rows(dict.fromkeys(sequence_ops(self.model, step), 1), int(graph))
 
     def _prompts(self, prompts: int, tokens: int, before: int) -> Times:
-        """Seconds of attention of prompts, of ``tokens`` new ones each, after ``before`` cached ones."""
+        """Seconds of attention of ``prompts``, each with ``tokens`` new tokens after ``before`` cached ones."""
         step = replace(self.base_pass, phase=PREFILL, batch=prompts, n=tokens, kv_len=tokens + before)
         return self._rows(dict.fromkeys(sequence_ops(self.model, step), 1), 0)
 
     def _rows(self, rows: Mapping[Op, Number], graph: int) -> Times:
-        """Seconds in a step of ``rows``: kernels with the number of their runs. ``graph``: 1 in a CUDA graph, else 0."""
-        times, (value, low, high) = self.known.in_steps[graph], NOTHING
+        """Seconds in a step of ``rows``: kernels with the number of their runs."""
+        times = self.kernel_cache.in_steps[graph]
+        value, low, high = NOTHING
         for op, count in rows.items():
             time = times.get(op)
             if time is None:
@@ -270,19 +281,17 @@ class KernelTimes:
         return value, low, high
 
     def _alone(self, op: Op) -> OpTime:
-        """The time of one run of ``op``, worked out once."""
-        time = self.known.alone.get(op)
-        if time is None:
-            time = self.known.alone[op] = time_of_run(op, self.device, self.fallbacks, self._priced)
-        return time
+        """The time of one run of ``op`` alone, predicted once."""
+        alone = self.kernel_cache.alone
+        if op not in alone:
+            alone[op] = time_of_run(op, self.device, self.fallbacks, self._priced)
+        return alone[op]
 
     @cached_property
     def _priced(self) -> Pricing | None:
         """Pricing of kernels for an engine whose kernels have no time models; None for others."""
         shares = shares_on(self.engine, self.device)
-        if shares is None:
-            return None
-        return priced_by(shares, self.device, self.has_k_quants)
+        return None if shares is None else priced_by(shares, self.device, self.has_k_quants)
 
     @property
     def has_k_quants(self) -> bool:
@@ -296,18 +305,20 @@ class KernelTimes:
 
     # Interpolation
 
-    def _between(self, part: str, at: tuple[int, ...], exact: Callable[..., Times]) -> Times:
+    def _part(self, part: str, at: Arguments, exact: Callable[..., Times]) -> Times:
         """Seconds of a part of a step at the arguments ``at``, interpolated between nodes, at which ``exact`` gives them."""
-        seconds = self.between.get((part, at))
+        seconds = self.interpolated.get((part, at))
         if seconds is not None:
             return seconds
-        nodes, (value, low, high) = self.nodes.setdefault(part, {}), NOTHING
-        for place, weight in corners(at, NODES[part][self.coarse], () if self.coarse else STEPPED.get(part, ())):
-            node = nodes.get(place)
-            if node is None:
-                node = nodes[place] = exact(*place)
-            value, low, high = value + weight * node[0], low + weight * node[1], high + weight * node[2]
-        self.between[part, at] = value, low, high
+        per_octave, stepped = (COARSE_NODES[part], ()) if self.coarse else (FINE_NODES[part], STEPPED.get(part, ()))
+        table = self.nodes.setdefault(part, {})
+        value, low, high = NOTHING
+        for node, weight in corners(at, per_octave, stepped):
+            if node not in table:
+                table[node] = exact(*node)
+            node_value, node_low, node_high = table[node]
+            value, low, high = value + weight * node_value, low + weight * node_low, high + weight * node_high
+        self.interpolated[part, at] = value, low, high
         return value, low, high
 
 
@@ -335,34 +346,37 @@ def added(parts: Iterable[Times]) -> Times:
     return value, low, high
 
 
-def corners(at: tuple[int, ...], per_octave: tuple[int, ...], steps: tuple[bool, ...] = ()) -> list[tuple[tuple[int, ...], float]]:
-    """The nodes around ``at`` with their weights; ``per_octave`` and ``steps`` of each argument as in ``around``.
+def corners(at: Arguments, per_octave: Arguments, stepped: tuple[bool, ...] = ()) -> list[tuple[Arguments, float]]:
+    """The nodes around ``at`` with their weights in linear interpolation; ``per_octave``, ``stepped``: of each argument, as in ``around``.
 
     >>> corners((7, 3), (2, 1)), corners((7, 3), (EXACT, 2))
     ([((6, 2), 0.25), ((6, 4), 0.25), ((8, 2), 0.25), ((8, 4), 0.25)], [((7, 3), 1.0)])
     """
-    weighted: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
-    for number, nodes, stepped in zip_longest(at, per_octave, steps, fillvalue=False):
-        below, above = around(number, nodes, stepped) if nodes else (number, number)
-        rest = (number - below) / (above - below) if below < number < above else 0.0
-        ends = ((below, 1 - rest), (above, rest)) if rest else ((number, 1.0),)
-        weighted = [((*place, node), weight * end_weight) for place, weight in weighted for node, end_weight in ends]
-    return weighted
+    nodes: list[tuple[Arguments, float]] = [((), 1.0)]
+    for number, argument_per_octave, argument_stepped in zip_longest(at, per_octave, stepped, fillvalue=False):
+        ends: tuple[tuple[int, float], ...] = ((number, 1.0),)
+        if argument_per_octave != EXACT:
+            below, above = around(number, argument_per_octave, argument_stepped)
+            if below < number < above:
+                weight_above = (number - below) / (above - below)
+                ends = ((below, 1 - weight_above), (above, weight_above))
+        nodes = [((*node, end), weight * end_weight) for node, weight in nodes for end, end_weight in ends]
+    return nodes
 
 
 @cache
-def around(value: int, per_octave: int = 2, steps: bool = False) -> tuple[int, int]:
+def around(value: int, per_octave: int = 2, stepped: bool = False) -> tuple[int, int]:
     """The nodes on both sides of ``value``. Nodes are all numbers up to twice ``per_octave``, then ``per_octave`` per factor of two.
 
-    ``steps``: the time may jump just above a node, where another tile begins; values above it lie between the next number and the next
+    ``stepped``: the time may jump just above a node, where another tile begins; values above it lie between the next number and the next
     node.
 
     >>> [around(value) for value in (0, 3, 5, 6, 7, 100)], around(100, 8), around(10, 8)
     ([(0, 0), (3, 3), (4, 6), (6, 6), (6, 8), (96, 128)], (96, 104), (10, 10))
-    >>> [around(value, steps=True) for value in (3, 96, 97, 127, 128, 129)]
+    >>> [around(value, stepped=True) for value in (3, 96, 97, 127, 128, 129)]
     [(3, 3), (65, 96), (97, 128), (97, 128), (97, 128), (129, 192)]
     """
-    if steps and value > 1:
+    if stepped and value > 1:
         below, above = _enclosing(value - 1, per_octave)
         return below + 1, above
     below, above = _enclosing(value, per_octave)
@@ -371,11 +385,14 @@ def around(value: int, per_octave: int = 2, steps: bool = False) -> tuple[int, i
 
 def _enclosing(value: int, per_octave: int) -> tuple[int, int]:
     """The last node up to ``value``, and the node after it."""
-    size = max((1 << (value.bit_length() - 1)) // per_octave, 1) if value else 1
-    return value // size * size, value // size * size + size
+    octave = 1 << (value.bit_length() - 1) if value else 1  # the largest power of two up to the value
+    distance = max(octave // per_octave, 1)
+    below = value // distance * distance
+    return below, below + distance
 
 
 def _shared_as_routed(layer: Layer, experts: int) -> Layer:
+    """``layer`` with its shared expert among the routed ones, if it has this number of ``experts``."""
     mlp = layer.mlp
     return replace(layer, mlp=mlp.shared_as_routed()) if isinstance(mlp, MoeMlp) and mlp.experts == experts else layer
 

@@ -30,7 +30,11 @@ _TILE = ("br", "bc", "threads", "head_dim")
 
 @dataclass(frozen=True)
 class AttentionVariant(SweepVariant):
-    """One algorithm on one device in one number format; ``probe`` is a workload with all choices and small sizes."""
+    """One algorithm on one device in one number format.
+
+    ``passes``: forward, backward, or both. ``probe``: a workload with all choices and small sizes. ``sram_bytes``: SRAM of a block unless
+    rows give it. ``implementation``: the kernel that is predicted, None for any.
+    """
 
     algorithm: Algorithm
     device: Device
@@ -62,15 +66,16 @@ class AttentionVariant(SweepVariant):
         sizes: dict[str, Any] = {}
         left_out: dict[str, Any] = {}
         if self.algorithm.tiling is not None:
-            rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)  # more than a tile has change nothing
-            given = (values.get(name, 0) for name in ("d", "dv", "block_q", "block_kv"))
-            found = self.sizes.of(minimum(rows, LARGEST_EDGE), *given, values.get("sram", self.sram_bytes or 0))
-            sizes, left_out = dict(found[0]), dict(found[1])
+            rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)
+            edges = (values.get(name, 0) for name in ("d", "dv", "block_q", "block_kv"))
+            sram_bytes = values.get("sram", self.sram_bytes or 0)
+            tile_sizes, no_tile = self.sizes.of(minimum(rows, LARGEST_EDGE), *edges, sram_bytes)  # a tile has no more rows
+            sizes, left_out = dict(tile_sizes), dict(no_tile)
         if values["heads"] is not values["kv_heads"]:
             left_out["kv_heads does not divide heads"] = values["heads"] % values["kv_heads"] != 0
             if self.grouped:
                 left_out[self.grouped] = values["heads"] != values["kv_heads"]
-                sizes["kv_heads"] = values["heads"] + 0 * values["kv_heads"]  # what cannot be counted must not be tried
+                sizes["kv_heads"] = values["heads"] + 0 * values["kv_heads"]  # so that formulas have a meaning in the rows left out
         return sizes, left_out
 
     @property
@@ -88,14 +93,16 @@ class AttentionVariant(SweepVariant):
         return [*results, both(*results)] if len(results) == 2 else results
 
     def _workload(self, numbers: Mapping[str, Number]) -> Attention:
+        """The workload of a row, or of all rows as recorded numbers."""
         options = {name: numbers[name] for name in ("window", "splits") if name in numbers}
         sizes = {name: numbers[name] for name in _SIZES}
         heads, kv_heads = sizes["heads"], sizes["kv_heads"]
         if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
-            sizes["kv_heads"] = heads  # rows that are left out, all of them; no group of heads would be divided by
+            sizes["kv_heads"] = heads  # all rows are left out; formulas only must not divide by 0 groups of heads
         return replace(self.probe, **sizes, **options)
 
     def _result(self, w: Attention, direction: str, numbers: Mapping[str, Number]) -> AttentionResult:
+        """The result of one pass, with the tile sizes among ``numbers``."""
         if self.algorithm.tiling is None:
             return evaluate_tile(self.algorithm, w, self.device, direction, Tile(1, 1))
         br, bc, threads, head_dim = (numbers[f"{direction} {name}"] for name in _TILE)
@@ -104,21 +111,28 @@ class AttentionVariant(SweepVariant):
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Predicted seconds and their interval, None if no calibration covers the row; with an implementation every column."""
-        w, extra = self._workload(values), self.prepare(values)[0]
-        results = self._results(w, {**values, **{name: int(size) for name, size in extra.items()}})
+        w = self._workload(values)
+        tile_sizes, _ = self.prepare(values)
+        results = self._results(w, {**values, **{name: int(size) for name, size in tile_sizes.items()}})
+        direction = results[-1].direction
         br, bc = values.get("block_q"), values.get("block_kv")
-        comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, block_q=br, block_kv=bc)
+        comparison = Comparison(w, self.device, direction, self.sram_bytes, results, block_q=br, block_kv=bc)
         shown, predictions, _ = answered(comparison, self.implementation, fallbacks)
-        numbers = _columns(shown.results, self.device) | predicted_columns(predictions.get((self.algorithm.name, results[-1].direction)))
-        return {name: None if (value := numbers[name]) is None else float(value) for name in columns}
+        row = _columns(shown.results, self.device) | predicted_columns(predictions.get((self.algorithm.name, direction)))
+        return {name: None if row[name] is None else float(row[name]) for name in columns}
 
 
 def _columns(results: Sequence[AttentionResult], device: Device) -> dict[str, Any]:
-    """Columns of the last of ``results``, the tile of the first."""
+    """Columns of the last of ``results``, with the tile of the first."""
     result, tile = results[-1], results[0].tile
-    edges = {"tile_br": 0 if tile is None else tile.br, "tile_bc": 0 if tile is None else tile.bc}
-    size = result.memory_bytes
-    return {**costs(result.total), "memory_bytes": size, "extra_memory_bytes": result.extra_memory_bytes, FITS: fits(size, device), **edges}
+    return {
+        **costs(result.total),
+        "memory_bytes": result.memory_bytes,
+        "extra_memory_bytes": result.extra_memory_bytes,
+        FITS: fits(result.memory_bytes, device),
+        "tile_br": 0 if tile is None else tile.br,
+        "tile_bc": 0 if tile is None else tile.bc,
+    }
 
 
 def variant(choices: Mapping[str, Any]) -> AttentionVariant:
@@ -133,13 +147,15 @@ def variant(choices: Mapping[str, Any]) -> AttentionVariant:
     probe = AttentionQuestion(n=LARGEST_EDGE, d=1, window=1 if windowed else None).updated(options).workload()
     dtype = probe.dtype._replace(matmul_unit=device.matmul_unit(probe.dtype.name, probe.dtype.matmul_unit))
     probe = replace(probe, dtype=dtype, packed=choices["packed"])
-    obstacle = next(filter(None, (algorithm.obstacle(probe, direction) for direction in PASSES[choices["pass"]])), None)
-    if obstacle:
-        raise UsageError(f"{algorithm.name}: {obstacle}")
+    for direction in PASSES[choices["pass"]]:
+        obstacle = algorithm.obstacle(probe, direction)
+        if obstacle:
+            raise UsageError(f"{algorithm.name}: {obstacle}")
     implementation = choices["implementation"]
     if implementation is not None:
         check_implementation(implementation, "attention", device, fallbacks)
-        implementation = implementation if algorithm_of(implementation) == algorithm.name else None
+        if algorithm_of(implementation) != algorithm.name:
+            implementation = None
     sram = sram_bytes_for([algorithm], device) if not choices["sram_given"] else None
     return AttentionVariant(algorithm, device, PASSES[choices["pass"]], probe, sram, implementation)
 
@@ -148,25 +164,30 @@ def split(
     choices: Mapping[str, Any], numbers: Mapping[str, Any], derived: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Parts of the grid; rows of a single query are a separate part, as heads that share K and V are packed there by default."""
-    has = {"windowed": "window" in numbers or "window" in derived, "sram_given": "sram" in numbers or "sram" in derived}
-    has["causal"] = has["windowed"] if choices["causal"] is None else choices["causal"]
-    chosen, shared = {**choices, **has}, "kv_heads" in numbers or derived["kv_heads"].alias != "heads"
-    if chosen["packed"] is not None or not shared:
-        return [({**chosen, "packed": bool(chosen["packed"])}, dict(numbers))]
+    chosen = {**choices, "windowed": "window" in {*numbers, *derived}, "sram_given": "sram" in {*numbers, *derived}}
+    if choices["causal"] is None:
+        chosen["causal"] = chosen["windowed"]
+    shares_kv = "kv_heads" in numbers or derived["kv_heads"].alias != "heads"
+    if choices["packed"] is not None or not shares_kv:
+        return [({**chosen, "packed": bool(choices["packed"])}, dict(numbers))]
     if "n" in derived:
         raise UsageError("--n is derived: whether K and V are packed cannot be told from it", "say --packed true or --packed false")
     n = numbers["n"]
-    wholes = ({**chosen, "packed": packed} for packed in (True, False))
-    parts = ((choice, {**numbers, "n": n[(n == 1) == choice["packed"]]}) for choice in wholes)
-    return [(choice, values) for choice, values in parts if len(values["n"])]
+    parts = []
+    for packed, lengths in ((True, n[n == 1]), (False, n[n != 1])):
+        if len(lengths):
+            parts.append(({**chosen, "packed": packed}, {**numbers, "n": lengths}))
+    return parts
 
 
 def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
     """UsageError for an option that none of the algorithms reads, as in ``perfmodel attention``."""
     given = [option for option in READ_BY if axes.get(option) is not None and choices.get(option) != [False]]
-    passes = [single for direction in choices["pass"] for single in PASSES.get(direction, ())]
-    check_read(given, [find(name) for name in choices["algorithm"]], passes)
-    if axes.get("sram") is not None and not any((tiled := find(name).tiling) and tiled.in_sram for name in choices["algorithm"]):
+    passes = [direction for name in choices["pass"] for direction in PASSES.get(name, ())]
+    algorithms = [find(name) for name in choices["algorithm"]]
+    check_read(given, algorithms, passes)
+    uses_sram = any(algorithm.tiling is not None and algorithm.tiling.in_sram for algorithm in algorithms)
+    if axes.get("sram") is not None and not uses_sram:
         raise UsageError("--sram is for algorithms with tiles in SRAM", "add --algorithm flash, or leave it out")
     if axes.get("packed") is not None and axes.get("kv_heads") is None:
         raise UsageError("--packed is for query heads that share K and V", "give --kv-heads too, or leave it out")

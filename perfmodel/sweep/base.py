@@ -32,10 +32,11 @@ Kind = Literal["whole", "number", "name", "flag"]
 class SweepInput:
     """An option of the workload's command. ``default``: a value, an expression, or None if the variant chooses.
 
-    ``kind`` and a missing default come from the field of the workload's question. ``choice``: it decides which formulas apply.
-    ``names``: the values that ``all`` means. Range of a number: ``least`` <= x <= ``most``, x < ``below``. ``varies``: the default
-    depends on the choices (``SweepWorkload.defaults``). ``pointwise``: if given, every column is computed row by row. ``columns``:
-    the only columns that depend on it; empty if all may. ``typed``: its name on the command line if the rows call it another one.
+    ``kind`` and a missing default come from the field of the workload's question. ``choice``: whether it decides which formulas apply.
+    ``names``: gives the values that ``all`` means; ``canonical``: gives the spelling that rows have. Range of a number: ``least`` <= x <=
+    ``most``, x < ``below``. ``varies``: the default depends on the choices (``SweepWorkload.defaults``). ``pointwise``: if it is given,
+    every column is computed row by row. ``columns``: the only columns that depend on it; empty if all may. ``typed``: its name on the
+    command line if rows have another one.
     """
 
     name: str
@@ -71,25 +72,29 @@ choice = partial(SweepInput, choice=True)
 
 def with_question_defaults(question: type[Any], *inputs: SweepInput) -> tuple[SweepInput, ...]:
     """``inputs`` with the kinds and defaults of the fields of ``question``."""
-    fields_by_name, written = {axis.name: axis for axis in fields(question)}, getattr(question, "OPTION_NAMES", {})
+    question_fields = {field_.name: field_ for field_ in fields(question)}
+    field_names = getattr(question, "OPTION_NAMES", {})
 
     def filled(axis: SweepInput) -> SweepInput:
-        option = fields_by_name.get(written.get(axis.name, axis.name))
-        if option is None:
+        field_ = question_fields.get(field_names.get(axis.name, axis.name))
+        if field_ is None:
             return axis
-        kind = next(kind for word, kind in _KINDS.items() if word in str(option.type))
-        default = axis.default if option.default is MISSING or axis.default is not None else option.default
-        return replace(axis, kind="whole" if axis.unit == "B" else kind, default=default)
+        kind = "whole" if axis.size else next(kind for word, kind in _KINDS.items() if word in str(field_.type))
+        default = axis.default
+        if default is None and field_.default is not MISSING:
+            default = field_.default
+        return replace(axis, kind=kind, default=default)
 
     return tuple(map(filled, inputs))
 
 
 _KINDS: dict[str, Kind] = {"bool": "flag", "int": "whole", "float": "number", "str": "name"}
+"""Kinds of inputs by a word in the type of their field."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepColumn:
-    """A result column. ``whole``: an integer count. ``pointwise``: needs a separate, slow calculation for each row.
+    """A result column. ``whole``: whether it is an integer count. ``pointwise``: whether each row needs a slow calculation of its own.
 
     ``of``: function that reads it off an estimate or an answer, if any. ``more``: whether more of it is better, if its unit does not say.
     """
@@ -105,7 +110,9 @@ class SweepColumn:
     @property
     def better(self) -> int:
         """Which direction is better: 1 for more, -1 for less, 0 for neither."""
-        return 1 if self.more or self.unit.endswith("/s") else -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
+        if self.more or self.unit.endswith("/s"):
+            return 1
+        return -1 if self.unit in ("s", "B", "FLOP", "OP", "elements") else 0
 
 
 class SweepVariant(ABC):
@@ -139,14 +146,15 @@ class RowVariant(SweepVariant):
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Values of ``columns`` of one row. Errors name no sizes, so that rows with the same error are counted together."""
         try:
-            found = self.answer(values)
+            answer = self.answer(values)
         except PerfmodelError as error:
             raise type(error)(_SIZES.sub(r"\1", error.message), error.fix) from None
-        read = read_columns([column for column in self.columns if column.name in columns], found)
-        return {name: None if value is None else float(value) for name, value in read.items()}
+        row = read_columns([column for column in self.columns if column.name in columns], answer)
+        return {name: None if value is None else float(value) for name, value in row.items()}
 
 
 _SIZES = re.compile(r"(--[a-z-]+) \d+")
+"""An option with its size in an error."""
 
 Values = Mapping[str, Any]
 
@@ -184,20 +192,20 @@ class SweepWorkload:
 
     def by_name(self, axes: Mapping[str, Any]) -> dict[str, Any]:
         """``axes`` by the names of inputs, which differ from some option names."""
-        typed = {item.typed.replace("-", "_"): item.name for item in self.inputs if item.typed}
-        return {typed.get(name, name): value for name, value in axes.items()}
+        names = {item.typed.replace("-", "_"): item.name for item in self.inputs if item.typed}
+        return {names.get(name, name): value for name, value in axes.items()}
 
     def column(self, name: str) -> SweepColumn:
         """The column called ``name``; it must exist."""
-        return next(one for one in self.columns if one.name == name)
+        return next(column for column in self.columns if column.name == name)
 
     def column_named(self, name: str, option: str) -> SweepColumn:
         """The column with the full or short name ``name``; UsageError that names ``option`` and the nearest names."""
-        known = [column.name for column in self.columns]
-        found = self.words.get(name, name)
-        if found not in known:
-            raise UsageError(f"{option}: {self.name} has no column {name!r}", suggest(name, [*self.words, *known]))
-        return self.column(found)
+        full_names = [column.name for column in self.columns]
+        full_name = self.words.get(name, name)
+        if full_name not in full_names:
+            raise UsageError(f"{option}: {self.name} has no column {name!r}", suggest(name, [*self.words, *full_names]))
+        return self.column(full_name)
 
     def check_names(self, axes: Iterable[str], place: str = "--") -> None:
         """UsageError for an unknown axis; ``place``: prefix of its name in the message."""

@@ -30,21 +30,16 @@ RETRIES = 3
 CONNECT_S, LOOK_S, PATIENCE_S, CLOSE_S = 4, 1, 5, 1
 """Seconds to reach a scheduler, between checks of it, to wait for its answer and its workers, and to close. Together under ten."""
 
-_KEPT = local()
+_LAST = local()
 """The runner of the last study in each thread of a worker, as tasks of one study follow one another."""
-
-
-def _runner(parts: Parts) -> Runner:
-    key = (parts.study.fingerprint(), parts.rows)
-    if getattr(_KEPT, "key", None) != key:
-        _KEPT.key, _KEPT.runner = key, Runner(grid_of(parts.study), parts.rows)
-    found: Runner = _KEPT.runner
-    return found
 
 
 def task(parts: Parts, chunk: Chunk) -> Findings:
     """Findings of one chunk on a worker, which writes its part."""
-    runner = _runner(parts)
+    key = (parts.study.fingerprint(), parts.rows)
+    if getattr(_LAST, "key", None) != key:
+        _LAST.key, _LAST.runner = key, Runner(grid_of(parts.study), parts.rows)
+    runner: Runner = _LAST.runner
     findings = Findings.of(runner.grid, parts.study)
     if not parts.place.is_dir():
         raise DataError(f"{parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
@@ -76,23 +71,27 @@ def connected(address: str) -> Iterator[Any]:
 def _client(library: Any, address: str) -> Any:
     """A client of the scheduler at ``address``. Another server there may cause any error: a wrong message size raises MemoryError."""
     try:
-        asyncio.run(asyncio.wait_for(_reached(address), CONNECT_S))
+        asyncio.run(asyncio.wait_for(_check_answer(address), CONNECT_S))
         return library.Client(address, timeout=CONNECT_S, set_as_default=False)
     except Exception as error:
-        silent, text = f"nothing was said in {CONNECT_S} s", str(error).partition("\n")[0] or type(error).__name__
-        text = "something else does" if isinstance(error, MemoryError) else silent if type(error) is TimeoutError else text
+        if isinstance(error, MemoryError):
+            reason = "something else does"
+        elif type(error) is TimeoutError:
+            reason = f"nothing was said in {CONNECT_S} s"
+        else:
+            reason = str(error).partition("\n")[0] or type(error).__name__
         fix = "nothing was written; give it as tcp://HOST:8786, where 'dask scheduler' runs"
         if address.startswith("tls:"):
             fix += "; keys for tls:// are those of dask's settings, distributed.comm.tls"
-        raise UsageError(f"--dask {address!r}: no scheduler answers: {text}", fix) from None
+        raise UsageError(f"--dask {address!r}: no scheduler answers: {reason}", fix) from None
 
 
-async def _reached(address: str) -> None:
-    """Whether a dask scheduler answers at ``address``: a client that tries without this check hangs when it is closed."""
+async def _check_answer(address: str) -> None:
+    """Raises an error if no server answers at ``address``: a client that tries without this check hangs when it is closed."""
     if not address.strip():
         raise ValueError("the address is empty")
     if import_module("dask.config").get("distributed.client.security-loader", None):
-        return  # keys are the client's to find
+        return  # only the client knows how to load the keys
     core: Any = import_module("distributed.comm.core")
     security: Any = import_module("distributed.security")
     comm = await core.connect(address, timeout=CONNECT_S, **security.Security().get_connection_args("client"))
@@ -109,8 +108,8 @@ def write_cluster(grid: SweepGrid, output: Output, memory: int, findings: Findin
             raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
         with opened(output, grid.study, grid.chunk_rows(memory)) as parts:
             count = 0
-            for piece in _results(client, threads, parts, grid.chunks(parts.rows)):
-                findings.merge(piece)
+            for chunk_findings in _results(client, threads, parts, grid.chunks(parts.rows)):
+                findings.merge(chunk_findings)
                 count += 1
             parts.finish(count)
 
@@ -118,10 +117,10 @@ def write_cluster(grid: SweepGrid, output: Output, memory: int, findings: Findin
 def _threads(client: Any) -> int:
     """Number of threads of all workers; OSError if the scheduler reports no worker within PATIENCE_S."""
     until = monotonic() + PATIENCE_S
-    while (left := until - monotonic()) > 0:
+    while (left_s := until - monotonic()) > 0:
         try:
-            threads: int = sum(client.sync(client.scheduler.ncores, callback_timeout=left).values())
-        except Exception:  # of a client that is being closed, of a connection that breaks
+            threads: int = sum(client.sync(client.scheduler.ncores, callback_timeout=left_s).values())
+        except Exception:  # any that a closing client or a broken connection raises
             raise OSError("the scheduler answers no more") from None
         if threads:
             return threads
@@ -129,28 +128,29 @@ def _threads(client: Any) -> int:
     raise OSError("the scheduler has no workers")
 
 
-def _results(client: Any, threads: int, parts: Parts, pieces: Iterator[Chunk]) -> Iterator[Findings]:
-    """Results of the chunks, in order; as one comes back, another is submitted. DataError says which rows are kept."""
+def _results(client: Any, threads: int, parts: Parts, chunks: Iterator[Chunk]) -> Iterator[Findings]:
+    """Results of ``chunks``, in order; as one comes back, another is submitted. DataError says which rows are kept."""
 
     def send(chunk: Chunk) -> Any:
         key = f"perfmodel-sweep-{parts.study.fingerprint()}-{chunk.index}"
         return client.submit(task, parts, chunk, key=key, retries=RETRIES, pure=False)
 
     try:
-        running = deque(map(send, islice(pieces, TASKS_PER_THREAD * threads)))
+        running = deque(map(send, islice(chunks, TASKS_PER_THREAD * threads)))
         while running:
             future = running.popleft()
             yield _result(client, future)
             future.release()
-            running.extend(map(send, islice(pieces, 1)))
+            running.extend(map(send, islice(chunks, 1)))
     except PerfmodelError:
         raise
     except Exception as error:
-        words = str(error).partition("\n")[0]
-        text = words if type(error) is OSError else f"{type(error).__name__}: {words}"
+        reason = str(error).partition("\n")[0]
+        if type(error) is not OSError:
+            reason = f"{type(error).__name__}: {reason}"
         kept = sum(1 for _ in parts.place.glob("part-*"))
-        text = f"--dask: {text}; {parts.target} keeps {kept:,} whole file{'' if kept == 1 else 's'}"
-        raise DataError(text, "look into the cluster's logs, then go on with the same options and --resume") from None
+        words = f"--dask: {reason}; {parts.target} keeps {kept:,} whole file{'' if kept == 1 else 's'}"
+        raise DataError(words, "look into the cluster's logs, then go on with the same options and --resume") from None
 
 
 def _result(client: Any, future: Any) -> Findings:
@@ -160,7 +160,7 @@ def _result(client: Any, future: Any) -> Findings:
             findings: Findings = future.result(timeout=LOOK_S)
             return findings
         except Exception as error:
-            if future.status == "error":  # the task's own
+            if future.status == "error":  # the task raised it
                 raise
             if not isinstance(error, TimeoutError):
                 raise OSError("the scheduler went away") from None

@@ -1,4 +1,4 @@
-"""Blocks of a grid evaluated: inputs laid out along their axes, derived and checked, and every variant run on them; then chunks."""
+"""Evaluation of a grid, block by block: inputs are laid out along their axes, derived and checked, and every variant runs on them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Values = Mapping[str, Any]
 
 @dataclass(slots=True)
 class VariantBlock:
-    """One variant in one block. ``values``: its inputs and columns by name; numbers broadcast to ``lengths``.
+    """One variant in one block. ``name``: its value of the compared choice.
 
-    ``name``: its value of the compared choice. ``valid``: mask of the rows that count, None for all. ``left_out``: number of rows without
-    an answer, by reason; ``excluded``: number of rows that constraints exclude.
+    ``values``: its inputs and columns by name; numbers broadcast to ``lengths``. ``valid``: mask of the rows that count, None for all.
+    ``left_out``: number of rows without an answer, by reason; ``excluded``: number of rows that constraints exclude.
     """
 
     name: Any
@@ -67,7 +67,7 @@ class VariantBlock:
 
 @dataclass(frozen=True, slots=True)
 class GridBlock:
-    """One block evaluated: an answer for each value of the compared choice. ``left_out``: rows of values without an answer, by reason."""
+    """One block evaluated. ``answers``: one for each value of the compared choice that has a variant; ``left_out``: rows of the others."""
 
     grid: SweepGrid
     part: SubGrid
@@ -93,9 +93,9 @@ class Evaluator:
 
     def __init__(self, grid: SweepGrid, part: SubGrid) -> None:
         self.grid, self.part = grid, part
-        self.slow = [name for name in grid.columns if name in grid.pointwise]
-        self.variants: dict[Any, tuple[Values, SweepVariant, Replay]] = {}
-        self.unanswered = Counter[str]()  # variants by reason
+        self.slow_columns = [name for name in grid.columns if name in grid.pointwise]  # computed row by row
+        self.variants: dict[Any, tuple[Values, SweepVariant, Replay]] = {}  # choices, variant, formulas
+        self.unanswered = Counter[str]()  # number of combinations without a variant, by reason
         for value, choices in grid.variants(part).items():
             try:
                 with np.errstate(all="ignore"):  # some derived numbers mean nothing
@@ -118,30 +118,33 @@ class Evaluator:
             if expression.alias is not None:
                 values[name] = values[expression.alias]
                 continue
-            number, value = self.grid.workload.named[name], np.asarray(expression.value(values), float)
-            whole = number.kind != "number"
-            wrong = ~((value >= number.least) & (value <= number.most) & ((value == np.floor(value)) | (not whole)))
-            if wrong.any():
-                reasons[f"{name} = {expression.text} is no {'whole ' * whole}number of its range"] = wrong
-                value = np.where(wrong, 1.0, value)
+            axis_input, value = self.grid.workload.named[name], np.asarray(expression.value(values), float)
+            kind, valid = "number", (value >= axis_input.least) & (value <= axis_input.most)
+            if axis_input.kind != "number":
+                kind, valid = "whole number", valid & (value == np.floor(value))
+            if not valid.all():
+                reasons[f"{name} = {expression.text} is no {kind} of its range"] = ~valid
+                value = np.where(valid, value, 1.0)
             values[name] = value
         return values, reasons
 
     def _recorded(self, variant: SweepVariant) -> Replay:
         """The variant's recorded formulas; inputs with a single value are constants in them."""
-        fast = [name for name in self.grid.columns if name not in self.slow]
-        if not fast:
+        columns = [name for name in self.grid.columns if name not in self.slow_columns]
+        if not columns:
             return Replay({})
         recording, numbers = Recording(), dict[str, Any]()
         corner, _ = self._values(tuple(slice(0, 2) for _ in self.part.lengths))  # two values along every axis tell what varies along it
-        extra = variant.prepare(corner)[0]
         for name, value in corner.items():
-            plain = float(np.asarray(value).reshape(-1)[0])
-            one = plain if self.grid.workload.named[name].kind == "number" else int(plain)
-            numbers[name] = recording.leaf(self.grid.source(name)) if np.size(value) > 1 else one
-        numbers |= {name: recording.leaf(name) for name in extra}
+            if np.size(value) > 1:
+                numbers[name] = recording.leaf(self.grid.source(name))
+            else:
+                constant = float(np.asarray(value).reshape(-1)[0])
+                numbers[name] = constant if self.grid.workload.named[name].kind == "number" else int(constant)
+        added_inputs, _ = variant.prepare(corner)
+        numbers |= {name: recording.leaf(name) for name in added_inputs}
         formulas = variant.formulas(numbers)
-        return Replay({name: formulas[name] for name in fast})
+        return Replay({name: formulas[name] for name in columns})
 
     def block(self, slices: Slices, table: RowTable | None) -> GridBlock:
         """The block at ``slices``, whose rows are added to ``table``."""
@@ -155,38 +158,40 @@ class Evaluator:
     def _answer(self, name: Any, lengths: tuple[int, ...], values: Values, reasons: Values, table: RowTable | None) -> VariantBlock:
         """The columns of one variant, and the rows that count, which are added to ``table``."""
         choices, variant, replay = self.variants[name]
-        extra, missing = variant.prepare(values)
+        added_inputs, without_answer = variant.prepare(values)
         answer = VariantBlock(name, {**choices, **values}, lengths)
-        columns = replay.run({**values, **extra})
+        columns = replay.run({**values, **added_inputs})
         answer.exclude(self.grid.where)
-        answer.leave_out({**reasons, **missing})
+        answer.leave_out({**reasons, **without_answer})
         answer.values |= columns
-        if self.slow:
+        if self.slow_columns:
             answer.leave_out(self._points(answer, variant, values))
         answer.exclude(self.grid.filters)
-        if table is not None:  # while they are in the caches
+        if table is not None:  # now, while the columns are in the processor's caches
             table.append(answer.values, lengths, answer.valid, answer.rows)
         return answer
 
     def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values) -> dict[str, Any]:
         """Fills the columns that are computed row by row, with NaN if there is no answer; returns masks of such rows by reason."""
-        lengths = answer.lengths
-        laid = {name: np.broadcast_to(value, lengths).reshape(-1) for name, value in values.items()}
-        columns = {name: np.full(lengths, np.nan) for name in self.slow}
+        lengths, points = answer.lengths, prod(answer.lengths)
+        inputs = {name: np.broadcast_to(value, lengths).reshape(-1) for name, value in values.items()}
+        columns = {name: np.full(points, np.nan) for name in self.slow_columns}
         reasons: dict[str, Any] = {}
-        for row in range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist():
+        for row in range(points) if answer.valid is None else np.flatnonzero(answer.valid).tolist():
             try:
-                found = variant.point({name: _python_value(value[row]) for name, value in laid.items()}, self.slow)
+                point = variant.point({name: _python_value(value[row]) for name, value in inputs.items()}, self.slow_columns)
             except PerfmodelError as error:
-                reasons.setdefault(error.message, np.zeros(lengths, bool)).reshape(-1)[row] = True
+                reasons.setdefault(error.message, np.zeros(points, bool))[row] = True
                 continue
             for name, column in columns.items():
-                column.reshape(-1)[row] = np.nan if found[name] is None else found[name]
-        answer.values |= columns
-        return reasons
+                if point[name] is not None:
+                    column[row] = point[name]
+        answer.values |= {name: column.reshape(lengths) for name, column in columns.items()}
+        return {reason: where.reshape(lengths) for reason, where in reasons.items()}
 
 
 def _python_value(value: Any) -> Any:
+    """``value`` as an int if it is whole, else as a float."""
     return int(value) if float(value).is_integer() else float(value)
 
 
@@ -214,7 +219,7 @@ class Runner:
         self._table.rows = 0
         for number, slices in chunk.blocks:
             part = self.grid.parts[number]
-            if self._evaluator is None or self._evaluator.part is not part:  # the one before is let go: parts come one after another
+            if self._evaluator is None or self._evaluator.part is not part:  # parts come one after another, so only the last is kept
                 self._evaluator = Evaluator(self.grid, part)
             block = self._evaluator.block(slices, self._table if self.tables else None)
             if consumer is not None:

@@ -1,11 +1,12 @@
 """A small language for derived axes and constraints: ``heads / 4``, ``memory < 80 GB and n * batch <= 65536``.
 
-Numbers with or without units, names of columns, quoted text, ``+ - * / // % **``, comparisons (which chain), ``and or not``, and the
-functions ``min max ceil floor sqrt log2``. Python's parser reads it, with numbers in base units and an underscore before each name, as
-``pass`` is one here; no other form is accepted, and ``core/formula.py`` works it out, over texts and arrays of float64.
+It has numbers with or without units, names of columns, quoted text, ``+ - * / // % **``, comparisons (which chain), ``and or not``, and the
+functions ``min max ceil floor sqrt log2``. Python's parser reads it once numbers are in base units and each name has an underscore before
+it, as the column ``pass`` is a word of Python. No other form is accepted. ``core/formula.py`` evaluates it, over texts and arrays of
+float64.
 
-Refused is what would hold for every row or for none: comparisons of different quantities, unknown words, division by zero. A bare
-number may stand for any quantity, and so may a product or a quotient: ``n * d * 2 < 80 GB``.
+Expressions without a meaning are refused: comparisons of different quantities, unknown words, division by zero. A bare number may stand
+for any quantity, and so may a product or a quotient: ``n * d * 2 < 80 GB``.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
 }
 """Functions by name: least number of arguments, and the function on arrays."""
 _CALLED = {f"_{name}": function for name, (_, function) in _FUNCTIONS.items()}
+"""The functions by their names in a tree."""
 TEXT, ANY, COUNT = "text", "any", "a count"
+"""Kinds of quantities besides the units of ``_PHYSICAL``; ANY is that of a bare number."""
 _COUNTED = ("", "FLOP", "OP", "rows", "columns", "elements", "sequences", "tokens")
 _PHYSICAL = ("FLOP/s", "OP/s", "FLOP/B", "B/s", "tokens/s", "requests/s", "Hz", "B", "s", "W")
 """Units that differ in kind from each other and from counts."""
-_SAYS = {"B": "bytes", "s": "a time"}
+_KIND_WORDS = {"B": "bytes", "s": "a time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +71,18 @@ class Expression:
 
     def value(self, columns: Mapping[str, Any]) -> Any:
         """The value for these ``columns``, in float64: integers would wrap around."""
-        read = {name: columns[name] for name in self.names}
-        arrays = {name: one if isinstance(one, str) else np.asarray(one, float) for name, one in read.items()}
+        values: dict[str, Any] = {**_CALLED}
+        for name in self.names:
+            column = columns[name]
+            values[name] = column if isinstance(column, str) else np.asarray(column, float)
         with np.errstate(all="ignore"):
-            return formula.value(self.tree, {**_CALLED, **arrays})
+            return formula.value(self.tree, values)
 
 
 def parse(text: str, where: str, workload: SweepWorkload, *, constraint: bool = False) -> Expression:
     """``text`` as an expression over the numbers of ``workload``, or as a ``constraint`` on all of its inputs and columns.
 
-    Quoted words become those of the axes. UsageError names the option ``where`` and the part that has no meaning.
+    A text that is compared with an axis gets the axis's spelling. UsageError names the option ``where`` and the part without a meaning.
 
     >>> from perfmodel.sweep.study import workload_named
     >>> float(parse("80 GB / heads", "--n", workload_named("attention")).value({"heads": 4}))
@@ -89,51 +94,57 @@ def parse(text: str, where: str, workload: SweepWorkload, *, constraint: bool = 
     tree = reader.tree()
     if reader.kind(tree) == TEXT:
         raise UsageError(f"{reader.shown} is a text", "compare it with another, by == or !=")
-    found = Expression(text, tree, tuple(reader.names))
-    if constraint and not found.names:
+    expression = Expression(text, tree, tuple(reader.names))
+    if constraint and not expression.names:
         raise UsageError(f"{reader.shown} names no axis or column", "write it like 'n * batch <= 65536'")
     if constraint and not reader.is_condition(tree):
         raise UsageError(f"{reader.shown} is a number and no condition", "compare it: 'n * batch <= 65536'")
-    return found
+    return expression
 
 
 class _Reader:
-    """Reads ``text`` as a tree and checks the meaning of its parts. ``names``: the columns read so far, in a dict for their order."""
+    """Reads ``text`` as a tree and checks the meaning of its parts."""
 
     def __init__(self, text: str, where: str, workload: SweepWorkload, constraint: bool) -> None:
         self.text, self.workload, self.constraint = text, workload, constraint
         self.shown = f"{where} {text.strip()[:60]!r}"
         if len(text) > MAX_LENGTH:
             raise UsageError(f"{where}: longer than {MAX_LENGTH} characters", "split it into several constraints")
-        inputs = [axis.name for axis in workload.inputs if constraint or not axis.choice]
-        names = [*inputs, *(column.name for column in workload.columns if constraint)]
-        self.known = {name: name for name in names} | (dict(workload.words) if constraint else {})
-        self.names: dict[str, None] = {}
-        self.units: dict[int, str] = {}
-        self.tokens = self._split()
+        if constraint:
+            names = [*(axis.name for axis in workload.inputs), *(column.name for column in workload.columns)]
+        else:
+            names = [axis.name for axis in workload.inputs if not axis.choice]
+        self.columns = {name: name for name in names} | (dict(workload.words) if constraint else {})  # columns by the words for them
+        self.names: dict[str, None] = {}  # columns read so far, in a dict for their order
+        self.number_kinds: dict[int, str] = {}  # kind of each number, by its place among the tokens
+        self.tokens = self._tokens()
 
     def fail(self, what: str, fix: str | None = None) -> NoReturn:
         """Raises a UsageError that shows the text."""
-        like = "memory < 80 GB and n * batch <= 65536" if self.constraint else "64 or 64,128 or 512:131072:x2, or heads / 4 of another axis"
-        raise UsageError(f"{self.shown}: {what}", fix or f"write it like: {like}")
+        example = "memory < 80 GB and n * batch <= 65536"
+        if not self.constraint:
+            example = "64 or 64,128 or 512:131072:x2, or heads / 4 of another axis"
+        raise UsageError(f"{self.shown}: {what}", fix or f"write it like: {example}")
 
-    def _split(self) -> list[str]:
-        """Tokens of the text for Python's parser; ``units`` gets the kind of each number with a unit, by its place."""
+    def _tokens(self) -> list[str]:
+        """Tokens of the text for Python's parser; fills ``number_kinds``."""
         tokens: list[str] = []
         place = column = 0
         while self.text[place:].strip():
             match = _TOKEN.match(self.text, place)
             if match is None:
                 self.fail(f"{self.text[place:].strip()[:1]!r} has no meaning")
-            place, name = match.end(), match["name"]
+            place = match.end()
             if match["number"]:
-                value, self.units[column] = self._number(match["number"], match["unit"])
+                value, self.number_kinds[column] = self._number(match["number"], match["unit"])
                 tokens.append(repr(value))
             elif match["text"]:
                 tokens.append(repr(match["text"][1:-1]))
+            elif match["sign"] or match["name"] in ("and", "or", "not"):
+                tokens.append(match["sign"] or match["name"])
             else:
-                tokens.append(match["sign"] or (name if name in ("and", "or", "not") else f"_{name}"))
-            column += len(tokens[-1].encode()) + 1
+                tokens.append(f"_{match['name']}")
+            column += len(tokens[-1].encode()) + 1  # where Python's parser, which gets the tokens with spaces between, sees the next one
         if len(tokens) > MAX_TOKENS:
             self.fail(f"more than {MAX_TOKENS} words and signs")
         return tokens
@@ -157,13 +168,14 @@ class _Reader:
             if "never closed" in error.msg or "forgot a comma" in error.msg:
                 self.fail("a ')' is missing")
             place = 1
-            for token in self.tokens if error.offset else ():  # none at the end
-                if place >= (error.offset or 0):
-                    self._stray(token)
+            for token in self.tokens:
+                if error.offset and place >= error.offset:
+                    self._fail_at(token)
                 place += len(token) + 1
             self.fail("something is missing at its end")
 
-    def _stray(self, token: str) -> NoReturn:
+    def _fail_at(self, token: str) -> NoReturn:
+        """Raises a UsageError for a token where none of its kind may stand."""
         self.fail(f"{token if token[0].isdigit() else repr(token.removeprefix('_'))} does not belong here")
 
     def kind(self, tree: ast.AST) -> str:
@@ -176,39 +188,42 @@ class _Reader:
                 return TEXT
             case ast.Constant(value=float(number), col_offset=place):
                 tree.value = np.float64(number)  # beyond its range it is infinite, and raises nothing
-                return self.units[place]
+                return self.number_kinds[place]
             case ast.Name():
                 return self._name(tree)
             case ast.Compare(left=left, comparators=others):
                 sides = [left, *others]
-                kinds = list(map(self.kind, sides))
-                for side, other in [*pairwise(sides), *pairwise(sides[::-1])]:
-                    self._spell(side, other)
-                self._joined(kinds)
+                kinds = [self.kind(side) for side in sides]
+                for side, neighbour in pairwise(sides):
+                    self._spell(side, neighbour)
+                    self._spell(neighbour, side)
+                self._common_kind(kinds)
                 return ANY
             case ast.BoolOp(values=parts):
-                return self._reckoned(tree, parts, keeps=False)
+                return self._operation_kind(tree, parts, keeps=False)
             case ast.UnaryOp(op=ast.Not() | ast.USub() as sign, operand=part):
-                return self._reckoned(tree, [part], keeps=isinstance(sign, ast.USub))
+                return self._operation_kind(tree, [part], keeps=isinstance(sign, ast.USub))
             case ast.BinOp(left=left, op=sign, right=right):
-                return self._reckoned(tree, [left, right], keeps=isinstance(sign, ast.Add | ast.Sub))
+                return self._operation_kind(tree, [left, right], keeps=isinstance(sign, ast.Add | ast.Sub))
             case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
                 self._check_call(name[1:], len(parts))
-                return self._reckoned(tree, parts, keeps=name not in ("_sqrt", "_log2"))
+                return self._operation_kind(tree, parts, keeps=name not in ("_sqrt", "_log2"))
             case _:
-                return self._stray({ast.Tuple: ",", ast.Starred: "*", ast.UnaryOp: "+"}.get(type(tree), "("))
+                return self._fail_at({ast.Tuple: ",", ast.Starred: "*", ast.UnaryOp: "+"}.get(type(tree), "("))
 
     def _name(self, tree: ast.Name) -> str:
         """The kind of a column, whose full name ``tree`` gets."""
         word = tree.id[1:]
-        if word not in self.known:
-            self.fail(f"there is no column {word!r} ({suggest(word, list(self.known))}); text stands in quotes")
-        tree.id = self.known[word]
+        if word not in self.columns:
+            self.fail(f"there is no column {word!r} ({suggest(word, list(self.columns))}); text stands in quotes")
+        tree.id = self.columns[word]
         self.names[tree.id] = None
         axis = self.workload.named.get(tree.id)
         if axis is None:
             return _unit_kind(self.workload.column(tree.id).unit)
-        return {"name": TEXT, "flag": ANY, "number": ANY}.get(axis.kind) or _unit_kind(axis.unit)
+        if axis.kind == "name":
+            return TEXT
+        return _unit_kind(axis.unit) if axis.kind == "whole" else ANY
 
     def _check_call(self, name: str, arguments: int) -> None:
         """UsageError if there is no function called ``name``, or it does not take that number of ``arguments``."""
@@ -218,14 +233,15 @@ class _Reader:
         if arguments < least or (least == 1 and arguments > 1):
             self.fail(f"{name} takes {'one number' if least == 1 else 'two numbers or more'}")
 
-    def _spell(self, one: ast.AST, other: ast.AST) -> None:
-        """Gives a text that is compared with a named axis the spelling of the axis."""
-        if isinstance(one, ast.Name) and isinstance(other, ast.Constant) and isinstance(other.value, str):
-            axis = self.workload.named.get(one.id)
+    def _spell(self, side: ast.AST, neighbour: ast.AST) -> None:
+        """If ``side`` is an axis of words and ``neighbour`` a text, gives the text the spelling of the axis."""
+        if isinstance(side, ast.Name) and isinstance(neighbour, ast.Constant) and isinstance(neighbour.value, str):
+            axis = self.workload.named.get(side.id)
             if axis is not None and axis.kind == "name":
-                other.value = self._word(axis, other.value)
+                neighbour.value = self._spelling(axis, neighbour.value)
 
-    def _word(self, axis: SweepInput, text: str) -> str:
+    def _spelling(self, axis: SweepInput, text: str) -> str:
+        """``text`` as ``axis`` spells it; UsageError if it is no value of the axis."""
         if axis.canonical is not None:
             try:
                 return axis.canonical(text)
@@ -235,24 +251,27 @@ class _Reader:
             self.fail(f"{axis.name} is never {text!r}", suggest(text, list(axis.names())))
         return text
 
-    def _reckoned(self, tree: ast.expr, parts: list[ast.expr], *, keeps: bool) -> str:
-        """The kind of the result of an operation on ``parts``, which ``keeps`` their kind or makes another."""
-        kinds = list(map(self.kind, parts))
+    def _operation_kind(self, tree: ast.expr, parts: list[ast.expr], *, keeps: bool) -> str:
+        """The kind of the result of an operation on ``parts``: theirs if the operation ``keeps`` it, else ANY."""
+        kinds = [self.kind(part) for part in parts]
         if TEXT in kinds:
             self.fail("text cannot be used in arithmetic", "compare it with == or !=")
-        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div | ast.FloorDiv | ast.Mod) and self._constant(tree.right) == 0:
+        divides = isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div | ast.FloorDiv | ast.Mod)
+        if divides and self._constant(parts[1]) == 0:
             self.fail("it divides by zero", "take the 0 out")
         if not isfinite(self._constant(tree) or 0):
             self.fail("a number in it is too large, or none", "write smaller numbers")
-        return self._joined(kinds) if keeps else ANY
+        return self._common_kind(kinds) if keeps else ANY
 
-    def _joined(self, kinds: list[str]) -> str:
-        """The common kind of ``kinds``; UsageError if they differ."""
-        found = list(dict.fromkeys(kind for kind in kinds if kind != ANY))
-        if len(found) > 1 or (found == [TEXT] and ANY in kinds):
-            message = " with ".join(_SAYS.get(kind, kind) for kind in (found if len(found) > 1 else [TEXT, "a number"]))
+    def _common_kind(self, kinds: list[str]) -> str:
+        """The kind of quantities that are added or compared; UsageError if they differ."""
+        different = list(dict.fromkeys(kind for kind in kinds if kind != ANY))
+        if different == [TEXT] and ANY in kinds:
+            different.append("a number")
+        if len(different) > 1:
+            message = " with ".join(_KIND_WORDS.get(kind, kind) for kind in different)
             self.fail(f"it compares {message}", "hold quantities of one kind against each other: memory < 80 GB, time < 80 ms")
-        return found[0] if found else ANY
+        return different[0] if different else ANY
 
     def _constant(self, tree: ast.expr) -> float | None:
         """The value of ``tree``; None if it reads a column."""
@@ -275,4 +294,4 @@ class _Reader:
 
 def _unit_kind(unit: str) -> str:
     """The kind of a quantity in ``unit``, which may have a prefix."""
-    return COUNT if unit in _COUNTED else next(known for known in _PHYSICAL if unit.endswith(known))
+    return COUNT if unit in _COUNTED else next(kind for kind in _PHYSICAL if unit.endswith(kind))

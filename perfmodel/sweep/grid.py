@@ -66,17 +66,20 @@ class SubGrid:
         >>> [block[0] for block in SubGrid({}, {}, {"d": [0] * 3, "n": [0] * 100}).blocks(250)]
         [slice(0, 2, None), slice(2, 3, None)]
         """
-        lengths, axis, inner = self.lengths, len(self.lengths) - 1, 1
+        lengths = self.lengths
         if not lengths:
             yield ()
             return
-        while axis > 0 and inner * lengths[axis] <= points:
-            inner *= lengths[axis]
-            axis -= 1
-        step, rest = max(points // inner, 1), tuple(slice(0, length) for length in lengths[axis + 1 :])
-        for place in np.ndindex(*lengths[:axis]):
-            for start in range(0, lengths[axis], step):
-                yield (*(slice(index, index + 1) for index in place), slice(start, min(start + step, lengths[axis])), *rest)
+        cut_axis, points_after = len(lengths) - 1, 1  # the axis that is cut, and the points of all whole axes after it
+        while cut_axis > 0 and points_after * lengths[cut_axis] <= points:
+            points_after *= lengths[cut_axis]
+            cut_axis -= 1
+        step = max(points // points_after, 1)
+        whole = tuple(slice(0, length) for length in lengths[cut_axis + 1 :])
+        for indices in np.ndindex(*lengths[:cut_axis]):
+            fixed = tuple(slice(index, index + 1) for index in indices)
+            for start in range(0, lengths[cut_axis], step):
+                yield (*fixed, slice(start, min(start + step, lengths[cut_axis])), *whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +122,22 @@ class SweepGrid:
     @property
     def pointwise(self) -> frozenset[str]:
         """The columns that are computed row by row."""
-        every = self.workload.pointwise or any(item.pointwise and self.choices[item.name] != (None,) for item in self.workload.inputs)
-        return frozenset(name for name in self.columns if every or self.workload.column(name).pointwise)
+        slow_inputs = [item.name for item in self.workload.inputs if item.pointwise and self.choices[item.name] != (None,)]
+        if self.workload.pointwise or slow_inputs:
+            return frozenset(self.columns)
+        return frozenset(name for name in self.columns if self.workload.column(name).pointwise)
 
     def variants(self, part: SubGrid) -> dict[Any, dict[str, Any]]:
         """The choices of ``part`` with each value of the compared choice."""
         name = self.workload.compared
-        return {value: {**part.choices, **({name: value} if name else {})} for value in self.compared}
+        if name is None:
+            return {None: dict(part.choices)}
+        return {value: {**part.choices, name: value} for value in self.compared}
 
     def source(self, name: str) -> str:
         """The input that ``name`` repeats, or itself."""
-        found = self.derived.get(name)
-        return self.source(found.alias) if found is not None and found.alias is not None else name
+        expression = self.derived.get(name)
+        return name if expression is None or expression.alias is None else self.source(expression.alias)
 
     def chunk_rows(self, memory_bytes: int) -> int:
         """Rows of a chunk that fits ``memory_bytes``."""
@@ -139,19 +146,19 @@ class SweepGrid:
 
     def chunks(self, rows: int) -> Iterator[Chunk]:
         """Chunks of at most ``rows`` rows, or of one block."""
-        points = max(rows // len(self.compared), 1)
-        most, index, held = min(points, SLOW_ROWS if self.pointwise else BLOCK_POINTS), 0, 0
-        blocks: list[tuple[int, Slices]] = []
+        most_points = max(rows // len(self.compared), 1)
+        block_points = min(most_points, SLOW_ROWS if self.pointwise else BLOCK_POINTS)
+        index, points, blocks = 0, 0, list[tuple[int, Slices]]()  # of the chunk that is being filled
         for number, part in enumerate(self.parts):
-            for block in part.blocks(most):
-                size = prod(one.stop - one.start for one in block)
-                if held and held + size > points:
-                    yield Chunk(index, tuple(blocks), held)
-                    index, held, blocks = index + 1, 0, []
-                held += size
+            for block in part.blocks(block_points):
+                size = prod(stretch.stop - stretch.start for stretch in block)
+                if blocks and points + size > most_points:
+                    yield Chunk(index, tuple(blocks), points)
+                    index, points, blocks = index + 1, 0, []
+                points += size
                 blocks.append((number, block))
-        if held:
-            yield Chunk(index, tuple(blocks), held)
+        if blocks:
+            yield Chunk(index, tuple(blocks), points)
 
 
 def grid_of(study: SweepStudy) -> SweepGrid:
@@ -162,26 +169,38 @@ def grid_of(study: SweepStudy) -> SweepGrid:
     workload.check(choices, study.axes)
     shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]
     conditions = [parse(text, "--where", workload, constraint=True) for text in study.where]
-    read, results = {name for item in conditions for name in item.names}, {item.name for item in workload.columns}
-    where = tuple(item for item in conditions if not results & {*item.names})
-    filters, columns = tuple(item for item in conditions if item not in where), read & results
-    for name in read - columns - {*numbers, *derived}:
+    result_names = {column.name for column in workload.columns}
+    read_names = {name for condition in conditions for name in condition.names}
+    for name in read_names - result_names - {*numbers, *derived}:
         item = workload.named[name]
-        if not item.varies and not (item.choice and (item.kind == "flag" or choices[name] != (None,))):
+        has_choice = item.choice and (item.kind == "flag" or choices[name] != (None,))
+        if not item.varies and not has_choice:
             raise UsageError(f"--where: {name} has no value here", f"give {item.option}")
-    wanted = tuple(dict.fromkeys([*shown, *sorted(columns)]))
+    columns = tuple(dict.fromkeys([*shown, *sorted(read_names & result_names)]))
     for item in workload.inputs:
-        if item.columns and study.axes.get(item.name) is not None and not {*item.columns} & {*wanted}:
+        is_given = study.axes.get(item.name) is not None
+        if is_given and item.columns and not {*item.columns} & {*columns}:
             first = item.columns[0]
             raise UsageError(f"--{item.name} is for the column {first}, which is not asked for", f"add --columns {first}")
-    given = [item for item in workload.inputs if item.name in study.axes or item.name in workload.always]
-    fields = (*(input_field(item, choices.get(item.name, ())) for item in given), *(result_field(workload.column(name)) for name in wanted))
-    parts = tuple(_parts(workload, choices, numbers, derived))
-    return SweepGrid(study, workload, choices, numbers, derived, where, filters, wanted, fields, parts)
+    written = [item for item in workload.inputs if item.name in study.axes or item.name in workload.always]
+    input_fields = [input_field(item, choices.get(item.name, ())) for item in written]
+    result_fields = [result_field(workload.column(name)) for name in columns]
+    return SweepGrid(
+        study=study,
+        workload=workload,
+        choices=choices,
+        numbers=numbers,
+        derived=derived,
+        where=tuple(condition for condition in conditions if not result_names & {*condition.names}),
+        filters=tuple(condition for condition in conditions if result_names & {*condition.names}),
+        columns=columns,
+        fields=(*input_fields, *result_fields),
+        parts=tuple(_parts(workload, choices, numbers, derived)),
+    )
 
 
 def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:
-    """(values of choices, values of numbers, expressions of derived inputs), each by input name."""
+    """Values of choices, values of numbers, and expressions of derived inputs, each by input name."""
     workload.check_names(axes)
     choices: dict[str, Sequence[Any]] = {}
     numbers: dict[str, Any] = {}
@@ -196,8 +215,9 @@ def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str,
             choices[axis.name] = (None,) if raw is None else tuple(values_of(axis, raw))
         elif expression is not None and expression.names:
             derived[axis.name] = expression
-        elif raw is not None:  # an expression that reads no other input has one value
-            numbers[axis.name] = np.array(values_of(axis, raw if expression is None else float(expression.value({}))), float)
+        elif raw is not None:
+            values = raw if expression is None else float(expression.value({}))  # it reads no other input, so it has one value
+            numbers[axis.name] = np.array(values_of(axis, values), float)
     for name, expression in derived.items():
         for other in expression.names:
             if other not in numbers and other not in derived and not workload.named[other].varies:
@@ -207,8 +227,9 @@ def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict[str, Expression]:
+    """``derived``, each expression after those that it needs; UsageError for a circle."""
     try:
-        order = TopologicalSorter({name: set(one.names) & set(derived) for name, one in derived.items()}).static_order()
+        order = TopologicalSorter({name: set(expression.names) & set(derived) for name, expression in derived.items()}).static_order()
         return {name: derived[name] for name in order}
     except CycleError as error:
         circle = " -> ".join(error.args[1])
@@ -218,14 +239,16 @@ def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict
 def _parts(
     workload: SweepWorkload, choices: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any], derived: Mapping[str, Expression]
 ) -> Iterator[SubGrid]:
-    others = {name: values for name, values in choices.items() if name != workload.compared}
+    """The parts of a grid: a combination of choices each, which the workload may split further."""
+    varied = {name: values for name, values in choices.items() if name != workload.compared}
     axes = dict(sorted(numbers.items(), key=lambda item: len(item[1])))
-    for combination in product(*others.values()):
-        chosen = dict(zip(others, combination, strict=True))
+    for combination in product(*varied.values()):
+        chosen = dict(zip(varied, combination, strict=True))
         if "dtype" in chosen and chosen["dtype"] is None:
             chosen["dtype"] = default_dtype(device_named(chosen["hardware"]))
-        usual = workload.defaults(chosen).items()
-        missing = {name: np.array([float(value)]) for name, value in usual if name not in axes and name not in derived}
-        for part, values in workload.split(chosen, {**missing, **axes}, derived):
+        defaults = {
+            name: np.array([float(value)]) for name, value in workload.defaults(chosen).items() if name not in axes and name not in derived
+        }
+        for part_choices, values in workload.split(chosen, {**defaults, **axes}, derived):
             fixed = {name: float(array[0]) for name, array in values.items() if len(array) == 1}
-            yield SubGrid(part, fixed, {name: array for name, array in values.items() if len(array) > 1})
+            yield SubGrid(part_choices, fixed, {name: array for name, array in values.items() if len(array) > 1})

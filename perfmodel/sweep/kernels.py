@@ -38,31 +38,40 @@ from perfmodel.timing.select_kernel import check_implementation, select_product
 class TileSizes:
     """Sizes of tiles for blocks of rows. ``choose``: gives sizes by name, or the reason why there are none; called once for each case."""
 
-    MOST_KEPT = 64
+    MOST_BLOCKS = 64
+    """Blocks of which the sizes are kept."""
 
     def __init__(self, names: Sequence[str], choose: Callable[..., Mapping[str, Number] | str]) -> None:
         self.names, self.choose = names, cache(choose)
-        self._known: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._blocks: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def of(self, *axes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Sizes for all cases of the broadcast ``axes`` (1 if there are none), and masks of the rows without sizes, by reason."""
+        """Sizes for all rows of the broadcast ``axes`` (1 where there are none), and masks of the rows without sizes, by reason."""
         import numpy as np
 
         arrays = [np.asarray(axis, float) for axis in axes]
         arrays = [array.flat[0] if (array == array.flat[0]).all() else array for array in arrays]
         key = tuple((np.shape(array), array.tobytes()) for array in arrays)
-        if key not in self._known:
-            if len(self._known) >= self.MOST_KEPT:
-                self._known.clear()
-            laid = np.broadcast_arrays(*arrays)
-            cases, where = np.unique(np.stack([array.reshape(-1) for array in laid]), axis=1, return_inverse=True)
-            where = where.reshape(laid[0].shape)
-            chosen = [self.choose(*map(int, case)) for case in cases.T]
-            columns = {name: [1.0 if isinstance(choice, str) else choice[name] for choice in chosen] for name in self.names}
-            reasons = dict.fromkeys(choice for choice in chosen if isinstance(choice, str))
-            missing = {reason: np.array([choice == reason for choice in chosen])[where] for reason in reasons}
-            self._known[key] = {name: np.array(column, float)[where] for name, column in columns.items()}, missing
-        return self._known[key]
+        if key not in self._blocks:
+            if len(self._blocks) >= self.MOST_BLOCKS:
+                self._blocks.clear()
+            self._blocks[key] = self._of_rows(np.broadcast_arrays(*arrays))
+        return self._blocks[key]
+
+    def _of_rows(self, arrays: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Sizes, and masks of rows without sizes, for ``arrays`` of one shape."""
+        import numpy as np
+
+        cases, case_of_row = np.unique(np.stack([array.reshape(-1) for array in arrays]), axis=1, return_inverse=True)
+        case_of_row = case_of_row.reshape(arrays[0].shape)
+        chosen = [self.choose(*map(int, case)) for case in cases.T]
+        sizes = {}
+        for name in self.names:
+            by_case = [1.0 if isinstance(tile, str) else tile[name] for tile in chosen]
+            sizes[name] = np.array(by_case, float)[case_of_row]
+        reasons = dict.fromkeys(tile for tile in chosen if isinstance(tile, str))
+        missing = {reason: np.array([tile == reason for tile in chosen])[case_of_row] for reason in reasons}
+        return sizes, missing
 
 
 def _intensity(cost: Estimate, level: Traffic) -> Number:
@@ -109,8 +118,9 @@ def costs(cost: Estimate) -> Mapping[str, Number]:
 
 def predicted_columns(prediction: Any) -> dict[str, float | None]:
     """The columns of ``PREDICTED``; None without a prediction."""
-    ends = (None, None, None) if prediction is None else (prediction.seconds, prediction.low, prediction.high)
-    return dict(zip((column.name for column in PREDICTED), ends, strict=True))
+    if prediction is None:
+        return dict.fromkeys(column.name for column in PREDICTED)
+    return {"predicted_s": prediction.seconds, "predicted_low_s": prediction.low, "predicted_high_s": prediction.high}
 
 
 def kernel_workload(question: type[Any], inputs: Sequence[SweepInput], columns: Sequence[SweepColumn], **more: Any) -> SweepWorkload:
@@ -133,10 +143,13 @@ _EDGES = ("tile_m", "tile_n")
 
 @dataclass(frozen=True)
 class MatmulVariant(SweepVariant):
-    """One device and number format. ``probe``: a matmul with the format and the split of k. ``own``: the device without a given SRAM."""
+    """One device and number format. ``device``: with the SRAM that is given; ``profile``: with its own. ``chip``: what a tile may take.
+
+    ``probe``: a matmul with the format and the split of k.
+    """
 
     device: Device
-    own: Device
+    profile: Device
     chip: OnChip
     probe: Matmul
     implementation: str | None = None
@@ -170,20 +183,26 @@ class MatmulVariant(SweepVariant):
         """Columns other than predicted times, by name."""
         w = self._workload(numbers)
         cluster = library_tile(self.device, w.dtype).cluster
-        listed = w.kernels(Tile(**{name: numbers[name] for name in _TILE}, cluster=cluster))
-        bound = io_lower_bound(w, self.chip.total / w.dtype.size)
-        edges = {"tile_rows": numbers["br"], "tile_columns": numbers["bc"], "io_lower_bound_elements": bound}
-        size = memory_bytes(listed)
-        extra = {"memory_bytes": size, "extra_memory_bytes": extra_memory_bytes(w), FITS: fits(size, self.device)}
-        return {**costs(total(estimate(kernel, self.device) for kernel in listed)), **extra, **edges}
+        kernels = w.kernels(Tile(**{name: numbers[name] for name in _TILE}, cluster=cluster))
+        size = memory_bytes(kernels)
+        return {
+            **costs(total(estimate(kernel, self.device) for kernel in kernels)),
+            "memory_bytes": size,
+            "extra_memory_bytes": extra_memory_bytes(w),
+            FITS: fits(size, self.device),
+            "tile_rows": numbers["br"],
+            "tile_columns": numbers["bc"],
+            "io_lower_bound_elements": io_lower_bound(w, self.chip.total / w.dtype.size),
+        }
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Predicted seconds and their interval; None if no calibration covers the row."""
-        w, extra = self._workload(values), {name: int(size) for name, size in self.prepare(values)[0].items()}
-        lower = float(self.formulas({**values, **extra})["lower_s"])
+        w = self._workload(values)
+        tile_sizes, _ = self.prepare(values)
+        lower_s = float(self.formulas({**values, **{name: int(size) for name, size in tile_sizes.items()}})["lower_s"])
         try:
             tile = default_tile(w, self.device, values.get("tile_m"), values.get("tile_n"))
-            prediction = select_product(w, tile, self.own, lower, fallbacks, self.implementation)
+            prediction = select_product(w, tile, self.profile, lower_s, fallbacks, self.implementation)
         except PerfmodelError:
             return predicted_columns(None)
         return predicted_columns(prediction)
@@ -191,12 +210,12 @@ class MatmulVariant(SweepVariant):
 
 def variant(choices: Mapping[str, Any]) -> MatmulVariant:
     """The variant for one combination of choices; PerfmodelError says why there is none."""
-    whole = device_named(choices["hardware"])
-    device = whole if choices["sram"] is None else with_sram(whole, choices["sram"])
+    profile = device_named(choices["hardware"])
+    device = profile if choices["sram"] is None else with_sram(profile, choices["sram"])
     probe = Matmul(1, 1, choices["split_k"], 1, choices["split_k"], dtype_on(choices["dtype"], device)).check()
     if choices["implementation"] is not None:
         check_implementation(choices["implementation"], "matmul", device, fallbacks)
-    return MatmulVariant(device, whole, on_chip(device), probe, choices["implementation"])
+    return MatmulVariant(device, profile, on_chip(device), probe, choices["implementation"])
 
 
 MATMUL = kernel_workload(
@@ -204,7 +223,7 @@ MATMUL = kernel_workload(
     (
         choice("split_k", "blocks that share the k of a tile"),
         choice("sram", "SRAM per block", unit="B", most=MOST_SRAM),
-        choice("implementation", "kernel of the predicted columns", kind="name", columns=tuple(one.name for one in PREDICTED)),
+        choice("implementation", "kernel of the predicted columns", kind="name", columns=tuple(column.name for column in PREDICTED)),
         SweepInput("m", "rows of A and C", required=True),
         SweepInput("n", "columns of B and C", required=True),
         SweepInput("k", "columns of A, rows of B", required=True),

@@ -60,8 +60,9 @@ AXIS = choice(
 )
 """The axis of models."""
 stored = partial(choice, names=lambda: list(BITS))
+"""Makes an axis of formats without scales."""
 WEIGHTS = choice("weights_dtype", "format of the weights; by default as published", names=lambda: [*BITS, *PUBLISHED_AS, *MIXTURES])
-"""Formats without scales, and those of checkpoints."""
+"""The axis of formats without scales, and of those of checkpoints."""
 
 
 # Whole models
@@ -97,11 +98,13 @@ def normalize(axes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
     """UsageError for ``n`` or ``generated`` beside a ``kv_len`` that does not name it: nothing would read it."""
-    for name, unread in (("n", set(choices["phase"]) == {DECODE}), ("generated", True)):
-        if unread and name in axes and "kv_len" in axes and not re.search(rf"\b{name}\b", str(axes["kv_len"])):
-            raise UsageError(
-                f"--{name} with --kv-len: nothing here reads it", f"leave out one of them, or give --kv-len in terms of {name}"
-            )
+    if "kv_len" not in axes:
+        return
+    only_in_kv_len = ["n", "generated"] if set(choices["phase"]) == {DECODE} else ["generated"]
+    for name in only_in_kv_len:
+        if name in axes and not re.search(rf"\b{name}\b", str(axes["kv_len"])):
+            fix = f"leave out one of them, or give --kv-len in terms of {name}"
+            raise UsageError(f"--{name} with --kv-len: nothing here reads it", fix)
 
 
 MODEL = SweepWorkload(
@@ -196,8 +199,9 @@ class CacheVariant(SweepVariant):
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Longest context in tokens that fits; None if every length fits or the capacity is unknown."""
-        found = None if self.room is None else longest_context(self.room, self.probe.spec, values["batch"], self._form(values))
-        return {"max_context": found}
+        if self.room is None:
+            return {"max_context": None}
+        return {"max_context": longest_context(self.room, self.probe.spec, values["batch"], self._form(values))}
 
 
 def _cache_variant(choices: Mapping[str, Any]) -> CacheVariant:

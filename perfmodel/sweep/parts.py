@@ -52,8 +52,13 @@ def is_stream(output: Output) -> bool:
 
 def about(study: SweepStudy, rows_per_chunk: int) -> Mapping[str, Any]:
     """Metadata of a file of rows, for formats that can hold it."""
-    named = {"schema": SCHEMA, "version": __version__, "inputs": study.as_json(), "study": study.fingerprint()}
-    return {**named, "rows_per_chunk": rows_per_chunk}
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "inputs": study.as_json(),
+        "study": study.fingerprint(),
+        "rows_per_chunk": rows_per_chunk,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +82,17 @@ class Parts:
     def write(self, runner: Runner, chunk: Chunk, consumer: Consumer) -> None:
         """Evaluate ``chunk`` into its part, unless that exists; ``consumer`` still sees it, except rows computed one by one."""
         path = self.path(chunk.index)
-        there = self.resume and path.exists()
-        if there and runner.grid.pointwise:
+        is_written = self.resume and path.exists()
+        if is_written and runner.grid.pointwise:
             return
         table = runner.evaluate(chunk, consumer)
-        if there:
+        if is_written:
             return
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with unfinished.open("wb") as stream:
-                form, described = find(self.form), about(self.study, self.rows)
-                with closing(form(stream, runner.grid.fields, described, first=chunk.index == 0)) as writer:
+                new_writer, metadata = find(self.form), about(self.study, self.rows)
+                with closing(new_writer(stream, runner.grid.fields, metadata, first=chunk.index == 0)) as writer:
                     writer.write(table)
             unfinished.replace(path)
         finally:
@@ -105,8 +110,8 @@ class Parts:
         if not all(path.exists() for path in parts):
             raise self.gone()
         if self.target.is_dir():
-            for left in self.target.glob(".part-*"):  # of a run that was killed
-                left.unlink()
+            for unfinished in self.target.glob(".part-*"):  # of a run that was killed
+                unfinished.unlink()
             if self.place == self.target:
                 return
             for old in self.target.glob("part-*"):
@@ -132,26 +137,33 @@ def _remove(place: Path) -> None:
 
 
 def _folder_of(target: Path) -> tuple[Path, str]:
+    """The folder in which parts of ``target`` are staged, and how the names of their folders begin."""
     return (target, ".") if target.is_dir() else (target.parent, f"{target.name}.")
 
 
 def _staged(target: Path) -> dict[Path, tuple[str, int]]:
     """Folders of parts that were to become ``target``, with their study and rows per chunk."""
     root, prefix = _folder_of(target)
-    found = {root / name: _STAGED.fullmatch(name, len(prefix)) for name in os.listdir(root) if name.startswith(prefix)}
-    return {path: (match["study"], int(match["rows"])) for path, match in found.items() if match}
+    staged = {}
+    for name in os.listdir(root):
+        match = _STAGED.fullmatch(name, len(prefix)) if name.startswith(prefix) else None
+        if match is not None:
+            staged[root / name] = match["study"], int(match["rows"])
+    return staged
 
 
 def interrupted_rows(path: Path) -> Path | None:
     """Folder with the rows of an interrupted run whose output is the file or folder ``path``; None if there is none."""
     path = Path(os.path.realpath(path))
-    places = [*_staged(path), path] if path.is_dir() else [*_staged(path)] if path.parent.is_dir() else []
-    return next((place for place in places if any(place.glob("part-*"))), None)
+    if not path.parent.is_dir():
+        return None
+    folders = [*_staged(path), path] if path.is_dir() else [*_staged(path)]
+    return next((folder for folder in folders if any(folder.glob("part-*"))), None)
 
 
 @contextmanager
 def opened(output: Output, study: SweepStudy, rows: int) -> Iterator[Parts]:
-    """Parts to write, of at most ``rows`` rows, or of as many rows as existing parts have.
+    """Parts to write of at most ``rows`` rows each, or of as many as existing parts have.
 
     UsageError, before any change, if there is no run of ``study`` to resume, or if a folder was not written by a sweep.
     """
@@ -176,50 +188,53 @@ def opened(output: Output, study: SweepStudy, rows: int) -> Iterator[Parts]:
 
 
 def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
+    """Parts that become ``target``, in a new folder, or in the folder of the run that is resumed."""
     if output.folder:
         target.mkdir(exist_ok=True)
     target = Path(os.path.realpath(target))
-    if target.is_symlink():  # still: it leads to itself
+    if target.is_symlink():  # even after ``realpath``: the link leads to itself
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    old, staged = _read(target) if output.folder else [], _staged(target)
+    existing_parts, staged = _read(target) if output.folder else [], _staged(target)
     root, prefix = _folder_of(target)
     place = root / f"{prefix}{study.fingerprint()}-{rows}.parts"
     if output.resume:
-        mine = [path for path, (begun, _) in staged.items() if begun == study.fingerprint()]
-        if mine:
-            place, rows = mine[0], staged[mine[0]][1]
+        of_this_study = [(path, staged_rows) for path, (fingerprint, staged_rows) in staged.items() if fingerprint == study.fingerprint()]
+        if of_this_study:
+            place, rows = of_this_study[0]
         elif staged:
             fix = "give the same options as then, or another place"
             raise UsageError(f"--resume: {target} was begun by another study, or another version", fix)
-        elif old:
-            place, rows = target, _rows_per_chunk(old, target, study)
+        elif existing_parts:
+            place, rows = target, _rows_per_chunk(existing_parts, target, study)
         elif target.is_file():
             raise UsageError(f"--resume: {target} is whole, or was not begun by a sweep", "leave out --resume to write it anew")
-    for path in () if output.resume else {*staged} - {place}:
-        _remove(path)
+    else:
+        for path in {*staged} - {place}:
+            _remove(path)
     place.mkdir(exist_ok=True)
     return Parts(target, place, output.form, study, rows, output.resume)
 
 
 def _read(folder: Path) -> list[Mapping[str, Any]]:
     """Metadata of each file in ``folder``; UsageError if one was not written by a sweep."""
-    found = []
+    listed = []
     for path in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
         if not _PART.fullmatch(path.name):
             raise UsageError(f"--output: {folder} holds {path.name}, which is no part of a sweep", "name an empty or a new folder")
-        found.append(_metadata(path))
-        if found[-1].get("schema") != SCHEMA:
+        metadata = _metadata(path)
+        if metadata.get("schema") != SCHEMA:
             fix = "move it away, or name an empty or a new folder"
             raise UsageError(f"--output: {path} is not from a sweep, or is damaged", fix)
-    return found
+        listed.append(metadata)
+    return listed
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
     """Metadata of a sweep's Parquet file; empty if it cannot be read."""
     pa = library()
     with suppress(pa.ArrowException, OSError, ValueError):
-        described = json.loads((pa.parquet.read_schema(path).metadata or {}).get(b"perfmodel", b"{}"))
-        return described if isinstance(described, dict) else {}
+        metadata = json.loads((pa.parquet.read_schema(path).metadata or {}).get(b"perfmodel", b"{}"))
+        return metadata if isinstance(metadata, dict) else {}
     return {}
 
 
@@ -227,8 +242,8 @@ def _rows_per_chunk(parts: Sequence[Mapping[str, Any]], target: Path, study: Swe
     """Rows per chunk of ``parts``; UsageError if a part is of another study, or they differ."""
     if any(part.get("study") != study.fingerprint() for part in parts):
         raise UsageError(f"--resume: {target} is of another study, or another version", "give the same options as then, or another folder")
-    rows, *others = {part.get("rows_per_chunk") for part in parts}
-    if others or not isinstance(rows, int):
+    rows = parts[0].get("rows_per_chunk")
+    if not isinstance(rows, int) or any(part.get("rows_per_chunk") != rows for part in parts):
         raise UsageError(f"--resume: files in {target} hold some rows twice or lack some", "leave out --resume to write them anew")
     return rows
 

@@ -1,6 +1,6 @@
-"""Formulas are run once on numbers that record the operations on them; the recording is then run on blocks of arrays.
+"""Recordings of formulas: a formula runs once on numbers that record the operations on them, and the recording then runs on blocks.
 
-Formulas run on arrays directly take 4 to 14 times as long, as every number of a kernel would be computed, most of them on whole blocks and
+Formulas that run on arrays directly take 4 to 14 times as long: they compute every number of a kernel, most of them on whole blocks and
 several times. A recording consists of NumPy functions of earlier results. Equal steps are joined, a block runs only the steps that its
 columns need, and a result has length 1 along every axis that it does not depend on.
 """
@@ -8,7 +8,7 @@ columns need, and a result has length 1 along every axis that it does not depend
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -20,9 +20,10 @@ Array = Any
 """A NumPy array of float64 with one dimension per axis, or a plain number."""
 
 SHORT = 256
-"""Elements of a row from which arrays are passed to NumPy for broadcasting; copying them into longer rows takes three times as long."""
+"""NumPy's buffer in elements. With its default, NumPy copies rows shorter than that to broadcast them, which takes three times as long."""
 _COMPARE = (np.less, np.less_equal, np.greater, np.greater_equal)
 _NEUTRAL = {np.add: 0, np.subtract: 0, np.multiply: 1, np.divide: 1}
+"""Right operands that change nothing."""
 
 
 class Recorded(NDArrayOperatorsMixin, Deferred):
@@ -71,8 +72,9 @@ class Recording:
                 return x
             if function in (np.add, np.multiply) and x == _NEUTRAL[function]:
                 return y
-            if (function is np.multiply and (x == 0 or y == 0)) or (function is np.subtract and x is y):
-                return 0  # as every number here is finite
+            is_zero_product = function is np.multiply and (x == 0 or y == 0)  # every number here is finite
+            if is_zero_product or (function is np.subtract and x is y):
+                return 0
         return self._step(function, *operands)
 
     def _step(self, function: Function | str, *operands: Number) -> Recorded:
@@ -82,45 +84,55 @@ class Recording:
         return self.steps[key]
 
 
+class Step(NamedTuple):
+    """``result`` = ``function(*operands)``; ``spent``: operands that no later step needs."""
+
+    function: Function
+    operands: tuple[Number, ...]
+    result: Recorded
+    spent: set[Number]
+
+
 class Replay:
-    """The steps that ``columns`` need, in order, each with the results that no later step needs."""
+    """The steps that ``columns`` need, in order."""
 
     def __init__(self, columns: Mapping[str, Number]) -> None:
         self.columns = columns
         self.leaves: dict[Recorded, str] = {}
-        self.plain: dict[Number, Array] = {}
-        self.steps: list[tuple[Function, tuple[Number, ...], Recorded, set[Number]]] = []
-        known: set[Number] = set()
+        self.constants: dict[Number, Array] = {}
+        self.steps: list[Step] = []
+        ordered: set[Number] = set()
         for number in columns.values():
-            self._order(number, known)
-        needed = {*columns.values()}
-        for place, (function, operands, result, _) in reversed([*enumerate(self.steps)]):
-            self.steps[place] = (function, operands, result, {*operands} - needed)
-            needed |= {*operands}
+            self._order(number, ordered)
+        needed_later = {*columns.values()}
+        for place in reversed(range(len(self.steps))):
+            step = self.steps[place]
+            self.steps[place] = step._replace(spent={*step.operands} - needed_later)
+            needed_later |= {*step.operands}
 
-    def _order(self, number: Number, known: set[Number]) -> None:
+    def _order(self, number: Number, ordered: set[Number]) -> None:
         """Adds the steps that ``number`` needs, each as late as possible, so that results are still in a cache when used."""
-        if number in known:
+        if number in ordered:
             return
-        known.add(number)
+        ordered.add(number)
         if not isinstance(number, Recorded):
-            self.plain[number] = np.array(float(number))
+            self.constants[number] = np.array(float(number))
         elif isinstance(number.function, str):
             self.leaves[number] = number.function
         else:
             for operand in number.operands:
-                self._order(operand, known)
-            self.steps.append((number.function, number.operands, number, set()))
+                self._order(operand, ordered)
+            self.steps.append(Step(number.function, number.operands, number, set()))
 
     def run(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
         """The columns, from ``leaves``, arrays that broadcast to the shape of a block as the columns do."""
-        results: dict[Any, Array] = {**self.plain, **{leaf: leaves[name] for leaf, name in self.leaves.items()}}
-        before = np.setbufsize(SHORT)
+        results: dict[Any, Array] = {**self.constants, **{leaf: leaves[name] for leaf, name in self.leaves.items()}}
+        buffer_before = np.setbufsize(SHORT)
         try:
-            for function, operands, result, spent in self.steps:
-                results[result] = function(*[results[number] for number in operands])
-                for number in spent:
+            for step in self.steps:
+                results[step.result] = step.function(*[results[operand] for operand in step.operands])
+                for number in step.spent:
                     del results[number]
         finally:
-            np.setbufsize(before)
+            np.setbufsize(buffer_before)
         return {name: results[number] for name, number in self.columns.items()}

@@ -33,8 +33,9 @@ class SweepResult:
 
 
 TRIED, TRIED_SLOW = 1 << 14, 8
-"""Rows of a chunk while testing whether any row has an answer."""
+"""Rows of a chunk while testing whether any row has an answer; the second if rows are computed one by one."""
 MOST_CHUNKS = 4
+"""Most chunks of this test; a larger grid passes it."""
 
 
 def _check_choices(grid: SweepGrid) -> None:
@@ -66,18 +67,18 @@ def _check_rows(counts: Counts) -> None:
     """UsageError if there is no row, and not because of constraints."""
     if counts.rows or counts.excluded or not counts.left_out:
         return
-    reason = max(counts.left_out, key=lambda one: counts.left_out[one])
+    commonest = max(counts.left_out, key=lambda reason: counts.left_out[reason])
     others = len(counts.left_out) - 1
     more = f" (and {others} other reasons)" if others else ""
-    raise UsageError(f"no row has an answer: {reason}{more}", "give other values; those that have none are left out of a sweep")
+    raise UsageError(f"no row has an answer: {commonest}{more}", "give other values; those that have none are left out of a sweep")
 
 
 def run_sweep(
     study: SweepStudy, output: Output | None, memory: int = DEFAULT_MEMORY, expect: Callable[[int], Any] | None = None
 ) -> SweepResult:
-    """Run ``study``, completed, and write its rows to ``output`` if there is one.
+    """Run ``study``, which must be complete, and write its rows to ``output`` if there is one.
 
-    ``expect``: takes the number of rows, returns a function to call with the rows done.
+    ``expect``: called with the number of rows; returns the function that is called with the number of rows done.
     """
     grid = grid_of(study)
     _check_choices(grid)

@@ -47,14 +47,14 @@ def variant(choices: Mapping[str, Any]) -> RowVariant:
     device = device_named(choices["hardware"])
     dtype_on(choices["dtype"], device)
     model, published = served_as(model_named(choices["model"]), choices["weights_dtype"])
-    preset, by_pass = engine_named(choices["engine"]).on(device), dict[ModelPass, KernelTimes]()
+    preset, by_pass = engine_named(choices["engine"]).for_device(device), dict[ModelPass, KernelTimes]()
 
     def times(engine: Engine, base_pass: ModelPass) -> KernelTimes:
-        """Step times of ``base_pass``; the passes of all rows share known kernels."""
+        """Step times of ``base_pass``; the passes of all rows share the times of kernels."""
         if base_pass not in by_pass:
             earlier = next(iter(by_pass.values()), None)
             new = step_times(model, device, preset, base_pass, fallbacks)
-            by_pass[base_pass] = new if earlier is None else replace(new, known=earlier.known)
+            by_pass[base_pass] = new if earlier is None else replace(new, kernel_cache=earlier.kernel_cache)
         return replace(by_pass[base_pass], engine=engine)
 
     def served(values: Mapping[str, int]) -> ServingAnswer:
@@ -68,7 +68,7 @@ def variant(choices: Mapping[str, Any]) -> RowVariant:
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
     """Default axes: the engine's own limits on the device."""
-    batching = engine_named(choices["engine"]).on(device_named(choices["hardware"])).batching
+    batching = engine_named(choices["engine"]).for_device(device_named(choices["hardware"])).batching
     return {"token_budget": batching.token_budget, "max_sequences": batching.max_sequences}
 
 
@@ -76,10 +76,13 @@ def normalize(axes: Mapping[str, Any]) -> Mapping[str, Any]:
     """``axes``, with the size that ``gpus`` leaves open, as the command takes it: ``dp`` if ``tp`` is given, else ``tp``."""
     if "gpus" not in axes or {"tp", "dp"} <= set(axes):
         return axes
-    return {**axes, **({"dp": "gpus / (tp * pp)"} if "tp" in axes else {"tp": "gpus / (dp * pp)"})}
+    if "tp" in axes:
+        return {**axes, "dp": "gpus / (tp * pp)"}
+    return {**axes, "tp": "gpus / (dp * pp)"}
 
 
-def _read_field(name: str) -> Any:
+def _metric(name: str) -> Any:
+    """A function that reads the metric called ``name`` off an answer."""
     return lambda answer: getattr(answer.metrics, name)
 
 
@@ -89,6 +92,7 @@ def _request_s(answer: ServingAnswer) -> float:
 
 
 def _bytes(answer: ServingAnswer) -> int:
+    """Bytes that the engine uses on a GPU with one request in each group."""
     return answer.memory.total(answer.split.dp, answer.load.isl + answer.load.osl)
 
 
@@ -124,20 +128,20 @@ SERVE = SweepWorkload(
         SweepInput("max_sequences", "most sequences at a time; by default the engine's", varies=True),
     ),
     columns=(
-        SweepColumn("ttft_s", "s", "mean time to the first token", of=_read_field("mean_ttft_s")),
-        SweepColumn("ttft_p50_s", "s", "its median", of=_read_field("median_ttft_s")),
-        SweepColumn("ttft_p99_s", "s", "what 99 % of them are below", of=_read_field("p99_ttft_s")),
-        SweepColumn("tpot_s", "s", "mean time per token after it", of=_read_field("mean_tpot_s")),
+        SweepColumn("ttft_s", "s", "mean time to the first token", of=_metric("mean_ttft_s")),
+        SweepColumn("ttft_p50_s", "s", "its median", of=_metric("median_ttft_s")),
+        SweepColumn("ttft_p99_s", "s", "what 99 % of them are below", of=_metric("p99_ttft_s")),
+        SweepColumn("tpot_s", "s", "mean time per token after it", of=_metric("mean_tpot_s")),
         SweepColumn("request_s", "s", "mean time of a request, with its wait", of=_request_s),
         SweepColumn("tokens_per_s", "tokens/s", "output tokens of all users", of=lambda a: a.tokens_per_s),
         SweepColumn("tokens_per_s_gpu", "tokens/s", "the same per GPU", of=lambda a: a.tokens_per_s_gpu),
         SweepColumn("tokens_per_s_user", "tokens/s", "what a user sees after the first token", of=lambda a: a.tokens_per_s_user),
         SweepColumn("tokens_per_s_bound", "tokens/s", "output tokens at most, by the bound", of=lambda a: a.bound),
-        SweepColumn("requests_per_s", "requests/s", "requests that end", of=_read_field("requests_per_s")),
-        SweepColumn("running", "sequences", "requests running, on average", of=_read_field("running")),
-        SweepColumn("waiting", "sequences", "requests waiting, on average", of=_read_field("waiting")),
+        SweepColumn("requests_per_s", "requests/s", "requests that end", of=_metric("requests_per_s")),
+        SweepColumn("running", "sequences", "requests running, on average", of=_metric("running")),
+        SweepColumn("waiting", "sequences", "requests waiting, on average", of=_metric("waiting")),
         SweepColumn("decode_s", "s", "a decode step alone", of=lambda a: a.decode_s),
-        SweepColumn("step_s", "s", "between decode steps", of=_read_field("mean_itl_s")),
+        SweepColumn("step_s", "s", "between decode steps", of=_metric("mean_itl_s")),
         SweepColumn("power_w", "W", "mean power of a GPU, where it is modelled", of=lambda a: a.watts),
         SweepColumn("energy_per_token_j", "J", "of all GPUs per output token", of=lambda a: a.joules_per_token),
         count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),

@@ -16,8 +16,10 @@ from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.sweep.base import SweepWorkload
 
 _MODULES = {"attention": "attention", "matmul": "kernels", "kv-cache": "model", "model": "model", "serve": "serving"}
+"""Modules of this folder by workload; the module's constant is the workload's name in capitals."""
 WORKLOADS = tuple(_MODULES)
 MOST_TOP = 10_000
+"""Most rows of a search."""
 
 
 @cache
@@ -25,8 +27,8 @@ def workload_named(name: str) -> SweepWorkload:
     """The kind of workload called ``name``; loads the module of that kind only."""
     if name not in _MODULES:
         raise UsageError(f"there is no sweep over {name!r}", suggest(str(name), list(WORKLOADS)))
-    found: SweepWorkload = getattr(import_module(f"perfmodel.sweep.{_MODULES[name]}"), name.replace("-", "_").upper())
-    return found
+    workload: SweepWorkload = getattr(import_module(f"perfmodel.sweep.{_MODULES[name]}"), name.replace("-", "_").upper())
+    return workload
 
 
 Texts = list[str] | tuple[str, ...] | str
@@ -54,9 +56,9 @@ class SweepStudy:
     top: int = 10
 
     def __post_init__(self) -> None:
-        """Turns a single string into a tuple: one constraint, or column names separated by commas."""
-        both = [(text,) if isinstance(text, str) else tuple(text) for text in (self.where, self.subject_to)]
-        object.__setattr__(self, "where", both[0] + both[1])
+        """Turns single strings into tuples (one constraint, or column names separated by commas), and adds ``subject_to`` to ``where``."""
+        where, subject_to = ((text,) if isinstance(text, str) else tuple(text) for text in (self.where, self.subject_to))
+        object.__setattr__(self, "where", where + subject_to)
         object.__setattr__(self, "subject_to", ())
         for name in ("columns", "pareto"):
             names = getattr(self, name)
@@ -78,7 +80,7 @@ class SweepStudy:
         """A copy with full column names, including the columns of ``minimize`` and ``pareto``; UsageError for an invalid search."""
         workload = workload_named(self.workload)
 
-        def named(names: Iterable[str], option: str) -> list[str]:
+        def full_names(names: Iterable[str], option: str) -> list[str]:
             return [workload.column_named(name, option).name for name in names]
 
         if self.pareto is not None and len(self.pareto) != 2:
@@ -86,11 +88,12 @@ class SweepStudy:
         least, most = self._searched("minimize", workload), self._searched("maximize", workload)
         if least and most:
             raise UsageError("--minimize and --maximize look for other rows", "give one of them, or --pareto with both columns")
-        pareto = None if self.pareto is None else named(self.pareto, "--pareto")
+        pareto = None if self.pareto is None else full_names(self.pareto, "--pareto")
         if not 1 <= self.top <= MOST_TOP:
             raise UsageError(f"--top is {self.top}", f"give a whole number from 1 to {MOST_TOP:,}; for more rows use --where and -o")
-        shown = [*workload.shown, workload.objective] if self.columns is None else named(self.columns, "--columns")
-        columns = tuple(dict.fromkeys([*shown, *(pareto or ()), *filter(None, [least, most])]))
+        shown = [*workload.shown, workload.objective] if self.columns is None else full_names(self.columns, "--columns")
+        searched = [column for column in (*(pareto or ()), least, most) if column is not None]
+        columns = tuple(dict.fromkeys([*shown, *searched]))
         return replace(self, columns=columns, minimize=least, maximize=most, pareto=pareto)
 
     def _searched(self, option: str, workload: SweepWorkload) -> str | None:
@@ -98,13 +101,16 @@ class SweepStudy:
         name = getattr(self, option)
         if name is None:
             return None
-        column, other = workload.column_named(name, f"--{option}"), "maximize" if option == "minimize" else "minimize"
-        if column.better == (1 if option == "minimize" else -1):
-            raise UsageError(f"--{option} {name}: {'more' if column.better > 0 else 'less'} of it is better", f"--{other} {name}")
+        column = workload.column_named(name, f"--{option}")
+        if option == "minimize" and column.better > 0:
+            raise UsageError(f"--minimize {name}: more of it is better", f"--maximize {name}")
+        if option == "maximize" and column.better < 0:
+            raise UsageError(f"--maximize {name}: less of it is better", f"--minimize {name}")
         return column.name
 
 
 def _as_json(raw: Any) -> Any:
+    """Values of an axis as JSON values."""
     if isinstance(raw, (str, int, float)):
         return raw
     return raw.tolist() if hasattr(raw, "tolist") else [_as_json(item) for item in raw]
@@ -138,7 +144,7 @@ def read_study(name: str) -> SweepStudy:
 
 
 def _problems(study: SweepStudy, has_axes: bool) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
-    """Errors in a file's workload and axes: (place in the file, message, fix)."""
+    """Errors in a file's workload and axes: place in the file, message and fix of each."""
     from perfmodel.sweep.expression import parse
     from perfmodel.sweep.values import is_expression, values_of
 

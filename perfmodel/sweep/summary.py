@@ -1,4 +1,6 @@
-"""What a sweep shows, summed up while it runs: the best rows, of every group and by one or two columns, and who beats whom where."""
+"""Findings of a sweep, which grow block by block: counts of rows, the best row of each combination of choices, the rows that a search
+asks for, and where alternatives beat the reference.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,16 @@ from perfmodel.sweep.table import Row
 
 PREDICTED = "predicted_s"
 MOST_GROUPS = 10_000
+"""Most combinations of choices of which the best row is kept."""
 MOST_VALUES = 100_000
-"""Groups, and values of an axis, beyond which neither is kept apart."""
+"""Most values of an axis along which wins are counted."""
 MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
+"""Most reasons that are counted separately, and the name of the rest."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of rows: those there are, those without an answer by reason, and those that the constraints take away."""
+    """Numbers of rows: ``rows`` with an answer, ``left_out`` without one, by reason, and ``excluded`` by constraints."""
 
     rows: int = 0
     excluded: int = 0
@@ -40,38 +44,41 @@ class Counts:
             self.merge(answer)
 
     def merge(self, other: Counts | VariantBlock) -> None:
-        """Add the counts of others, or of one variant in a block."""
+        """Add other counts, or those of one variant in a block."""
         self.rows += other.rows
         self.excluded += other.excluded
         for reason, number in other.left_out.items():
-            known = reason if reason in self.left_out or len(self.left_out) < MOST_REASONS else OTHER_REASONS
-            self.left_out[known] = self.left_out.get(known, 0) + number
+            has_room = reason in self.left_out or len(self.left_out) < MOST_REASONS
+            name = reason if has_room else OTHER_REASONS
+            self.left_out[name] = self.left_out.get(name, 0) + number
 
 
 @dataclass(slots=True)
 class WinShares:
-    """Configurations in which the alternative wins, for each value of an axis, ``of`` all compared there."""
+    """For each value of an axis: in how many configurations the alternative wins, ``of`` how many compared."""
 
     values: Any
     wins: Any
     of: Any
 
     def add(self, other: WinShares) -> None:
-        """Add what was counted for the same values, or for others."""
+        """Add other counts, for the same values or for others."""
         if len(other.values) == len(self.values) and (other.values == self.values).all():
             self.wins, self.of = self.wins + other.wins, self.of + other.of
             return
-        self.values, where = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
-        both = (self.wins, other.wins), (self.of, other.of)
-        self.wins, self.of = (np.bincount(where, np.concatenate(pair), len(self.values)) for pair in both)
+        self.values, places = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
+        self.wins = np.bincount(places, np.concatenate([self.wins, other.wins]), len(self.values))
+        self.of = np.bincount(places, np.concatenate([self.of, other.of]), len(self.values))
 
 
 @dataclass(slots=True)
 class Summary:
     """Summary of a sweep. ``objective``: the column that is compared, less being better; ``swept``: choices with several values.
 
-    ``best``: by the values of ``swept``. ``shares``: by value of the compared choice, then by axis or choice. ``compared``: in how many
-    configurations each other one has less of the objective, and in how many both have it; ``predicted``: the same of predicted times.
+    ``reference``: the value of the compared choice with which the other values, the alternatives, are compared. ``best``: the row with the
+    least objective for each combination of the values of ``swept``. ``shares``: where an alternative wins, by alternative, then by axis or
+    choice. ``compared``: in how many configurations each alternative has less of the objective than the reference, and in how many both
+    have it; ``predicted``: the same for predicted times.
     """
 
     objective: str
@@ -90,74 +97,86 @@ class Summary:
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
-        columns = {answer.name: answer.flat(self.objective) for answer in block.answers}
         for answer in block.answers:
-            self._best(block, answer, columns[answer.name])
+            self._keep_best(block, answer)
         reference = next((answer for answer in block.answers if answer.name == self.reference is not None), None)
+        if reference is None:
+            return
         for answer in block.answers:
-            if reference is not None and answer is not reference:
-                self._along(block, str(answer.name), *_wins(columns[self.reference], columns[answer.name], self.compared, answer.name))
+            if answer is not reference:
+                name = str(answer.name)
+                wins, both = _wins(reference.flat(self.objective), answer.flat(self.objective))
+                _count(self.compared, name, int(wins.sum()), int(both.sum()))
+                self._count_along_axes(block, name, wins, both)
                 if PREDICTED in block.grid.columns:
-                    _wins(reference.flat(PREDICTED), answer.flat(PREDICTED), self.predicted, answer.name)
+                    wins, both = _wins(reference.flat(PREDICTED), answer.flat(PREDICTED))
+                    _count(self.predicted, name, int(wins.sum()), int(both.sum()))
 
-    def _best(self, block: GridBlock, answer: VariantBlock, column: Any) -> None:
+    def _keep_best(self, block: GridBlock, answer: VariantBlock) -> None:
+        """Keeps the row of ``answer`` with the least objective, if none before had less in the same combination of choices."""
+        column = answer.flat(self.objective)
         place = int(np.argmin(np.where(np.isfinite(column), column, np.inf)))
         key = tuple(answer.values[name] for name in self.swept)
         least_before = self.best[key][self.objective] if key in self.best else np.inf
         if column[place] < least_before and (key in self.best or len(self.best) < MOST_GROUPS):
             [self.best[key]] = block.rows(answer, [place])
 
-    def _along(self, block: GridBlock, name: str, wins: Any, both: Any) -> None:
-        """Counts where the alternative called ``name`` is better, for every value of a choice and along every axis."""
+    def _count_along_axes(self, block: GridBlock, name: str, wins: Any, both: Any) -> None:
+        """Counts where the alternative called ``name`` wins, for the values of every choice and along every axis.
+
+        ``wins``, ``both``: masks of the block, of where it wins and of where it can be compared.
+        """
         for choice in self.swept:
             if choice in block.part.choices:
-                word, numbers = str(block.part.choices[choice]), (np.array([np.count_nonzero(one)]) for one in (wins, both))
-                self._add(name, choice, WinShares(np.array([word]), *numbers))
+                value = np.array([str(block.part.choices[choice])])
+                self._add(name, choice, WinShares(value, np.array([np.count_nonzero(wins)]), np.array([np.count_nonzero(both)])))
         wins, both = wins.reshape(block.lengths), None if both.all() else both.reshape(block.lengths)
-        for axis, (one, values) in enumerate(block.part.axes.items()):
+        for axis, (input_name, values) in enumerate(block.part.axes.items()):
             if len(values) <= MOST_VALUES:
                 length = block.lengths[axis]
-                of = np.full(length, block.points / length) if both is None else _along(both, axis)
-                self._add(name, one, WinShares(values[block.slices[axis]], _along(wins, axis), of))
+                of = np.full(length, block.points / length) if both is None else _flags_along(both, axis)
+                self._add(name, input_name, WinShares(values[block.slices[axis]], _flags_along(wins, axis), of))
 
-    def _add(self, name: str, axis: str, found: WinShares) -> None:
-        known = self.shares.setdefault(name, {}).setdefault(axis, found)
-        if known is not found:
-            known.add(found)
+    def _add(self, name: str, axis: str, shares: WinShares) -> None:
+        """Adds to the shares of the alternative called ``name`` along ``axis``."""
+        by_axis = self.shares.setdefault(name, {})
+        if axis in by_axis:
+            by_axis[axis].add(shares)
+        else:
+            by_axis[axis] = shares
 
     def merge(self, other: Summary) -> None:
-        """Take in what another has seen."""
+        """Take in the summary of other chunks."""
         for key, row in other.best.items():
             if key not in self.best or row[self.objective] < self.best[key][self.objective]:
                 self.best[key] = row
         for name, axes in other.shares.items():
             for axis, shares in axes.items():
                 self._add(name, axis, shares)
-        for mine, theirs in ((self.compared, other.compared), (self.predicted, other.predicted)):
-            for name, (wins, of) in theirs.items():
-                _count(mine, name, wins, of)
+        for counts, more in ((self.compared, other.compared), (self.predicted, other.predicted)):
+            for name, (wins, of) in more.items():
+                _count(counts, name, wins, of)
 
 
 def _count(counts: dict[str, list[int]], name: str, wins: int, of: int) -> None:
-    known = counts.setdefault(name, [0, 0])
-    known[0], known[1] = known[0] + wins, known[1] + of
+    """Adds to the numbers of wins and of comparisons of ``name``."""
+    wins_before, of_before = counts.get(name, (0, 0))
+    counts[name] = [wins_before + wins, of_before + of]
 
 
-def _wins(first: Any, other: Any, counts: dict[str, list[int]], name: Any) -> tuple[Any, Any]:
-    """Masks: where ``other`` is less than ``first``, and where both are numbers; noted in ``counts``."""
-    both = np.isfinite(first) & np.isfinite(other)
-    wins = (other < first) & both
-    _count(counts, str(name), int(np.count_nonzero(wins)), int(np.count_nonzero(both)))
-    return wins, both
+def _wins(reference: Any, alternative: Any) -> tuple[Any, Any]:
+    """Masks: where ``alternative`` is less than ``reference``, and where both are numbers."""
+    both = np.isfinite(reference) & np.isfinite(alternative)
+    return (alternative < reference) & both, both
 
 
-def _along(flags: Any, axis: int) -> Any:
+def _flags_along(flags: Any, axis: int) -> Any:
     """Number of flags set for each value of one axis."""
     return np.count_nonzero(flags, axis=tuple(other for other in range(flags.ndim) if other != axis)).astype(float)
 
 
 class _Search:
-    """Rows that are searched for by the values of some columns."""
+    """The rows that a search asks for, which grow block by block."""
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
@@ -171,15 +190,15 @@ class _Search:
         self._add(other.rows)
 
     def _places(self, answer: VariantBlock) -> Any:
-        """Flat indices of the rows of ``answer`` that may be among those."""
+        """Flat indices of the rows of ``answer`` that may belong to the result."""
 
     def _add(self, rows: list[Row]) -> None:
-        """Keeps what belongs to the result of these rows, and of those before."""
+        """Keeps those of these rows and of the rows so far that belong to the result."""
 
 
 @dataclass(slots=True)
 class Best(_Search):
-    """The ``top`` rows with the least ``column``, with ``most`` the most; the earlier one first where two are equal."""
+    """The ``top`` rows with the least ``column``, or with ``most`` the largest; of equal rows the earlier one first."""
 
     column: str
     top: int = 10
@@ -192,9 +211,10 @@ class Best(_Search):
         return "most" if self.most else "least"
 
     def _places(self, answer: VariantBlock) -> Any:
-        values = (-1 if self.most else 1) * answer.flat(self.column)
-        places = np.flatnonzero(values < (self._cost(self.rows[-1]) if len(self.rows) >= self.top else np.inf))
-        return places[np.argsort(values[places], kind="stable")[: self.top]]
+        costs = (-1 if self.most else 1) * answer.flat(self.column)
+        worst_kept = self._cost(self.rows[-1]) if len(self.rows) >= self.top else np.inf
+        places = np.flatnonzero(costs < worst_kept)
+        return places[np.argsort(costs[places], kind="stable")[: self.top]]
 
     def _add(self, rows: list[Row]) -> None:
         self.rows = sorted([*self.rows, *rows], key=self._cost)[: self.top]
@@ -216,37 +236,37 @@ class Pareto(_Search):
     rows: list[Row] = field(default_factory=list)
 
     def _places(self, answer: VariantBlock) -> Any:
-        x, y = (sign * answer.flat(name) for sign, name in self._sides())
+        x, y = self.signs[0] * answer.flat(self.first), self.signs[1] * answer.flat(self.second)
         places = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
         x, y = x[places], y[places]
-        if self.rows:  # the least second value that the front has at most at x
-            own = self._values(self.rows)
-            before = np.searchsorted(own[0], x, side="right") - 1
-            kept = y < np.where(before >= 0, own[1][before], np.inf)
-            places, x, y = places[kept], x[kept], y[kept]
+        if self.rows:  # leaves out rows that the front so far beats: its y falls as its x rises
+            front_x, front_y = self._costs(self.rows)
+            last_before = np.searchsorted(front_x, x, side="right") - 1
+            not_beaten = y < np.where(last_before >= 0, front_y[last_before], np.inf)
+            places, x, y = places[not_beaten], x[not_beaten], y[not_beaten]
         return places[front(x, y)]
 
-    def _values(self, rows: list[Row]) -> list[Any]:
-        return [sign * np.array([row[name] for row in rows], float) for sign, name in self._sides()]
-
-    def _sides(self) -> list[tuple[int, str]]:
-        return list(zip(self.signs, (self.first, self.second), strict=True))
+    def _costs(self, rows: list[Row]) -> list[Any]:
+        """Both columns of ``rows`` as arrays in which less is better."""
+        first = np.array([row[self.first] for row in rows], float)
+        second = np.array([row[self.second] for row in rows], float)
+        return [self.signs[0] * first, self.signs[1] * second]
 
     def _add(self, rows: list[Row]) -> None:
-        both = [*self.rows, *rows]
-        self.rows = [both[index] for index in front(*self._values(both))]
+        candidates = [*self.rows, *rows]
+        self.rows = [candidates[index] for index in front(*self._costs(candidates))]
 
 
 def front(x: Any, y: Any) -> Any:
-    """Indices of the points that no other one beats, by ascending x.
+    """Indices of the points that no other one beats in x and y, by ascending x.
 
     >>> front(np.array([1.0, 2.0, 3.0, 2.0]), np.array([5.0, 3.0, 4.0, 3.0])).tolist()
     [0, 1]
     """
     order = np.lexsort((y, x))
-    lowest = np.minimum.accumulate(y[order])
-    before = np.concatenate(([np.inf], lowest[:-1]))
-    return order[y[order] < before]
+    lowest_so_far = np.minimum.accumulate(y[order])
+    lowest_before = np.concatenate(([np.inf], lowest_so_far[:-1]))
+    return order[y[order] < lowest_before]
 
 
 @dataclass(slots=True)
@@ -262,26 +282,29 @@ class Findings:
     @classmethod
     def of(cls, grid: SweepGrid, study: SweepStudy) -> Findings:
         """Empty findings; ``study``, complete, says what is searched for in ``grid``."""
-        usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
-        sought = study.minimize or study.maximize
-        best = None if sought is None else Best(sought, study.top, study.maximize is not None)
-        pair = [(name, -1 if grid.workload.column(name).better > 0 else 1) for name in study.pareto or ()]
-        pareto = Pareto(pair[0][0], pair[1][0], (pair[0][1], pair[1][1])) if pair else None
-        return cls(Counts(), Summary.of(grid, study.minimize or usual), best, pareto)
+        objective = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
+        searched = study.minimize or study.maximize
+        best = None if searched is None else Best(searched, study.top, study.maximize is not None)
+        pareto = None
+        if study.pareto is not None:
+            first, second = (grid.workload.column(name) for name in study.pareto)
+            signs = (-1 if first.better > 0 else 1, -1 if second.better > 0 else 1)
+            pareto = Pareto(first.name, second.name, signs)
+        return cls(Counts(), Summary.of(grid, study.minimize or objective), best, pareto)
 
-    def _each(self) -> list[Any]:
+    def _consumers(self) -> list[Any]:
         return [consumer for consumer in (self.counts, self.summary, self.best, self.pareto) if consumer is not None]
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
-        for one in self._each():
-            one.update(block)
+        for consumer in self._consumers():
+            consumer.update(block)
         self._advance(block.points * len(block.answers))
 
     def merge(self, other: Findings) -> None:
-        """Take in what another has found in other chunks."""
-        for own, its in zip(self._each(), other._each(), strict=True):
-            own.merge(its)
+        """Take in the findings of other chunks."""
+        for consumer, others in zip(self._consumers(), other._consumers(), strict=True):
+            consumer.merge(others)
         self._advance(other.counts.points)
 
     def _advance(self, points: int) -> None:

@@ -62,7 +62,7 @@ def row_bytes(fields: Sequence[Field]) -> int:
 
 @dataclass(slots=True)
 class RowTable:
-    """``rows`` of the arrays are in use."""
+    """A table of one array per column, of which the first ``rows`` values are in use."""
 
     fields: tuple[Field, ...]
     arrays: dict[str, Any] = field(default_factory=dict)
@@ -79,7 +79,10 @@ class RowTable:
         return len(next(iter(self.arrays.values())))
 
     def append(self, values: dict[str, Any], lengths: tuple[int, ...], where: Any, rows: int) -> None:
-        """Adds ``rows`` rows of a block of ``lengths``, to which ``values`` broadcast: those ``where``, by a mask or indices; None: all."""
+        """Adds ``rows`` rows of a block of ``lengths``, to which ``values`` broadcast.
+
+        ``where``: mask or indices of these rows in the block; None for all.
+        """
         target = slice(self.rows, self.rows + rows)
         for field_ in self.fields:
             value, array = values[field_.source], self.arrays[field_.name][target]
@@ -88,31 +91,32 @@ class RowTable:
             if where is None:
                 np.copyto(array.reshape(lengths), value, casting="unsafe")
                 if field_.type is np.float64 and np.size(value) > 1:
-                    values[field_.source] = array.reshape(lengths)  # its own memory is used again while it is in the caches
+                    values[field_.source] = array.reshape(lengths)  # later readers use the copy, and the memory of the result is free
             else:
                 array[...] = np.broadcast_to(value, lengths)[where]
         self.rows += rows
 
     def column(self, name: str) -> Any:
-        """The values in use, codes where they are words; not a copy."""
+        """The values in use as a view, with words as codes."""
         return self.arrays[name][: self.rows]
 
     def decoded(self, name: str) -> Any:
-        """The values in use, words as such."""
-        field_ = next(known for known in self.fields if known.name == name)
+        """The values in use, with words as text."""
+        field_ = next(field_ for field_ in self.fields if field_.name == name)
         return np.array(field_.words, object)[self.column(name)] if field_.kind == WORD else self.column(name)
 
     def part(self, first: int, last: int) -> RowTable:
-        """Rows ``first`` to ``last`` - 1; not a copy."""
+        """Rows ``first`` to ``last`` - 1, as views."""
         return RowTable(self.fields, {name: values[first:last] for name, values in self.arrays.items()}, last - first)
 
     def plain(self, field_: Field) -> list[Any]:
         """The values in use as Python has them: an int where it is a count and exact; None where there is no number."""
         values = self.decoded(field_.name)
-        if field_.kind == COUNT and (np.abs(values) <= EXACT).all():
-            values = values.astype(np.int64)
-        elif field_.kind == COUNT or (field_.kind == REAL and not np.isfinite(values).all()):
-            return [_python_value(value, field_.kind) for value in values.tolist()]
+        if field_.kind == COUNT:
+            all_exact = (np.abs(values) <= EXACT).all()
+            return list(values.astype(np.int64).tolist()) if all_exact else [_count(value) for value in values.tolist()]
+        if field_.kind == REAL and not np.isfinite(values).all():
+            return [value if isfinite(value) else None for value in values.tolist()]
         return list(values.tolist())
 
     def listed(self) -> list[Row]:
@@ -121,7 +125,8 @@ class RowTable:
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _python_value(value: float, kind: str) -> int | float | None:
+def _count(value: float) -> int | float | None:
+    """A count as an int if it is exact; None where there is no number."""
     if not isfinite(value):
         return None
-    return int(value) if kind == COUNT and abs(value) <= EXACT else value
+    return int(value) if abs(value) <= EXACT else value

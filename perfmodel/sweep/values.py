@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import count, takewhile
+from itertools import count
 from typing import Any
 
 from perfmodel.core.dtypes import canonical
@@ -47,7 +47,7 @@ def values_of(axis: SweepInput, raw: Any) -> Sequence[Any]:
     ([512, 1024, 2048, 4096], [1, 5, 9, 64], [3, 5])
     """
     values: dict[Any, None] = {}
-    items = list(_items(raw))
+    items = _items(raw)
     for item in items:
         listed = _listed(axis, item)
         if isinstance(listed, range) and len(items) == 1 and not axis.choice:
@@ -60,14 +60,17 @@ def values_of(axis: SweepInput, raw: Any) -> Sequence[Any]:
     return list(values)
 
 
-def _items(raw: Any) -> Iterable[Any]:
+def _items(raw: Any) -> list[Any]:
+    """The items that ``raw`` lists: text separated by commas, one number, or a sequence of these."""
     raw = scalar(raw)
     if isinstance(raw, str):
         return [item.strip() for item in raw.split(",")]
     if isinstance(raw, (bytes, Mapping)) or not hasattr(raw, "__iter__"):
         return [raw]
-    parts = [scalar(part) for part in raw]
-    return [item for part in parts for item in (_items(part) if isinstance(part, str) else [part])]
+    items = []
+    for part in map(scalar, raw):
+        items += _items(part) if isinstance(part, str) else [part]
+    return items
 
 
 def scalar(value: Any) -> Any:
@@ -76,6 +79,7 @@ def scalar(value: Any) -> Any:
 
 
 def _listed(axis: SweepInput, item: Any) -> Iterable[Any]:
+    """Values of one item."""
     if axis.kind == "flag":
         if str(item).lower() not in _FLAGS:
             raise UsageError(f"{axis.option} is {item!r}", "give true, false or both")
@@ -87,6 +91,7 @@ def _listed(axis: SweepInput, item: Any) -> Iterable[Any]:
 
 
 def _names(axis: SweepInput, item: Any) -> Iterable[str]:
+    """Names that one item stands for: all, or one in its canonical form."""
     if not isinstance(item, str) or not item:
         raise UsageError(f"{axis.option} is {item!r}", "give a name")
     if item == "all" and axis.names is not None:
@@ -100,7 +105,11 @@ def _names(axis: SweepInput, item: Any) -> Iterable[str]:
 
 
 def _number(axis: SweepInput, item: Any, what: str = "number", *, size: bool | None = None) -> int | float:
-    """The number that ``item`` states, ``what`` it is: an int where it is whole; a ``size``, by default of an axis of sizes, in bytes."""
+    """The number that ``item`` states, an int where it is whole.
+
+    ``what``: the word for it in an error. ``size``: whether it is a size, which may have a unit and is returned in bytes; by default it
+    is if ``axis`` has sizes.
+    """
     size = axis.size if size is None else size
     if isinstance(item, str):
         try:
@@ -109,7 +118,7 @@ def _number(axis: SweepInput, item: Any, what: str = "number", *, size: bool | N
             shown = error.message if size else f"{item[:40]!r} is no {what}"
             raise UsageError(f"{axis.option}: {shown}", "give a size such as 163KiB" if size else _HOW) from None
     if not isinstance(item, (bool, bytes)):
-        with suppress(OverflowError, TypeError, ValueError):  # of what is no number; one of another library is
+        with suppress(OverflowError, TypeError, ValueError):  # other objects are no numbers, unless another library makes them so
             return int(item) if item == int(item) else float(item)
         if isinstance(item, float):
             return item
@@ -121,27 +130,36 @@ def checked(axis: SweepInput, value: int | float) -> int | float:
     whole = axis.kind == "whole"
     inside = axis.least <= value <= axis.most and (axis.below is None or value < axis.below)
     if not inside or (whole and value != int(value)):
-        what, most = "a whole number" if whole else "a number", f"{axis.most:g}" if axis.most < MOST_VALUES else f"{axis.most:.0e}"
-        upto = f"to {most}" if axis.below is None else f"up to, not including, {axis.below:g}"
-        raise UsageError(f"{axis.option} is {value}", f"give {what} from {axis.least:g} {upto}")
+        kind = "a whole number" if whole else "a number"
+        if axis.below is not None:
+            end = f"up to, not including, {axis.below:g}"
+        else:
+            end = f"to {axis.most:g}" if axis.most < MOST_VALUES else f"to {axis.most:.0e}"
+        raise UsageError(f"{axis.option} is {value}", f"give {kind} from {axis.least:g} {end}")
     return int(value) if whole else value
 
 
 def _range(axis: SweepInput, match: re.Match[str]) -> Iterable[int | float]:
-    """Values of a range. Whole numbers stay whole: what a factor makes a fraction is rounded."""
+    """Values of a range. Whole numbers stay whole: if a factor gives a fraction, it is rounded."""
     first, last = (checked(axis, _number(axis, match[end].strip())) for end in ("first", "last"))
-    times = match["how"] == "x"
-    step = _number(axis, match["step"] or "1", "factor" if times else "step", size=axis.size and match["how"] == "+")
-    if first > last or step <= times:
+    geometric = match["how"] == "x"
+    step = _number(axis, match["step"] or "1", "factor" if geometric else "step", size=axis.size and match["how"] == "+")
+    if first > last or step <= (1 if geometric else 0):
         raise UsageError(f"{axis.option}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
-    if times and first <= 0:
+    if geometric and first <= 0:
         raise UsageError(f"{axis.option}: a range of factors cannot begin at {first}", "begin above zero")
-    steps = math.log(last / first) / math.log(step) + 1 if times else (last - first) // step + 1
+    steps = math.log(last / first) / math.log(step) + 1 if geometric else (last - first) // step + 1
     if steps > MOST_VALUES:
-        what = "steps" if times else "values"
+        what = "steps" if geometric else "values"
         raise UsageError(f"{axis.option}: {steps:,.0f} {what}", f"an axis has at most {MOST_VALUES:,}: take larger steps")
-    if not times and isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
+    if not geometric and isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
         return range(first, last + 1, step)
-    exact = (first * step**index if times else first + index * step for index in count())
-    values = (value if axis.kind == "number" or isinstance(value, int) else round(value) for value in exact)
-    return dict.fromkeys(checked(axis, value) for value in takewhile(lambda value: value <= last, values))
+    values: dict[int | float, None] = {}  # for their order; rounding may give one twice
+    for index in count():
+        value = first * step**index if geometric else first + index * step
+        if axis.kind != "number" and not isinstance(value, int):
+            value = round(value)
+        if value > last:
+            return values
+        values[checked(axis, value)] = None
+    return values

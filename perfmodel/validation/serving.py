@@ -110,7 +110,7 @@ class ServingRun:
         times = replace(times, engine=times.engine.with_batching(**options))
         if users is None and rate is None:  # always enough, or all at once
             memory = Memory(times.model, times.device, times.engine, times.base_pass)
-            load = load.of(requests or max(memory.slots(load.isl, load.osl, spread), 1))
+            load = load.with_users(requests or max(memory.slots(load.isl, load.osl, spread), 1))
         return serve(times, load, spread, requests)
 
 
@@ -180,4 +180,4 @@ def least_tpot_s(answer: ServingAnswer) -> float:
     load, mean = answer.load, (1 + answer.spread) / 2
     context = int(mean * (load.isl + load.osl / 2))
     step = Iteration(decodes=max(int(answer.metrics.decoding / answer.workers), 1), context=context, queries=load.queries)
-    return float(answer.times.passed(step).cost.lower_warm_s) / load.tokens_per_step
+    return float(answer.times.estimate(step).cost.lower_warm_s) / load.tokens_per_step

@@ -71,7 +71,7 @@ def _known(device: str, model: str, form: str) -> Any:
 
 def _times(device: str, model: str, form: str, engine: Engine) -> KernelTimes:
     chip, spec, like = _known(device, model, form)
-    return step_times(spec, chip, engine.on(chip), like)
+    return step_times(spec, chip, engine.for_device(chip), like)
 
 
 def steps(run: Run) -> list[Iteration]:

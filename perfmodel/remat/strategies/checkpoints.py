@@ -22,12 +22,12 @@ from perfmodel.remat.schedule import (
     every_steps,
     every_values,
     forward,
+    from_input_or_loss,
     keep,
     loss,
     rebuilt,
     rebuilt_steps,
     segmented,
-    turn,
 )
 
 CHEN = "Chen et al. 2016, Training deep nets with sublinear memory cost, arXiv 1604.06174"
@@ -74,30 +74,34 @@ def sqrt_length(n: Number) -> int:
 
 
 def halves(chain: Chain, plan: Plan) -> Iterator[Action]:
-    """Actions of recursive halving; a stack holds the first layer and the end of what is yet to be reversed."""
-    todo = [(0, len(chain))]
-    while todo:
-        start, stop = todo.pop()
+    """Actions of recursive halving: run to the middle, reverse what comes after it, then what comes before."""
+    stretches = [(0, len(chain))]  # first layer and end of what is yet to be reversed, the next one last
+    while stretches:
+        start, stop = stretches.pop()
         if stop - start == 1:
-            yield from turn(chain, start)
+            yield from from_input_or_loss(chain, start)
             continue
         middle = (start + stop) // 2
         yield forward(start, middle)
-        todo += [(start, middle), (middle, stop)]
+        stretches += [(start, middle), (middle, stop)]
 
 
 def halves_steps(n: Number) -> Number:
     """Forward steps outside of the backward steps, T(n) = floor(n / 2) + T(floor(n / 2)) + T(ceil(n / 2)); n log2(n) / 2 for n = 2^p.
 
-    The recursion is that of the 1 bits in all numbers below n (OEIS A000788), which bit b shares out in runs of 2^b.
+    The recursion is that of the number of 1 bits in all numbers below n (OEIS A000788), which are counted bit by bit.
 
     >>> halves_steps(8), halves_steps(10)
     (12, 15)
     """
     if is_traced(n):
         return template("(1 bits in 0 ... {} - 1)", halves_steps(plain(n)), n)
-    runs = ((*divmod(n, 2 << bit), 1 << bit) for bit in range(n.bit_length()))
-    return sum(whole * run + max(0, rest - run) for whole, rest, run in runs)
+    ones = 0
+    for bit in range(n.bit_length()):
+        run = 1 << bit  # in 0, 1, 2, ... this bit is 0 in a run of so many numbers, then 1 in as many
+        periods, remainder = divmod(n, 2 * run)
+        ones += periods * run + max(0, remainder - run)
+    return ones
 
 
 def halves_values(n: Number) -> Number:

@@ -14,7 +14,7 @@ from math import comb, isqrt
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.trace import is_traced, label, plain, template
 from perfmodel.remat.chain import Chain
-from perfmodel.remat.schedule import Action, Plan, Strategy, forward, turn
+from perfmodel.remat.schedule import Action, Plan, Strategy, forward, from_input_or_loss
 
 PAPER = "Griewank & Walther 2000, Algorithm 799: revolve, ACM TOMS 26(1)"
 ONE_MORE_PASS = 2
@@ -39,10 +39,10 @@ def schedule(chain: Chain, plan: Plan) -> Iterator[Action]:
     while todo:
         start, stop, slots = todo.pop()
         if stop - start == 1:
-            yield from turn(chain, start)
+            yield from from_input_or_loss(chain, start)
         elif slots == 1:
             yield forward(start, stop - 1)
-            yield from turn(chain, stop - 1)
+            yield from from_input_or_loss(chain, stop - 1)
             todo.append((start, stop - 1, 1))
         else:
             middle = place(start, stop, slots)
@@ -76,18 +76,19 @@ def steps(n: Number, plan: Plan) -> Number:
     >>> steps(10, Plan(slots=1)), steps(10, Plan(checkpoints=(5,)))
     (45, 20)
     """
-    slots, shown = _slots(n, plan)
+    slots, in_formula = _slots(n, plan)
     runs = label("r", "the most forward runs of a layer", repetitions(int(plain(n)), slots), like=n, source=PAPER)
-    return forward_steps(n, shown, runs)
+    return forward_steps(n, in_formula, runs)
 
 
 def values(n: Number, plan: Plan) -> Number:
     """Most values in memory: the slots, and the input and output of the layer at work."""
-    return minimum(_slots(n, plan)[1] + 2, n + 1)
+    _, slots = _slots(n, plan)
+    return minimum(slots + 2, n + 1)
 
 
 def _slots(n: Number, plan: Plan) -> tuple[int, Number]:
-    """The slots, and how a formula shows them."""
+    """Number of slots, as a plain number and as a formula has it."""
     slots = slots_of(int(plain(n)), plan)
     return slots, plan.slots if is_traced(plan.slots) else slots
 

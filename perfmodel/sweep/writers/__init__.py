@@ -14,9 +14,9 @@ from perfmodel.sweep.table import Field, RowTable
 
 
 class Writer(ABC):
-    """Writes tables with columns ``fields`` to ``stream``. ``about``: what the study is, for formats that can hold it.
+    """Writes tables with columns ``fields`` to ``stream``. ``about``: metadata of the study, for formats that can hold it.
 
-    ``first``: nothing stands before these rows.
+    ``first``: whether these rows are the first of a file; other parts need no header.
     """
 
     @abstractmethod
@@ -46,12 +46,13 @@ def formats() -> list[str]:
     return sorted(_writers())
 
 
-def _writers() -> dict[str, type[Writer]]:
-    return dict(plugins([__name__], "WRITER", "WRITERS"))
-
-
 def find(name: str) -> type[Writer]:
     """The writer of format ``name``; UsageError with the nearest names otherwise."""
     if name not in _writers():
         raise UsageError(f"--format: there is no format {name!r}", suggest(name, formats()))
     return _writers()[name]
+
+
+def _writers() -> dict[str, type[Writer]]:
+    """Writers by the names of their formats."""
+    return dict(plugins([__name__], "WRITER", "WRITERS"))

@@ -28,33 +28,41 @@ def library() -> Any:
 def schema(fields: tuple[Field, ...], about: Mapping[str, Any]) -> Any:
     """Arrow's description of the columns."""
     pa = library()
-    plain = {FLAG: pa.bool_(), WHOLE: pa.int64(), WORD: pa.dictionary(pa.int32(), pa.string())}
-    listed = [pa.field(one.name, plain.get(one.kind, pa.float64()), metadata={"unit": one.unit} if one.unit else None) for one in fields]
-    return pa.schema(listed, metadata={"perfmodel": json.dumps(about)})
+    types = {FLAG: pa.bool_(), WHOLE: pa.int64(), WORD: pa.dictionary(pa.int32(), pa.string())}
+    columns = []
+    for field in fields:
+        unit = {"unit": field.unit} if field.unit else None
+        columns.append(pa.field(field.name, types.get(field.kind, pa.float64()), metadata=unit))
+    return pa.schema(columns, metadata={"perfmodel": json.dumps(about)})
 
 
-def arrow_table(table: RowTable, described: Any) -> Any:
-    """``table`` as Arrow has it; numbers are not copied."""
+def arrow_table(table: RowTable, arrow_schema: Any) -> Any:
+    """``table`` as an Arrow table with ``arrow_schema``; numbers are not copied."""
     pa = library()
-    arrays = [_array(pa, one, table.column(one.name), described.field(one.name).type) for one in table.fields]
-    return pa.Table.from_arrays(arrays, schema=described)
+    arrays = [_array(pa, field, table.column(field.name), arrow_schema.field(field.name).type) for field in table.fields]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema)
 
 
-def _array(pa: Any, field: Field, values: Any, form: Any) -> Any:
-    """One column, put together from its bytes: ``pyarrow.array`` would load pandas, wherever that is installed, and its 50 MB."""
+def _array(pa: Any, field: Field, values: Any, arrow_type: Any) -> Any:
+    """One column, built from its bytes: ``pyarrow.array`` would load pandas, wherever that is installed, and its 50 MB."""
+
+    def array(arrow_type: Any, data: Any, valid: Any = None) -> Any:
+        """An array of the bytes of ``data``, and of a bit per value that says whether it is ``valid``."""
+        valid_bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        return pa.Array.from_buffers(arrow_type, len(values), [valid_bits, pa.py_buffer(data)])
+
     if field.kind == WORD:
-        codes = pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values)])
-        return pa.DictionaryArray.from_arrays(codes, _strings(pa, field.written))
+        return pa.DictionaryArray.from_arrays(array(pa.int32(), values), _strings(pa, field.written))
     if field.kind == FLAG:
-        return pa.Array.from_buffers(form, len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
-    there = None if field.kind == WHOLE else ~np.isnan(values)
-    if there is None or there.all():
-        return pa.Array.from_buffers(form, len(values), [None, pa.py_buffer(values)])
-    return pa.Array.from_buffers(form, len(values), [pa.py_buffer(np.packbits(there, bitorder="little")), pa.py_buffer(values)])
+        return array(arrow_type, np.packbits(values, bitorder="little"))
+    is_number = None if field.kind == WHOLE else ~np.isnan(values)
+    if is_number is None or is_number.all():
+        return array(arrow_type, values)
+    return array(arrow_type, values, is_number)
 
 
 def _strings(pa: Any, words: list[str]) -> Any:
-    """An array of words: where each one ends, then their bytes."""
+    """An array of words, built from the places where they end and from their bytes."""
     encoded = [word.encode() for word in words]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
@@ -65,7 +73,7 @@ class ParquetWriter(Writer):
 
     def __init__(self, stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> None:
         self.schema = schema(fields, about)
-        self._writer = _opened(stream, self.schema)
+        self._writer = _row_group_writer(stream, self.schema)
 
     def write(self, table: RowTable) -> None:
         """Append one row group."""
@@ -86,7 +94,7 @@ class ParquetWriter(Writer):
         """Writes the row groups of several files as one, under the metadata of the first."""
         pa = library()
         pa.set_memory_pool(pa.system_memory_pool())  # which gives back at once what it does not need
-        writer = _opened(stream, pa.parquet.read_schema(paths[0]))
+        writer = _row_group_writer(stream, pa.parquet.read_schema(paths[0]))
         for path in paths:
             with pa.parquet.ParquetFile(path, pre_buffer=False) as source:
                 for group in range(source.num_row_groups):
@@ -98,24 +106,30 @@ class ParquetWriter(Writer):
 WRITER = ParquetWriter
 
 
-def _opened(stream: BinaryIO, described: Any) -> Any:
+def _row_group_writer(stream: BinaryIO, arrow_schema: Any) -> Any:
     """pyarrow's writer of row groups to ``stream``."""
     pa = library()
-    real = [column.name for column in described if column.type == pa.float64()]  # split by byte, they compress twice as fast and better
-    few = [column.name for column in described if column.name not in real and column.type != pa.bool_()]  # inputs have few values
-    coding = {"compression": "zstd", "compression_level": 1, "use_dictionary": few or False, "use_byte_stream_split": real or False}
-    pool = pa.system_memory_pool()  # which gives back at once what it does not need
-    return pa.parquet.ParquetWriter(_Counted(stream), described, memory_pool=pool, **coding)
+    real = [column.name for column in arrow_schema if column.type == pa.float64()]  # split by byte, they compress twice as fast and better
+    inputs = [column.name for column in arrow_schema if column.type not in (pa.float64(), pa.bool_())]  # few values, so a dictionary
+    return pa.parquet.ParquetWriter(
+        _CountingStream(stream),
+        arrow_schema,
+        memory_pool=pa.system_memory_pool(),  # which gives back at once what it does not need
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=inputs or False,
+        use_byte_stream_split=real or False,
+    )
 
 
-class _Counted(io.RawIOBase):
-    """A stream as pyarrow takes it, which asks where it is: a pipe does not know. It is closed by who opened it."""
+class _CountingStream(io.RawIOBase):
+    """A stream that counts its bytes, as pyarrow asks for the position and a pipe does not know it. Closing it leaves the stream open."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream, self.position = stream, 0
 
     def write(self, data: Any) -> int:
-        """Passes ``data`` on; what pyarrow still has when a run was interrupted, and its file is closed, is dropped."""
+        """Passes ``data`` on, or drops it if the stream is closed, as after an interrupted run."""
         if not self.stream.closed:
             self.stream.write(memoryview(data))
         self.position += len(data)

@@ -11,7 +11,7 @@ from perfmodel.sweep.table import FLAG, WORD, Field, RowTable
 from perfmodel.sweep.writers import Writer
 
 TEXT_ROWS = 1 << 14
-"""Rows that are text at once."""
+"""Rows that are turned into text at a time."""
 
 
 class CsvWriter(Writer):
@@ -20,15 +20,17 @@ class CsvWriter(Writer):
     def __init__(self, stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> None:
         self.stream = stream
         if first:
-            stream.write((",".join(_quoted(one.name) for one in fields) + "\n").encode())
+            stream.write((",".join(_quoted(field.name) for field in fields) + "\n").encode())
 
     def write(self, table: RowTable) -> None:
         """Append the rows of ``table``."""
-        for columns in lines(table, _quoted, ""):
-            self.stream.write(("\n".join(map(",".join, zip(*columns, strict=True))) + "\n").encode())
+        for columns in text_columns(table, _quoted, ""):
+            rows = map(",".join, zip(*columns, strict=True))
+            self.stream.write(("\n".join(rows) + "\n").encode())
 
 
 def _quoted(word: str) -> str:
+    """``word``, in quotes if it has a comma, a quote or a line break."""
     return '"' + word.replace('"', '""') + '"' if re.search('[",\r\n]', word) else word
 
 
@@ -37,18 +39,19 @@ class JsonLinesWriter(Writer):
 
     def __init__(self, stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> None:
         self.stream = stream
-        self.form = "{" + ", ".join(f"{json.dumps(one.name)}: %s" for one in fields) + "}\n"
+        self.line = "{" + ", ".join(f"{json.dumps(field.name)}: %s" for field in fields) + "}\n"
 
     def write(self, table: RowTable) -> None:
         """Append the rows of ``table``."""
-        for columns in lines(table, json.dumps, "null"):
-            self.stream.write("".join(map(self.form.__mod__, zip(*columns, strict=True))).encode())
+        for columns in text_columns(table, json.dumps, "null"):
+            rows = (self.line % texts for texts in zip(*columns, strict=True))
+            self.stream.write("".join(rows).encode())
 
 
 WRITERS = {"csv": CsvWriter, "jsonl": JsonLinesWriter}
 
 
-def lines(table: RowTable, quote: Callable[[str], str], missing: str) -> Iterator[list[list[str]]]:
+def text_columns(table: RowTable, quote: Callable[[str], str], missing: str) -> Iterator[list[list[str]]]:
     """Stretches of ``table`` as one list of texts per column; ``quote`` for words, ``missing`` where there is no number.
 
     Counts have no fraction, real numbers the fewest digits that give them back.
@@ -59,6 +62,7 @@ def lines(table: RowTable, quote: Callable[[str], str], missing: str) -> Iterato
 
 
 def _texts(part: RowTable, field: Field, quote: Callable[[str], str], missing: str) -> list[str]:
+    """The texts of one column."""
     if field.kind == WORD:
         words = [quote(word) for word in field.written]
         return [words[code] for code in part.column(field.name).tolist()]

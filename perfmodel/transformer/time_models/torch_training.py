@@ -19,7 +19,7 @@ from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import MODEL as NAME
-from perfmodel.transformer.training.step.layer_time import Machine, exposed_host_s, host_phases
+from perfmodel.transformer.training.step.layer_time import Machine, exposed_host_s, host_time
 from perfmodel.transformer.training.step.step_time import step_time, tensors
 
 
@@ -64,7 +64,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
     forward_s, backward_s, optimizer_s = map(at_factor, ("before_head_s", "from_head_s", "optimizer_s"))
     micro_batches = int(w.training.micro_batches)
-    host = host_phases(p, at_one.layers, at_one.parameter_tensors, again=w.training.recompute.of_layers)
+    host = host_time(p, at_one.layers, at_one.parameter_tensors, recomputes=w.training.recompute.of_layers)
     exposed_s = exposed_host_s(host, forward_s, backward_s, micro_batches=micro_batches, optimizer_s=optimizer_s)
     return float(micro_batches * (forward_s + backward_s) + optimizer_s + exposed_s)
 

@@ -45,33 +45,39 @@ def peak_bytes(layers: int, d: int, rows: int, dtype: Dtype, device: Device, *, 
 
     ``relu``: one after each layer. Weights, input and the gradient of the result are left out. UnavailableError as ``staging_bytes``.
     """
-    size = layers // segments  # the last segment takes the remainder
-    return max(
-        _walk([*range(0, segments * size, size), layers], d, rows * d * dtype.size, dtype.size, relu, staging_bytes(rows, d, device))
-    )
+    per_segment = layers // segments  # the last segment takes the remainder
+    bounds = [*range(0, segments * per_segment, per_segment), layers]
+    return max(_moments(bounds, d, rows * d * dtype.size, dtype.size, relu, staging_bytes(rows, d, device)))
 
 
-def _walk(bounds: list[int], d: int, value: int, element: int, relu: bool, staging: int) -> list[int]:
-    """Bytes at every moment that may be the peak: each pass of each layer. ``bounds``: where segments begin, and the end."""
-    weight, bias, end = d * d * element, d * element, bounds[-1]
-    held = {*bounds[1:-1], *range(bounds[-2] + 1, end), end}  # x_0 is not counted, the result stays to the end
-    moments = [(len(held) + relu) * value]
-    gradients = 0
+def _moments(bounds: list[int], d: int, value_bytes: int, element_bytes: int, relu: bool, staging: int) -> list[int]:
+    """Bytes at every moment that may be the peak: each pass of each layer. ``bounds``: where segments begin, and the end.
+
+    Value number ``i`` is the output of layer ``i``; value 0, the input, is not counted.
+    """
+    weight, bias, end = d * d * element_bytes, d * element_bytes, bounds[-1]
+    held = {*bounds[1:-1], *range(bounds[-2] + 1, end), end}  # values; the result stays to the end
+    moments = [(len(held) + relu) * value_bytes]
+    gradients = 0  # of weights and biases
     for start, stop in reversed(list(pairwise(bounds))):
-        incoming = 0 if stop == end else value
-        if stop != end:
+        last_segment = stop == end
+        gradient = 0 if last_segment else value_bytes  # of the value that the backward pass has reached
+        if not last_segment:
             held |= set(range(start + 1, stop + relu))  # a ReLU needs its own result again
-            moments.append((len(held) + relu) * value + gradients + incoming)
+            moments.append((len(held) + relu) * value_bytes + gradients + gradient)
         for layer in range(stop, start, -1):
             if relu:
-                moments.append((len(held) + 1) * value + gradients + incoming)
-                incoming = value
-                held -= {layer} - {end}
-            new_value = value if layer > 1 else 0
-            working = len(held) * value + gradients + incoming + new_value + weight
-            used = value if stop != end and layer - 1 > start and not relu else 0  # rebuilt for this matmul alone
-            moments += [working, working - used + bias + max(staging, weight)]
+                moments.append((len(held) + 1) * value_bytes + gradients + gradient)
+                gradient = value_bytes
+                if layer != end:
+                    held -= {layer}
+            new_gradient = value_bytes if layer > 1 else 0
+            working = len(held) * value_bytes + gradients + gradient + new_gradient + weight
+            rebuilt_for_this = not last_segment and layer - 1 > start and not relu
+            freed = value_bytes if rebuilt_for_this else 0
+            moments += [working, working - freed + bias + max(staging, weight)]
             gradients += weight + bias
-            held -= {layer - 1} if layer - 1 not in bounds or layer - 1 == start else set()
-            incoming = value
+            if layer - 1 not in bounds or layer - 1 == start:
+                held -= {layer - 1}
+            gradient = value_bytes
     return moments

@@ -33,9 +33,9 @@ def explain(result: MemoryResult) -> list[FormulaStep]:
     layers = tuple(stage_layers(result.training.model, result.training.parallel, result.peak.stage))  # one of each kind
     spec, titles = traced(replace(result.training.model, layers=layers), trace), kind_titles(layers)
     shape = _shape(trace, result, spec)
-    for layer, own in zip(spec.layers, layers, strict=True):
-        place = f" in {titles[own].removeprefix('layer: ')}" if len(layers) > 1 else ""
-        _tensors(trace, result, layer, shape, place)
+    for traced_layer, layer in zip(spec.layers, layers, strict=True):
+        place = f" in {titles[layer].removeprefix('layer: ')}" if len(layers) > 1 else ""
+        _tensors(trace, result, traced_layer, shape, place)
     _literature(trace, result, spec, shape)
     _peak(trace, result)
     return list(trace.steps.values())
@@ -58,22 +58,21 @@ def _state(trace: Trace, result: MemoryResult) -> None:
     state = result.peak.state
     counts: dict[int, Any] = {}
     for part in state.parts:
-        name = "P" if not counts else f"P_{len(counts) + 1}"
         if part.elements not in counts:
-            words, source = "parameters on the fullest GPU", "perfmodel/transformer/parameters.py"
-            counts[part.elements] = trace.symbol(name, part.elements, words, source)
-        each = counts[part.elements] if part.shards == 1 else ceil_div(counts[part.elements], part.shards)
-        size, rest = divmod(part.bytes, ceil_div(part.elements, part.shards))
-        if rest:  # scales of blocks, rows and columns of matrices: no fixed number of bytes per parameter
+            name, source = f"P_{len(counts) + 1}" if counts else "P", "perfmodel/transformer/parameters.py"
+            counts[part.elements] = trace.symbol(name, part.elements, "parameters on the fullest GPU", source)
+        elements = counts[part.elements] if part.shards == 1 else ceil_div(counts[part.elements], part.shards)
+        element_size, remainder = divmod(part.bytes, ceil_div(part.elements, part.shards))
+        if remainder:  # scales of blocks, rows and columns of matrices: no fixed number of bytes per parameter
             trace.symbol(part.name, part.bytes, "B", STATE_SOURCE)
         else:
-            trace.define(part.name, "B", each * size, STATE_SOURCE)
+            trace.define(part.name, "B", elements * element_size, STATE_SOURCE)
 
 
 def _tensors(trace: Trace, result: MemoryResult, layer: Layer, shape: Shape, place: str) -> None:
     """Defines each tensor that a layer keeps, and their sum."""
-    made, kind = result.implementation, result.training.recompute.kind
-    tape = made.tape_of(layer, shape, selective=kind == SELECTIVE)
+    kind = result.training.recompute.kind
+    tape = result.implementation.tape_of(layer, shape, selective=kind == SELECTIVE)
     names = list(tape.saved()) if kind in (NONE, SELECTIVE) else [tape.stream]
     sizes = [trace.define(f"{name}{place}, kept", "B", tape.sizes[name], TAPE_SOURCE) for name in names if tape.sizes[name]]
     trace.define(f"one layer{place}, kept", "B", sum(sizes), TAPE_SOURCE)
@@ -125,16 +124,16 @@ def _step(trace: Trace, estimate: TrainingEstimate) -> Any:
     micro = time.micro_batch
     times = {
         "t_f": ("forward pass of a micro-batch", micro.forward_s),
-        "t_r": ("what of it runs again", micro.again_s),
+        "t_r": ("what of it runs again", micro.recompute_s),
         "t_b": ("backward pass of a micro-batch", micro.backward_s),
-        "t_g": ("its gradients added to those before", micro.added_s),
-        "t_p": ("handed to and from the stages beside", micro.handed_s),
-        "t_x": ("exchanges within the stage that nothing hides", sum(micro.passed.values())),
+        "t_g": ("its gradients added to those before", micro.accumulate_s),
+        "t_p": ("handed to and from the stages beside", micro.hand_over_s),
+        "t_x": ("exchanges within the stage that nothing hides", sum(micro.exposed.values())),
     }
     used = [trace.symbol(name, seconds, f"s, {words}", KERNEL_SOURCE) for name, (words, seconds) in times.items() if seconds]
     whole = trace.define("t", "s, a micro-batch on one GPU of the slowest stage", sum(used[1:], used[0]), KERNEL_SOURCE)
-    often = trace.symbol("m", time.micro_batches, "micro-batches", "given")
-    total = often * whole
+    micro_batches = trace.symbol("m", time.micro_batches, "micro-batches", "given")
+    total = micro_batches * whole
     if p.pp > 1:
         all_stages = time.parts[BUBBLE] * p.interleave + micro.seconds
         stages = trace.symbol("S", all_stages, f"s, a micro-batch on all {p.pp} stages, one after the other", KERNEL_SOURCE)
@@ -160,9 +159,11 @@ def _shares(trace: Trace, estimate: TrainingEstimate, tokens: Any, step: Any) ->
         tokens * (2 * passes(t) * weights + 3 * pairs),
         PALM_SOURCE,
     )
-    kind = t.recompute.kind
-    again = pairs if kind == SELECTIVE else 2 * weights + pairs if t.recompute.of_layers else None
-    hardware = model if again is None else model + tokens * again
+    hardware = model
+    if t.recompute.kind == SELECTIVE:
+        hardware = model + tokens * pairs
+    elif t.recompute.of_layers:
+        hardware = model + tokens * (2 * weights + pairs)
     hardware = trace.define("hardware FLOP by PaLM", "of a step, with what runs again", hardware, PALM_SOURCE)
     gpus = trace.symbol("GPUs", t.parallel.gpus, "in all", "given")
     rate = rates_of(estimate.device, job.micro_batch.forward.dtype).matmul

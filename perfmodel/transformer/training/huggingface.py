@@ -25,18 +25,12 @@ Sources: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp; memory allocated besi
 def check(layer: Layer, shape: Shape) -> None:
     """UnavailableError for layers that were not examined, and for parallel layouts and adapters."""
     a, p = layer.attention, shape.parallel
-    if (
-        not isinstance(layer.mlp, DenseMlp)
-        or not isinstance(a, GroupedAttention)
-        or layer.norms != 2
-        or a.shared_kv
-        or a.sinks
-        or a.whole_norm
-    ):
-        raise UnavailableError(
-            f"{shape.model.name}: only layers like those of GPT-2, Llama and Qwen3 are known as huggingface's", "take fused"
-        )
-    if p.tp > 1 or p.pp > 1 or p.ep > 1 or shape.length != shape.keys or shape.rank is not None:
+    plain_attention = isinstance(a, GroupedAttention) and not (a.shared_kv or a.sinks or a.whole_norm)
+    if not plain_attention or not isinstance(layer.mlp, DenseMlp) or layer.norms != 2:
+        words = f"{shape.model.name}: only layers like those of GPT-2, Llama and Qwen3 are known as huggingface's"
+        raise UnavailableError(words, "take fused")
+    divided = max(p.tp, p.pp, p.ep) > 1 or shape.length != shape.keys
+    if divided or shape.rank is not None:
         fix = "leave out --tp, --pp, --cp, --ep and --lora, or take fused"
         raise UnavailableError("huggingface's modules are known for one GPU's whole model without adapters", fix)
 
@@ -63,17 +57,17 @@ class HuggingFace(Recorder):
         return shape.sequences * shape.length * shape.length * shape.size if kept else 0
 
     def linear(self, op: Operation) -> None:
-        """Records a matmul. Separate matrices that are listed together are recorded later, at the reader of the result."""
-        self.together = op
+        """Records a matmul. Several matrices of one operation are recorded later, by ``_projection``, where their results are read."""
+        self.listed = op
         if len(op.matrices) == 1:
             super().linear(op)
         elif self.joint:
             super().linear(op._replace(writes="Q, K, V"))
 
     def _projection(self, name: str, writes: str) -> str:
-        """Records the matmul of one of several matrices that the model lists together; returns the name of its result."""
-        op = self.together
-        [matrix] = [each for each in op.matrices if each.name == name]
+        """Records the matmul of one of several matrices of the operation last listed; returns the name of its result."""
+        op = self.listed
+        [matrix] = [matrix for matrix in op.matrices if matrix.name == name]
         super().linear(linear(f"{name} projection", op.reads[0], writes, [matrix], bool(op.vectors)))
         return writes
 
@@ -88,17 +82,17 @@ class HuggingFace(Recorder):
 
     def _rms_norm(self, name: str, inputs: str, outputs: str, features: Number, heads: Number) -> str:
         """Records x to fp32, x^2, 1 / sqrt(mean), x times that, back to the activations' format, times the weights."""
-        s, wide = self.shape, inputs
-        size, exact = s.tokens * features * s.size, 4 * s.tokens * features
+        s, x = self.shape, inputs
+        size, fp32_size = s.tokens * features * s.size, 4 * s.tokens * features
         if s.size != 4:
-            wide = self.node(f"{name}, to fp32", [inputs], {f"{name}: input in fp32": exact})
-        square = self.node(f"{name}, square", [wide], {f"{name}: squares": exact}, [wide], backward=2 * exact)  # x and 2 x
+            x = self.node(f"{name}, to fp32", [inputs], {f"{name}: input in fp32": fp32_size})
+        square = self.node(f"{name}, square", [x], {f"{name}: squares": fp32_size}, [x], backward=2 * fp32_size)  # x and 2 x
         kept = f"{name}: inverse root"
         root = self.node(f"{name}, mean and root", [square], {kept: 4 * s.tokens * heads}, [kept])
-        narrow = self.node(f"{name}, scale", (wide, root), {f"{name}: scaled, fp32": exact}, (wide, root), backward=exact)
+        scaled = self.node(f"{name}, scale", (x, root), {f"{name}: scaled, fp32": fp32_size}, (x, root), backward=fp32_size)
         if s.size != 4:
-            narrow = self.node(f"{name}, from fp32", [narrow], {f"{name}: scaled": size})
-        return self.node(f"{name}, weights", [narrow], {outputs: size}, [narrow], weights=features // heads, backward=size)
+            scaled = self.node(f"{name}, from fp32", [scaled], {f"{name}: scaled": size})
+        return self.node(f"{name}, weights", [scaled], {outputs: size}, [scaled], weights=features // heads, backward=size)
 
     # Attention
 
@@ -115,6 +109,7 @@ class HuggingFace(Recorder):
         self.node("split", ["Q, K, V"], dict.fromkeys(self.heads, 0))
 
     def _rotated(self, a: GroupedAttention, name: str, heads: Number) -> str:
+        """Records the projection of Q, K or V, then the norm of Q and K if there is one, and RoPE; returns the name of the result."""
         result = self._projection(name, f"{name}, projected")
         if name == "V":
             return result
@@ -135,7 +130,8 @@ class HuggingFace(Recorder):
             return
         written = {op.writes: self.size(s.tokens, op.features), "logsumexp": STATISTIC_SIZE * s.tokens * a.heads}
         scratch = STATISTIC_SIZE * s.tokens * a.heads * (a.head_dim + 1)  # dQ in fp32, row sums of dO O
-        self.node("attention", self.heads, written, [*(["Q, K, V"] if self.joint else self.heads), *written], backward=scratch)
+        inputs = ("Q, K, V",) if self.joint else self.heads
+        self.node("attention", self.heads, written, (*inputs, *written), backward=scratch)
 
     def _eager(self, op: Operation, a: GroupedAttention) -> None:
         """Records Q K^T, scale, mask, softmax, dropout, P V; Llama's softmax runs in fp32, then rounds. Each matmul copies its operands."""
@@ -191,11 +187,10 @@ class HuggingFace(Recorder):
     def loss(self, op: Operation) -> None:
         """Records logits to fp32, log-softmax and loss. The 16-bit logits stay as long as the step holds the model's output."""
         s, [logits] = self.shape, op.reads
-        first, size = self.tape.sizes[logits], 4 * s.tokens * s.model.vocab
+        fp32_size, held_copy = 4 * s.tokens * s.model.vocab, 0
         if s.size != 4:
-            logits = self.node("logits to fp32", [logits], {"logits in fp32": size})
-        # the two copies of the logits are named by functions that have not returned yet
-        scratch, probabilities = first if s.size != 4 else 0, "log-softmax"
-        self.node("log-softmax", [logits], {probabilities: size}, [probabilities], scratch=scratch)
-        labels = "labels, shifted"
+            held_copy = self.tape.sizes[logits]  # functions that have not returned yet still name the 16-bit logits
+            logits = self.node("logits to fp32", [logits], {"logits in fp32": fp32_size})
+        probabilities, labels = "log-softmax", "labels, shifted"
+        self.node("log-softmax", [logits], {probabilities: fp32_size}, [probabilities], scratch=held_copy)
         self.node("loss", [probabilities], {"loss": 4, labels: TOKEN_SIZE * s.tokens}, [probabilities, labels])

@@ -1,6 +1,6 @@
-"""The training loops. Each is a recorder of the tensors that its operations save; a new one is added here.
+"""The training loops by name, what they save on a GPU, and the moments of a step.
 
-``LayerBlock``: forward and backward of a unit of recomputation: a layer, a segment of layers, the embedding or the head.
+Each training loop is a recorder of the tensors that its operations save; a new one is added here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def tape_of(where: Layer | str, shape: Shape, implementation: str = FUSED, selec
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A tensor that micro-batches leave on one GPU. ``where``: embedding, head, or the kind of layer; ``count``: number of such tensors.
+    """A tensor that micro-batches keep on one GPU. ``where``: embedding, head, or the kind of layer; ``count``: number of such tensors.
 
     ``freed_by``: the operation whose backward pass frees it.
     """
@@ -81,32 +81,33 @@ def saved_tensors(training: TrainingConfig, stage: int = 0, implementation: str 
     Counts include all micro-batches in flight.
     """
     shape, parallel, recompute = shape_of(training), training.parallel, training.recompute
-    flight, chunks = in_flight(parallel, stage, training.micro_batches), chunks_of(training.model, parallel, stage)
+    micro_batches, chunks = in_flight(parallel, stage, training.micro_batches), chunks_of(training.model, parallel, stage)
     titles = kind_titles(layer for _, chunk in chunks for layer in chunk)
-    counts = Counter[Layer | str]({EMBEDDING: flight[0]} if stage == 0 else {})
-    for (_, chunk), times in zip(chunks, flight, strict=True):
-        for layer in chunk[:: recompute.every]:  # the first of each segment that runs again leaves something
-            counts[layer] += times
+    counts = Counter[Layer | str]({EMBEDDING: micro_batches[0]} if stage == 0 else {})
+    for (_, chunk), count in zip(chunks, micro_batches, strict=True):
+        for layer in chunk[:: recompute.every]:  # of a segment that runs again only the first layer keeps something
+            counts[layer] += count
     if stage == parallel.pp - 1:
-        counts[HEAD] = flight[-1]
+        counts[HEAD] = micro_batches[-1]
     kept: list[Kept] = []
     for where, count in counts.items():
         tape = tape_of(where, shape, implementation, recompute.kind == SELECTIVE)
-        names = {tape.stream: "recomputation"} if recompute.of_layers and isinstance(where, Layer) else tape.saved()
+        freed_by = {tape.stream: "recomputation"} if recompute.of_layers and isinstance(where, Layer) else tape.saved()
         if where == HEAD:
-            names.setdefault(tape.out, tape.nodes[-1].name)  # the backward pass begins with the loss
+            freed_by.setdefault(tape.out, tape.nodes[-1].name)  # the backward pass begins with the loss
         title = titles[where] if isinstance(where, Layer) else where
-        sizes = {name: tape.sizes[name] for name in names if tape.sizes[name]}
-        kept += [Kept(title, tape.parts[name], name, size, count, names[name]) for name, size in sizes.items()]
+        for name, operation in freed_by.items():
+            if tape.sizes[name]:
+                kept.append(Kept(title, tape.parts[name], name, tape.sizes[name], count, operation))
     return kept
 
 
 @dataclass(frozen=True, slots=True)
 class StepMoment:
-    """A part of the step: the pass ``once`` over each of ``count`` equal blocks of layers, from ``start`` bytes on.
+    """A part of the step: the pass ``once`` over each of ``count`` equal blocks, which begins with ``start`` bytes allocated.
 
     ``at``: operation with the most bytes. ``gradients``: bytes of gradients of weights when the fullest block begins. ``saved``: bytes of
-    tensors saved for the backward pass, by name, at its start.
+    tensors saved for the backward pass at the start of this part, by name.
     """
 
     phase: str
@@ -120,7 +121,7 @@ class StepMoment:
 
     @property
     def bytes(self) -> Number:
-        """Bytes at its end."""
+        """Bytes allocated at its end."""
         return self.start + self.once.net * self.count
 
     @property
@@ -144,9 +145,10 @@ class StepMoment:
 
 @dataclass(frozen=True, slots=True)
 class LayerBlock:
-    """Both passes over ``layers`` layers, ``count`` times in a row from layer number ``first`` on, or over the embedding or the head.
+    """Both passes over a unit of recomputation: ``layers`` consecutive layers, the embedding or the head.
 
-    ``gradients``: bytes of its weights' gradients that stay.
+    ``count``: number of equal blocks in a row, from layer number ``first`` on. ``gradients``: bytes of a block's weight gradients that
+    stay.
     """
 
     name: str
@@ -171,17 +173,17 @@ class LayerBlock:
         return self.number(0) if self.name != LAYER or end == self.first + 1 else f"layers {self.first + 1} to {end}"
 
     def run(self, phase: str, level: Number, gradients: Number, saved: Mapping[str, Number]) -> StepMoment:
-        """Moment of one pass over the blocks, from ``level`` bytes on.
+        """Moment of one pass over the blocks. At its start, ``level`` bytes are allocated.
 
-        Bytes change by the same amount in each, so the worst is the first or the last. ``gradients``: bytes of gradients of weights before
-        it; ``saved``: bytes of tensors saved for the backward pass.
+        ``gradients``: bytes of these that are gradients of weights; ``saved``: those saved for the backward pass, by name.
         """
         once = self.forward if phase == FORWARD else self.backward
         last = self.count - 1
-        end = last if once.net > 0 else 0
-        worst = self.number(end if phase == FORWARD else last - end)
-        gradients += end * self.gradients if phase == BACKWARD else 0
-        return StepMoment(phase, self.title, level, once, f"{worst}, {once.at}" if once.at else worst, gradients, self.count, saved)
+        fullest = last if once.net > 0 else 0  # bytes change by the same amount in each block
+        title = self.number(fullest if phase == FORWARD else last - fullest)
+        if phase == BACKWARD:
+            gradients += fullest * self.gradients
+        return StepMoment(phase, self.title, level, once, f"{title}, {once.at}" if once.at else title, gradients, self.count, saved)
 
 
 def chunk_blocks(first: int, layers: tuple[Layer, ...], shape: Shape, recompute: Recomputation, implementation: str) -> list[LayerBlock]:
@@ -189,8 +191,8 @@ def chunk_blocks(first: int, layers: tuple[Layer, ...], shape: Shape, recompute:
     kind, size = FULL if recompute.of_layers else recompute.kind, recompute.every
     segments = runs_of([layers[start : start + size] for start in range(0, len(layers), size)])
     blocks = [replace(block_of(segment, shape, kind, implementation), count=count) for segment, count in segments]
-    starts = accumulate((block.count * block.layers for block in blocks), initial=first)
-    return [replace(block, first=start) for block, start in zip(blocks, starts, strict=False)]
+    firsts = accumulate((block.count * block.layers for block in blocks), initial=first)
+    return [replace(block, first=first_of_block) for block, first_of_block in zip(blocks, firsts, strict=False)]
 
 
 @lru_cache(maxsize=2048)
@@ -200,16 +202,25 @@ def block_of(places: tuple[Layer | str, ...], shape: Shape, kind: str, implement
     A head starts its own backward pass, with a gradient of 1. The third stage of ZeRO gathers weights for a while, beyond the GPU's own
     share.
     """
-    p, tapes = shape.parallel, [tape_of(where, shape, implementation, kind == SELECTIVE) for where in places]
-    forwards, backwards = forward(tapes[0]), [backward(tape) for tape in reversed(tapes)]
-    if kind == FULL:  # forward keeps no more than what enters the first; all of it runs once more before the backward pass
-        forwards = chained(forward(tape, {tape.stream} if index == 0 else ()) for index, tape in enumerate(tapes))
-        again = [replace(once, at=f"{once.at}, again") for once in map(forward, tapes)]
-        needless = TapePass(0, -tapes[-1].sizes[tapes[-1].out], "")  # the last output
-        entered = TapePass(0, 0, "", net_saved={tapes[0].stream: -tapes[0].sizes[tapes[0].stream]})  # counted again by what runs again
-        backwards = [entered, *again, needless, *backwards]
-    sizes = [holding(shape.model, ((where, 1),), p.tp, p.ep).parameters for where in places] if p.zero == 3 else [0]
-    gathered = shape.size * max(size - ceil_div(size, p.dp * p.cp) for size in sizes)
-    forwards, back = (replace(once, high=once.high + gathered) for once in (forwards, chained(backwards)))
-    gradients, name = sum(node.gradients for tape in tapes for node in tape.nodes), LAYER if isinstance(places[0], Layer) else places[0]
-    return LayerBlock(name, forwards, back, gradients, len(places))
+    tapes = [tape_of(where, shape, implementation, kind == SELECTIVE) for where in places]
+    if kind == FULL:
+        passes, backward_passes = _recomputed(tapes)
+    else:
+        passes, backward_passes = forward(tapes[0]), [backward(tape) for tape in reversed(tapes)]
+    gathered, p = 0, shape.parallel
+    if p.zero == 3:
+        elements = [holding(shape.model, ((where, 1),), p.tp, p.ep).parameters for where in places]
+        gathered = shape.size * max(count - ceil_div(count, p.dp * p.cp) for count in elements)
+    forwards, backwards = (replace(whole, high=whole.high + gathered) for whole in (passes, chained(backward_passes)))
+    gradients = sum(node.gradients for tape in tapes for node in tape.nodes)
+    return LayerBlock(LAYER if isinstance(places[0], Layer) else places[0], forwards, backwards, gradients, len(places))
+
+
+def _recomputed(tapes: list[Tape]) -> tuple[TapePass, list[TapePass]]:
+    """Forward pass and backward passes of a segment that keeps no more than what enters it and runs again before its backward pass."""
+    entering, leaving = tapes[0].stream, tapes[-1].out
+    forward_pass = chained([forward(tapes[0], {entering}), *(forward(tape, ()) for tape in tapes[1:])])
+    release = TapePass(0, 0, "", net_saved={entering: -tapes[0].sizes[entering]})  # the runs that follow count it again
+    again = [replace(once, at=f"{once.at}, again") for once in map(forward, tapes)]
+    drop_output = TapePass(0, -tapes[-1].sizes[leaving], "")
+    return forward_pass, [release, *again, drop_output, *(backward(tape) for tape in reversed(tapes))]

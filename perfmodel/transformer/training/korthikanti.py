@@ -58,13 +58,16 @@ def layer_bytes(s: Number, b: Number, h: Number, a: Number, t: Number = 1, *, sp
     if recompute == FULL:
         return 2 * s * b * h
     kept = [term for term in TERMS if recompute == NONE or not term.quadratic]
-    sequence, tensor = (_term_bytes(kept, divided, s, b, h, a) for divided in (SEQUENCE, TENSOR))
-    return sequence / (t if sp else 1) + tensor / t if t != 1 else sequence + tensor
+    by_tokens = _term_bytes([term for term in kept if term.divided == SEQUENCE], s, b, h, a)
+    by_heads = _term_bytes([term for term in kept if term.divided == TENSOR], s, b, h, a)
+    if t == 1:
+        return by_tokens + by_heads
+    return by_tokens / (t if sp else 1) + by_heads / t
 
 
-def _term_bytes(terms: list[Term], divided: str, s: Number, b: Number, h: Number, a: Number) -> Number:
-    own = [term for term in terms if term.divided == divided]
-    return sum(term.linear for term in own) * s * b * h + sum(term.quadratic for term in own) * a * s**2 * b
+def _term_bytes(terms: list[Term], s: Number, b: Number, h: Number, a: Number) -> Number:
+    """Bytes of ``terms`` on one GPU that divides none of them."""
+    return sum(term.linear for term in terms) * s * b * h + sum(term.quadratic for term in terms) * a * s**2 * b
 
 
 def interleaving(p: Number, m: Number) -> Number:
@@ -97,7 +100,8 @@ def ends_bytes(training: TrainingConfig) -> Number:
     """Bytes before and after the layers (equation 5): p dropout masks of the embedding; if p = 1, last norm, head input, fp32 logits."""
     model, p, t = training.model, training.parallel.pp, training.parallel.tp
     sbh = training.tokens * model.hidden
-    return (sbh * p + (4 * sbh + 4 * training.tokens * model.vocab if p == 1 else 0)) / t
+    last_stage = 4 * sbh + 4 * training.tokens * model.vocab if p == 1 else 0
+    return (sbh * p + last_stage) / t
 
 
 def applies_to(model: ModelSpec) -> bool:

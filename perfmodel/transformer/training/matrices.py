@@ -27,13 +27,13 @@ Places = tuple[tuple[Layer | str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a layer on one GPU. ``model``: cut to its first layer.
+    """Sizes of a layer on one GPU. ``model``: the model with its first layer alone.
 
     ``tokens``: tokens of a micro-batch; a sequence-parallel GPU holds ``tokens / sp``. ``length``: tokens of a sequence on one GPU;
     ``keys``: tokens of the whole sequence. ``size``: bytes of an activation element, and of a weight's gradient when it is computed.
     ``kept_gradient``: bytes of a gradient element after the layer's backward pass; 0 if it is added to a buffer or applied at once.
-    ``rank``, ``targets``: rank and targets of adapters. ``parallel``: how a layer is divided; its ``dp`` are the GPUs that divide the
-    gradients, its ``pp`` only says whether there are stages.
+    ``rank``, ``targets``: of adapters. ``parallel``: how a layer is divided; in it ``dp`` is the number of GPUs that divide the gradients,
+    and ``pp`` only says whether there are stages, so that layouts which differ in nothing else share their tapes.
     """
 
     model: ModelSpec
@@ -78,10 +78,19 @@ def shape_of(training: TrainingConfig) -> Shape:
     """Sizes of a micro-batch of ``training``."""
     t, p = training, training.parallel
     shards = p.dp * p.cp if p.zero >= 2 else 1
-    # layouts that differ in nothing else share their tapes
-    parallel = Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep, dp=shards, zero=p.zero if shards > 1 else 0)
-    model, kept = replace(t.model, layers=t.model.layers[:1]), 0 if t.buffers_gradients else sum(t.gradient_sizes.values())
-    return Shape(model, t.tokens, t.length, t.n, t.size, t.flash, t.dropout, t.lora, t.lora_targets, parallel, kept)
+    return Shape(
+        model=replace(t.model, layers=t.model.layers[:1]),
+        tokens=t.tokens,
+        length=t.length,
+        keys=t.n,
+        size=t.size,
+        flash=t.flash,
+        dropout=t.dropout,
+        rank=t.lora,
+        targets=t.lora_targets,
+        parallel=Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep, dp=shards, zero=p.zero if shards > 1 else 0),
+        kept_gradient=0 if t.buffers_gradients else sum(t.gradient_sizes.values()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +125,12 @@ def holding(model: ModelSpec, places: Places, tp: int, ep: int) -> Holding:
     A tied head has its own matrix only if the embedding is on another stage.
     """
     tied = model.tied_embeddings and (EMBEDDING, 1) in places
-    listed = [(op, count) for where, count in places for op in operations_at(where, model, tp, ep) if not (tied and op.kernel == HEAD_ROW)]
-    matrices = tuple(replace(matrix, count=matrix.count * count) for op, count in listed for matrix in op.matrices)
-    in_experts = sum(op.vectors * count for op, count in listed if op.part == EXPERTS)
-    return Holding(matrices, sum(op.vectors * count for op, count in listed), in_experts)
+    operations = [(op, count) for where, count in places for op in operations_at(where, model, tp, ep)]
+    if tied:
+        operations = [(op, count) for op, count in operations if op.kernel != HEAD_ROW]
+    matrices = tuple(replace(matrix, count=matrix.count * count) for op, count in operations for matrix in op.matrices)
+    expert_vectors = sum(op.vectors * count for op, count in operations if op.part == EXPERTS)
+    return Holding(matrices, sum(op.vectors * count for op, count in operations), expert_vectors)
 
 
 # Adapters
@@ -183,9 +194,13 @@ def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None)
 
 
 def places_of(model: ModelSpec, parallel: Parallel, stage: int | None = None) -> Places:
-    """Places of ``stage``, or of the whole model, in order."""
-    first, last = stage in (None, 0), stage in (None, parallel.pp - 1)
-    return (*([(EMBEDDING, 1)] if first else []), *stage_layers(model, parallel, stage).items(), *([(HEAD, 1)] if last else []))
+    """The embedding, layers and head of ``stage``, or of the whole model, in order."""
+    places: list[tuple[Layer | str, int]] = [*stage_layers(model, parallel, stage).items()]
+    if stage in (None, 0):
+        places.insert(0, (EMBEDDING, 1))
+    if stage in (None, parallel.pp - 1):
+        places.append((HEAD, 1))
+    return tuple(places)
 
 
 def fullest_stages(model: ModelSpec, pp: int) -> list[int]:
@@ -201,16 +216,17 @@ def slowest_stages(model: ModelSpec, pp: int) -> list[int]:
 def in_flight(parallel: Parallel, stage: int, micro_batches: Number) -> list[int]:
     """Most micro-batches whose activations a stage holds, for each of its chunks (1F1B; Narayanan et al. 2021, section 2.2).
 
-    Without interleaving stage i of p holds p - i; with m chunks each, the warm-up is 2 (p - i - 1) + (m - 1) p chunks, and one more.
+    Without interleaving stage i of p holds p - i. With m chunks each, it has begun 2 (p - i - 1) + (m - 1) p + 1 chunks before the first
+    ends; micro-batches pass the chunks in groups of p.
 
     >>> in_flight(Parallel(pp=4), 0, 8), in_flight(Parallel(pp=4), 3, 8), in_flight(Parallel(pp=4), 0, 2)
     ([4], [1], [2])
     >>> in_flight(Parallel(pp=4, interleave=2), 0, 8)
     [7, 4]
     """
-    pp, turns = parallel.pp, parallel.interleave
-    if turns == 1:
+    pp, chunks = parallel.pp, parallel.interleave
+    if chunks == 1:
         return [int(min(pp - stage, micro_batches))]
-    started = int(min(2 * (pp - stage - 1) + (turns - 1) * pp + 1, micro_batches * turns))
-    rounds, rest = divmod(started, pp * turns)
-    return [rounds * pp + min(max(rest - turn * pp, 0), pp) for turn in range(turns)]
+    begun = int(min(2 * (pp - stage - 1) + (chunks - 1) * pp + 1, micro_batches * chunks))
+    whole_groups, begun_of_group = divmod(begun, pp * chunks)
+    return [whole_groups * pp + min(max(begun_of_group - chunk * pp, 0), pp) for chunk in range(chunks)]

@@ -67,10 +67,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One GPU of a pipeline stage, sizes in bytes. ``chunks``: its layers by interleaved chunk; ``flight``: micro-batches in each.
+    """One GPU of a pipeline stage, sizes in bytes. ``chunks``: its layers by interleaved chunk; ``in_flight``: micro-batches in each.
 
     ``held``: bytes held during the whole step, ``gradients`` among them. ``stream``: bytes of a tensor that is passed between stages.
-    ``waiting``: bytes that a micro-batch holds between its embedding and that operation's backward pass, beside tensors on the tapes.
+    ``waiting``: bytes beside the tensors on the tapes that a micro-batch holds from its embedding to the embedding's backward pass.
     """
 
     state: State
@@ -79,53 +79,54 @@ class _Stage:
     gradients: Number
     stream: Number
     chunks: list[list[LayerBlock]]
-    flight: list[int]
+    in_flight: list[int]
 
     def received(self, chunk: int) -> Number:
         """Bytes that a micro-batch receives from the stage before."""
         return 0 if self.chunks[chunk][0].name == EMBEDDING else self.stream
 
-    def unit(self, chunk: int) -> Number:
-        """Bytes that a micro-batch leaves between its two passes through a chunk; what was sent on is freed."""
-        parts = self.chunks[chunk]
-        sent = 0 if parts[-1].name == HEAD else self.stream
-        return self.received(chunk) + sum(part.forward.net * part.count for part in parts) - sent
+    def kept(self, chunk: int) -> Number:
+        """Bytes that a micro-batch keeps between its two passes through a chunk; what it sent to the next stage is freed."""
+        blocks = self.chunks[chunk]
+        sent = 0 if blocks[-1].name == HEAD else self.stream
+        return self.received(chunk) + sum(block.forward.net * block.count for block in blocks) - sent
 
     @property
     def stored(self) -> Number:
         """Bytes of all tensors that wait for their backward pass."""
-        return sum(count * self.unit(chunk) for chunk, count in enumerate(self.flight))
+        return sum(count * self.kept(chunk) for chunk, count in enumerate(self.in_flight))
 
     def walk(self, chunk: int) -> Iterator[StepMoment]:
         """Moments of the forward and backward pass of one micro-batch through ``chunk``, while the others wait."""
-        parts = self.chunks[chunk]
-        level = self.held + self.stored - self.unit(chunk) + self.received(chunk)
+        level = self.held + self.stored - self.kept(chunk) + self.received(chunk)
         gradients, saved = self.gradients, dict[str, Number]()
-        for place, count in enumerate(self.flight):
-            for part in self.chunks[place]:
-                saved = added(saved, part.forward.net_saved, (count - (place == chunk)) * part.count)
-        for part in parts:
-            moment = part.run(FORWARD, level, gradients, saved)
+        for other_chunk, count in enumerate(self.in_flight):
+            waiting = count - 1 if other_chunk == chunk else count
+            for block in self.chunks[other_chunk]:
+                saved = added(saved, block.forward.net_saved, waiting * block.count)
+        for block in self.chunks[chunk]:
+            moment = block.run(FORWARD, level, gradients, saved)
             yield moment
-            level = moment.bytes + (self.waiting if part.name == EMBEDDING else 0)
-            saved = added(saved, part.forward.net_saved, part.count)
-        for part in reversed(parts):
-            level -= self.waiting if part.name == EMBEDDING else 0
-            moment = part.run(BACKWARD, level, gradients, saved)
+            level = moment.bytes + (self.waiting if block.name == EMBEDDING else 0)
+            saved = added(saved, block.forward.net_saved, block.count)
+        for block in reversed(self.chunks[chunk]):
+            level -= self.waiting if block.name == EMBEDDING else 0
+            moment = block.run(BACKWARD, level, gradients, saved)
             yield moment
             level = moment.bytes
-            gradients += part.gradients * part.count
-            saved = added(saved, part.backward.net_saved, part.count)
+            gradients += block.gradients * block.count
+            saved = added(saved, block.backward.net_saved, block.count)
 
     def moments(self) -> tuple[StepMoment, ...]:
         """The worst walk, then the optimizer's step: no activations, all gradients."""
-        walks = [tuple(self.walk(chunk)) for chunk, count in enumerate(self.flight) if count]
+        walks = [tuple(self.walk(chunk)) for chunk, count in enumerate(self.in_flight) if count]
         worst = max(walks, key=lambda walk: max(moment.high for moment in walk))
         level = self.held - self.gradients + self.state.gradients
         return *worst, StepMoment(OPTIMIZER, "", level, TapePass(self.state.temporary, 0, ""), gradients=self.state.gradients)
 
 
 def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: str) -> _Stage:
+    """A GPU of pipeline stage ``stage``; ``shape``: sizes of a micro-batch."""
     model, parallel = training.model, training.parallel
     builder, state = implementation_named(implementation), state_bytes(training, stage)
     buffers = state.gradients if training.buffers_gradients else 0
@@ -142,7 +143,7 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
         gradients=buffers,
         stream=shape.local_tokens * shape.hidden * shape.size,
         chunks=chunks,
-        flight=in_flight(parallel, stage, training.micro_batches),
+        in_flight=in_flight(parallel, stage, training.micro_batches),
     )
 
 
@@ -150,10 +151,10 @@ def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
     """The worst moment on the fullest GPU, weights and optimizer included."""
     peaks, shape = list[Peak](), shape_of(training)
     for stage in fullest_stages(training.model, training.parallel.pp):
-        part = _stage(training, shape, stage, implementation)
-        moments = part.moments()
-        peaks.append(Peak(max(moments, key=lambda moment: moment.high), stage, part.state, part.stored, moments))
-    return max(peaks, key=lambda stage_peak: (stage_peak.bytes, -stage_peak.stage))
+        gpu = _stage(training, shape, stage, implementation)
+        moments = gpu.moments()
+        peaks.append(Peak(max(moments, key=lambda moment: moment.high), stage, gpu.state, gpu.stored, moments))
+    return max(peaks, key=lambda stage_peak: stage_peak.bytes)  # of equal ones the first stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ def evaluate(training: TrainingConfig, device: Device, implementation: str = FUS
 
 
 def largest_micro_batch(training: TrainingConfig, capacity: Number, implementation: str = FUSED) -> int:
-    """Most sequences per micro-batch within ``capacity`` on every GPU, with as many micro-batches as now; 0 if none fits."""
+    """Most sequences per micro-batch within ``capacity`` bytes on every GPU, with as many micro-batches as now; 0 if none fits."""
 
     def fits(sequences: int) -> bool:
         batch = sequences * training.micro_batches * training.parallel.dp

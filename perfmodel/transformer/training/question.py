@@ -91,9 +91,11 @@ class Recomputation:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """GPUs of a run: ``tp`` share matrices, with ``sp`` also the rest of a layer; ``pp`` hold stages of layers in ``interleave`` chunks
-    each; ``cp`` share each sequence; ``ep`` of the data-parallel GPUs share experts; ``dp`` hold copies, whose state ZeRO divides (stage
-    ``zero``, 0 to 3).
+    """Division of a run among GPUs.
+
+    ``tp``: GPUs that share matrices; ``sp``: whether they also divide the tokens outside of matrices. ``pp``: pipeline stages, each of
+    ``interleave`` chunks of layers. ``cp``: GPUs that share each sequence. ``dp``: GPUs with copies, of which ``ep`` share experts.
+    ``zero``: stage of ZeRO, 0 to 3, by which GPUs with copies divide the state.
     """
 
     tp: int = 1
@@ -115,9 +117,9 @@ class Parallel:
 class TrainingConfig:
     """One optimizer step on ``batch`` sequences of ``n`` tokens in all, ``micro_batch`` of them at a time on each data-parallel GPU.
 
-    ``optimizer``: a name of the table of optimizers. ``flash``: scores are never stored. ``lora``: rank of adapters, None to train every
-    weight. ``dropout``: whether masks are kept. ``gradients``, ``gradient_life``: which gradients are kept, and how long.
-    ``fused_optimizer``: one kernel updates all, without temporary copies.
+    ``optimizer``: a name of the table of optimizers. ``flash``: whether scores are never stored. ``lora``: rank of adapters, None to train
+    every weight. ``dropout``: whether there is dropout, whose masks are kept. ``gradients``, ``gradient_life``: which gradients are kept,
+    and how long. ``fused_optimizer``: whether one kernel updates all parameters, without temporary copies.
     """
 
     model: ModelSpec
@@ -164,9 +166,10 @@ class TrainingConfig:
     @property
     def gradient_sizes(self) -> dict[str, int]:
         """Formats of kept gradients: name, and bytes per parameter."""
-        mixed = self.precision == MIXED
-        low = {} if mixed and self.gradients == FULL_GRADIENTS else {"gradients": self.size}
-        return low | ({"fp32 gradients": 4} if mixed and self.gradients != SIXTEEN_BIT else {})
+        as_computed, in_fp32 = {"gradients": self.size}, {"fp32 gradients": 4}
+        if self.precision != MIXED or self.gradients == SIXTEEN_BIT:
+            return as_computed
+        return in_fp32 if self.gradients == FULL_GRADIENTS else as_computed | in_fp32
 
     @property
     def sums_in_fp32(self) -> bool:
@@ -211,9 +214,10 @@ def checked(training: TrainingConfig) -> TrainingConfig:
             raise UsageError(f"--{option}: unknown value {value!r}", suggest(value, list(values), f"one of {', '.join(values)}"))
     optimizer_named(training.optimizer)
     _check_gradients(training)
-    if what := untrained(training.model):
+    part = untrained(training.model)
+    if part:
         fix = "ask for inference: perfmodel model"
-        raise UsageError(f"{training.model.name} has {what}: what their backward pass keeps is not known here", fix)
+        raise UsageError(f"{training.model.name} has {part}: what their backward pass keeps is not known here", fix)
     _check_parallel(training)
     return training
 
@@ -231,7 +235,9 @@ def timed(training: TrainingConfig) -> TrainingConfig:
 def _check_sizes(training: TrainingConfig) -> None:
     model, parallel = training.model, training.parallel
     sizes = {"dp": parallel.dp, "cp": parallel.cp, "interleave": parallel.interleave, "batch": training.batch, "n": training.n}
-    for option, value in {**sizes, "micro-batch": 1 if training.micro_batch is None else training.micro_batch}.items():
+    if training.micro_batch is not None:
+        sizes["micro-batch"] = training.micro_batch
+    for option, value in sizes.items():
         positive_int(option, value)
     if training.recompute.every > len(model.layers):
         fix = f"give at most {len(model.layers)}"
@@ -243,17 +249,15 @@ def _check_sizes(training: TrainingConfig) -> None:
         fix = f"give at most {per_gpu}, or a larger --batch"
         raise UsageError(f"--micro-batch {training.sequences}: each GPU has {per_gpu} of the {training.batch} sequences", fix)
     if per_gpu % training.sequences:
-        fits = [str(size) for size in range(1, min(int(per_gpu), 64) + 1) if per_gpu % size == 0]
-        raise UsageError(
-            f"--micro-batch {training.sequences} does not divide the {per_gpu} sequences of a GPU", f"one of {', '.join(fits)} does"
-        )
+        divisors = [str(size) for size in range(1, min(int(per_gpu), 64) + 1) if per_gpu % size == 0]
+        words = f"--micro-batch {training.sequences} does not divide the {per_gpu} sequences of a GPU"
+        raise UsageError(words, f"one of {', '.join(divisors)} does")
 
 
 def _check_gradients(training: TrainingConfig) -> None:
     if training.gradients != SIXTEEN_BIT and training.precision != MIXED:
-        raise UsageError(
-            f"--gradients {training.gradients}: {training.precision} has one format", "leave it out, or give --precision mixed"
-        )
+        words = f"--gradients {training.gradients}: {training.precision} has one format"
+        raise UsageError(words, "leave it out, or give --precision mixed")
     if training.gradient_life == APPLIED and training.micro_batches > 1:
         fix = "give one micro-batch per GPU, or --gradient-life freed"
         raise UsageError(f"--gradient-life applied: gradients of {training.micro_batches} micro-batches are added up first", fix)
@@ -289,9 +293,8 @@ def _check_parallel(training: TrainingConfig) -> None:
     if p.pp == 1:
         raise UsageError(f"--interleave {p.interleave} needs pipeline stages, and --pp is 1", "give --pp too")
     if p.pp * p.interleave > layers:
-        raise UsageError(
-            f"--pp {p.pp} --interleave {p.interleave}: {model.name} has {layers} layers", f"their product can be at most {layers}"
-        )
+        words = f"--pp {p.pp} --interleave {p.interleave}: {model.name} has {layers} layers"
+        raise UsageError(words, f"their product can be at most {layers}")
     if micro_batches % p.pp:
         fix = f"give a --batch of a multiple of {p.pp} micro-batches per GPU"
         raise UsageError(f"--interleave: {micro_batches} micro-batches per GPU are no multiple of --pp {p.pp}", fix)

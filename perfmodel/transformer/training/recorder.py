@@ -27,7 +27,7 @@ TOKEN_SIZE, INDEX_SIZE = 8, 4
 class Recorder:
     """Builds a tape: one method per kind of operation; a kind without a method records nothing.
 
-    ``layer``: one GPU's part of it; None for embedding and head. ``table_sums``: number of temporary tensors as large as the embedding
+    ``layer``: one GPU's part of a layer; None for embedding and head. ``table_sums``: number of temporary tensors as large as the embedding
     table while the two gradients of a tied table are added; 1 if the sum is in place. ``workspaces``: bytes held during the whole step.
     """
 
@@ -45,17 +45,19 @@ class Recorder:
     @classmethod
     def tape_of(cls, where: Layer | str, shape: Shape, *, selective: bool = False) -> Tape:
         """The tape of a layer, the embedding or the head. ``selective``: with recomputation of the attention core."""
-        p, layer = shape.parallel, local_layer(where, shape.parallel.tp) if isinstance(where, Layer) else None
+        p = shape.parallel
+        layer = local_layer(where, p.tp) if isinstance(where, Layer) else None
         tape = cls(shape, layer).record(operations_at(where, shape.model, p.tp, p.ep, dropout=shape.dropout))
         if selective:
-            tape.again = cls.core & {node.name for node in tape.nodes}
+            tape.rerun = cls.core & {node.name for node in tape.nodes}
         return tape
 
-    def record(self, listed: Sequence[Operation]) -> Tape:
-        """The tape of the operations ``listed``, in order."""
-        s, stream = self.shape, (*listed[0].reads, listed[0].writes)[0]
+    def record(self, operations: Sequence[Operation]) -> Tape:
+        """The tape of ``operations``, in order. The stream is what the first of them reads, or writes if it reads nothing."""
+        s, first = self.shape, operations[0]
+        stream = first.reads[0] if first.reads else first.writes
         self.tape = Tape(stream, {stream: s.local_tokens * s.hidden * s.size}, parts={stream: "residual"})
-        for op in listed:
+        for op in operations:
             self.part = op.part
             if hasattr(self, op.kind):
                 getattr(self, op.kind)(op)
@@ -96,9 +98,10 @@ class Recorder:
         ``weights``: trained elements (frozen if there are adapters); ``shards``: GPUs that divide their gradients. ``scratch``,
         ``backward``: bytes held only while it runs, forward and backward, without gradients of weights.
         """
-        stays, passing = self.gradients(weights, shards, adapter=adapter)
+        kept_gradients, temporary_gradients = self.gradients(weights, shards, adapter=adapter)
         written = tuple(self.tensor(tensor, size) for tensor, size in writes.items())
-        self.tape.nodes.append(TapeNode(name, tuple(reads), written, tuple(saves), stays, scratch, backward + passing))
+        node = TapeNode(name, tuple(reads), written, tuple(saves), kept_gradients, scratch, backward + temporary_gradients)
+        self.tape.nodes.append(node)
         return written[0]
 
     def sum(self, name: str, reads: tuple[str, ...], writes: str, size: Number) -> None:
@@ -121,19 +124,20 @@ class Recorder:
         if s.rank is not None and not adapter:
             return 0, 0
         shards = s.parallel.dp if shards is None else shards
-        stays = s.kept_gradient * ceil_div(elements, shards)
-        alone = s.kept_gradient == s.size and shards == 1
-        return stays, 0 if alone else elements * s.size
+        kept = s.kept_gradient * ceil_div(elements, shards)
+        kept_as_computed = s.kept_gradient == s.size and shards == 1
+        return kept, 0 if kept_as_computed else elements * s.size
 
     # Matrices
 
     def linear(self, op: Operation) -> None:
         """A matmul, and the adapters beside it if there are any."""
-        s, weights = self.shape, sum(matrix.elements for matrix in op.matrices) + op.vectors
+        s, gathered = self.shape, self.gathered if op.gathers else 0
         adapted = [] if s.rank is None else [matrix for matrix in op.matrices if is_targeted(matrix, s.targets)]
-        name, size = f"{op.writes}, frozen part" if adapted else op.writes, self.size(self.tokens(op), op.features)
-        gathered, saves = self.gathered if op.gathers else 0, op.reads if s.rank is None else ()
-        result = self.node(op.name, op.reads, {name: size}, saves, weights=weights, scratch=gathered, backward=gathered)
+        result = f"{op.writes}, frozen part" if adapted else op.writes
+        writes = {result: self.size(self.tokens(op), op.features)}
+        saves = op.reads if s.rank is None else ()
+        self.node(op.name, op.reads, writes, saves, weights=learned(op), scratch=gathered, backward=gathered)
         if adapted:
             self._adapters(op, result, adapted)
 
@@ -155,12 +159,12 @@ class Recorder:
         self._norm(op.name, op.reads[0], op.writes, self.tokens(op), op.features, 1, op.vectors, statistics=2 if kind == "layer" else 1)
 
     def _norm(
-        self, name: str, reads: str, writes: str, tokens: Number, features: Number, heads: Number, learned: Number, statistics: int = 1
+        self, name: str, reads: str, writes: str, tokens: Number, features: Number, heads: Number, weights: Number, statistics: int = 1
     ) -> None:
-        """Adds a norm: it saves its input and one or two statistics per vector."""
+        """Adds a norm: it saves its input and one or two statistics per vector, of which a token has ``heads``."""
         kept = f"statistics of {name}"
-        made = {writes: self.size(tokens, features), kept: statistics * STATISTIC_SIZE * tokens * heads}
-        self.node(name, [reads], made, [reads, kept], weights=learned)
+        written = {writes: self.size(tokens, features), kept: statistics * STATISTIC_SIZE * tokens * heads}
+        self.node(name, [reads], written, [reads, kept], weights=weights)
 
     def qk_norm(self, op: Operation) -> None:
         """Norms of Q and K, one vector per head, or one of all heads."""
@@ -168,8 +172,8 @@ class Recorder:
         assert isinstance(a, GroupedAttention)
         for name, heads in zip(op.reads, (a.heads, a.kv_heads), strict=True):
             width, vectors = heads * a.head_dim, 1 if a.whole_norm else heads
-            learned = width if a.whole_norm else a.head_dim
-            self._norm(f"norm of {name}", name, f"{name}, normed", self.shape.tokens, width, vectors, learned)
+            weights = width // vectors
+            self._norm(f"norm of {name}", name, f"{name}, normed", self.shape.tokens, width, vectors, weights)
 
     def dropout(self, op: Operation) -> None:
         """Dropout on the hidden state."""
@@ -209,7 +213,8 @@ class Recorder:
     def attention(self, op: Operation) -> None:
         """Attention as one kernel (FlashAttention), or Q K^T, softmax, dropout and P V as separate kernels with the scores in memory."""
         s, heads = self.shape, self.attended.heads
-        written, scores = {op.writes: self.size(s.tokens, op.features)}, s.tokens * s.keys * heads
+        written = {op.writes: self.size(s.tokens, op.features)}
+        scores = s.tokens * s.keys * heads
         if s.flash:
             # dQ is added up in fp32, beside the row sums of dO O (FlashAttention-2, Dao 2023, section 3.1)
             scratch = STATISTIC_SIZE * (self.tape.sizes[op.reads[0]] // s.size + s.tokens * heads)
@@ -234,8 +239,9 @@ class Recorder:
         """The router in fp32, the choice of experts, and the dispatch of tokens to them."""
         s, mlp = self.shape, self.mlp
         assert isinstance(mlp, MoeMlp)
-        weights = sum(matrix.elements for matrix in op.matrices) + op.vectors + s.hidden * int(mlp.shared_gate)
-        saved, written = [*(op.reads if s.rank is None else []), op.writes], {op.writes: 4 * s.tokens * op.features}
+        weights = learned(op) + s.hidden * int(mlp.shared_gate)
+        saved = (*op.reads, op.writes) if s.rank is None else (op.writes,)
+        written = {op.writes: 4 * s.tokens * op.features}
         self.node("router", op.reads, written, saved, weights=weights, scratch=self.gathered, backward=self.gathered)
         chosen = {CHOSEN: 4 * self.pairs, CHOSEN_INDICES: INDEX_SIZE * self.pairs}
         self.node("choice of experts", [op.writes], chosen, chosen)
@@ -244,14 +250,15 @@ class Recorder:
 
     def experts(self, op: Operation) -> None:
         """A matmul for each expert on this GPU. Only GPUs with the same experts (dp / ep of them) divide the gradients."""
-        s, weights = self.shape, sum(matrix.elements for matrix in op.matrices) + op.vectors
-        saves, made = op.reads if s.rank is None else (), {op.writes: self.size(self.pairs, op.features)}
-        self.node(op.name, op.reads, made, saves, weights=weights, shards=max(s.parallel.dp // s.parallel.ep, 1))
+        s, writes = self.shape, {op.writes: self.size(self.pairs, op.features)}
+        saves = op.reads if s.rank is None else ()
+        self.node(op.name, op.reads, writes, saves, weights=learned(op), shards=max(s.parallel.dp // s.parallel.ep, 1))
 
     def combine(self, op: Operation) -> None:
         """The weighted sum of the outputs of a token's experts."""
-        made, saved = {op.writes: self.size(self.shape.local_tokens, op.features)}, [op.reads[0], CHOSEN, CHOSEN_INDICES]
-        self.node(op.name, op.reads, made, saved, scratch=self.gathered, backward=self.gathered)
+        writes = {op.writes: self.size(self.shape.local_tokens, op.features)}
+        saves = (op.reads[0], CHOSEN, CHOSEN_INDICES)
+        self.node(op.name, op.reads, writes, saves, scratch=self.gathered, backward=self.gathered)
 
     # The ends of the model
 
@@ -259,16 +266,21 @@ class Recorder:
         """Lookup and, if learned, positions. The gradient of a tied table is added to the head's."""
         s, [table, *positions] = self.shape, op.matrices
         tied = s.model.tied_embeddings and s.parallel.pp == 1
-        weights = sum(each.elements for each in positions) + (0 if tied else table.elements)
-        summing = self.table_sums * table.elements * s.size if tied and s.rank is None else 0
-        beyond = max(summing - self.gradients(weights)[1], 0)
-        self.tape.stream = self.tensor("tokens", 0)  # those are there before and after the step
-        self.node(
-            "embedding", (), {op.writes: self.size(s.local_tokens, s.hidden)}, weights=weights, scratch=self.gathered, backward=beyond
-        )
+        weights = sum(matrix.elements for matrix in positions) + (0 if tied else table.elements)
+        table_sum = self.table_sums * table.elements * s.size if tied and s.rank is None else 0
+        _, temporary_gradients = self.gradients(weights)
+        backward = max(table_sum - temporary_gradients, 0)
+        self.tape.stream = self.tensor("tokens", 0)  # tokens take no bytes of the pass: they are there before and after the step
+        writes = {op.writes: self.size(s.local_tokens, s.hidden)}
+        self.node("embedding", (), writes, weights=weights, scratch=self.gathered, backward=backward)
 
     def loss(self, op: Operation) -> None:
         """Softmax and loss in one kernel; in backward, its gradient overwrites the softmax."""
         s, columns = self.shape, share(self.shape.model.vocab, self.shape.parallel.tp)
         kept = {"softmax of the logits": 4 * s.tokens * columns, "labels": TOKEN_SIZE * s.tokens}
         self.node("loss", op.reads, {"loss": 4, **kept}, kept)
+
+
+def learned(op: Operation) -> Number:
+    """Number of weights of ``op``, in matrices and vectors."""
+    return sum(matrix.elements for matrix in op.matrices) + op.vectors

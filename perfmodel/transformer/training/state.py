@@ -8,6 +8,7 @@ in fp32 instead 18 B, with both 20 B. Sources: Micikevicius et al. 2018 (mixed p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.transformer.operation import EXPERTS, TABLE
@@ -27,8 +28,8 @@ def state_elements(optimizer: Optimizer, holding: Holding) -> Number:
         return sum(matrix.count * (matrix.inputs + matrix.outputs) for matrix in holding.matrices) + holding.vectors
     if optimizer.matrix_moments is None:
         return optimizer.moments * holding.parameters
-    rest = sum(matrix.elements for matrix in holding.matrices if matrix.group == TABLE) + holding.vectors
-    return optimizer.matrix_moments * (holding.parameters - rest) + optimizer.moments * rest
+    tables_and_vectors = sum(matrix.elements for matrix in holding.matrices if matrix.group == TABLE) + holding.vectors
+    return optimizer.matrix_moments * (holding.parameters - tables_and_vectors) + optimizer.moments * tables_and_vectors
 
 
 def state_size(optimizer: Optimizer, holding: Holding, element_size: int) -> Number:
@@ -86,13 +87,14 @@ def copies(parallel: Parallel, of_experts: bool) -> int:
     return parallel.dp * parallel.cp // (parallel.ep if of_experts else 1)
 
 
-def _halves(holding: Holding) -> dict[str, Holding]:
-    """Dense parameters and, if there are any, experts' parameters, by the suffix of their names."""
-    if not holding.experts:
-        return {"": holding}
-    inside, outside = (tuple(m for m in holding.matrices if (m.group == EXPERTS) == experts) for experts in (True, False))
-    vectors = holding.expert_vectors
-    return {"": Holding(outside, holding.vectors - vectors), OF_EXPERTS: Holding(inside, vectors, vectors)}
+class _StateRow(NamedTuple):
+    """Weights or gradients of ``holding``, of ``size`` bytes per parameter; ZeRO divides them from stage ``zero`` on."""
+
+    name: str
+    group: str
+    holding: Holding
+    zero: int
+    size: int
 
 
 def state_bytes(training: TrainingConfig, stage: int = 0) -> State:
@@ -100,28 +102,51 @@ def state_bytes(training: TrainingConfig, stage: int = 0) -> State:
     parallel, optimizer = training.parallel, optimizer_named(training.optimizer)
     holding = stage_holding(training.model, parallel, stage)
     trained = holding if training.lora is None else adapters(holding, training.lora, training.lora_targets)
-    size, number = training.size, 2 if training.precision == BF16 else 4
-    rows = [] if training.lora is None else [(FROZEN, WEIGHTS, holding, 3, size)]
-    rows.append(("weights" if training.lora is None else "adapters", WEIGHTS, trained, 3, size))
-    rows += (
-        [] if training.gradient_life == APPLIED else [(name, GRADIENTS, trained, 2, each) for name, each in training.gradient_sizes.items()]
-    )
-    rows += [("fp32 master weights", OPTIMIZER, trained, 1, 4)] if training.precision == MIXED else []
-
-    def shards(suffix: str, zero: int) -> int:
-        """GPUs that divide parameters if ZeRO is at least ``zero``."""
-        return copies(parallel, bool(suffix)) if parallel.zero >= zero else 1
-
-    parts = [
-        StatePart(name + suffix, group, half.parameters, each * ceil_div(half.parameters, shards(suffix, zero)), shards(suffix, zero))
-        for name, group, held, zero, each in rows
-        for suffix, half in _halves(held).items()
-    ]
+    parts = []
+    for row in _rows(training, holding, trained):
+        for suffix, half in _dense_and_experts(row.holding).items():
+            shards = _shards(parallel, suffix, row.zero)
+            size = row.size * ceil_div(half.parameters, shards)
+            parts.append(StatePart(row.name + suffix, row.group, half.parameters, size, shards))
+    number_size = 2 if training.precision == BF16 else 4
     temporary: Number = 0
-    for suffix, half in _halves(trained).items():
-        divided, whole = shards(suffix, 1), state_size(optimizer, half, number)
-        parts.append(StatePart(f"{optimizer.title}{suffix}", OPTIMIZER, half.parameters, ceil_div(whole, divided), divided))
-        temporary += 0 if training.fused_optimizer else optimizer.temporary * number * ceil_div(half.parameters, divided)
-    weights, gradients, held = (sum(part.bytes for part in parts if part.group == group) for group in (WEIGHTS, GRADIENTS, OPTIMIZER))
-    count = holding.parameters + (0 if training.lora is None else trained.parameters)
-    return State(weights, gradients, held, temporary, count, trained.parameters, tuple(part for part in parts if part.bytes))
+    for suffix, half in _dense_and_experts(trained).items():
+        shards = _shards(parallel, suffix, 1)
+        size = ceil_div(state_size(optimizer, half, number_size), shards)
+        parts.append(StatePart(f"{optimizer.title}{suffix}", OPTIMIZER, half.parameters, size, shards))
+        if not training.fused_optimizer:
+            temporary += optimizer.temporary * number_size * ceil_div(half.parameters, shards)
+    weights, gradients, optimizer_bytes = (
+        sum(part.bytes for part in parts if part.group == group) for group in (WEIGHTS, GRADIENTS, OPTIMIZER)
+    )
+    parameters = holding.parameters if training.lora is None else holding.parameters + trained.parameters
+    kept_parts = tuple(part for part in parts if part.bytes)
+    return State(weights, gradients, optimizer_bytes, temporary, parameters, trained.parameters, kept_parts)
+
+
+def _rows(training: TrainingConfig, holding: Holding, trained: Holding) -> list[_StateRow]:
+    """Weights, frozen ones first, then gradients, then master weights."""
+    rows = []
+    if training.lora is not None:
+        rows.append(_StateRow(FROZEN, WEIGHTS, holding, 3, training.size))
+    rows.append(_StateRow("weights" if training.lora is None else "adapters", WEIGHTS, trained, 3, training.size))
+    if training.gradient_life != APPLIED:
+        rows += [_StateRow(name, GRADIENTS, trained, 2, size) for name, size in training.gradient_sizes.items()]
+    if training.precision == MIXED:
+        rows.append(_StateRow("fp32 master weights", OPTIMIZER, trained, 1, 4))
+    return rows
+
+
+def _dense_and_experts(holding: Holding) -> dict[str, Holding]:
+    """Dense parameters and, if there are any, experts' parameters, by the suffix of their names."""
+    if not holding.experts:
+        return {"": holding}
+    dense = tuple(matrix for matrix in holding.matrices if matrix.group != EXPERTS)
+    in_experts = tuple(matrix for matrix in holding.matrices if matrix.group == EXPERTS)
+    vectors = holding.expert_vectors
+    return {"": Holding(dense, holding.vectors - vectors), OF_EXPERTS: Holding(in_experts, vectors, vectors)}
+
+
+def _shards(parallel: Parallel, suffix: str, zero: int) -> int:
+    """GPUs that divide the parameters named with ``suffix``, if ZeRO is at least ``zero``."""
+    return copies(parallel, suffix == OF_EXPERTS) if parallel.zero >= zero else 1

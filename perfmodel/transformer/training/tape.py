@@ -1,19 +1,18 @@
 """Autograd's record of a chain of operations: the tensors saved for the backward pass, and the memory allocated meanwhile.
 
-Forward, an operation allocates what it writes; a tensor is freed once no later operation reads it and none keeps it. Backward, in reverse
-order, it allocates the gradients of its inputs and of its weights, then frees the gradients of its results and the tensors that it kept.
-Source: the semantics of torch.autograd, PyTorch's notes on saved tensors.
+In the forward pass an operation allocates what it writes; a tensor is freed once no later operation reads it and none keeps it. In the
+backward pass, in reverse order, an operation allocates the gradients of its inputs and of its weights, then frees the gradients of its
+results and the tensors that it kept. Source: the semantics of torch.autograd, PyTorch's notes on saved tensors.
 
-``attention_peak``: most bytes that attention, forward and backward, allocates in PyTorch beside its inputs and the gradient of its result.
-The result is held until the end, as a model holds it. Bytes are those of tensors; PyTorch's allocator may hand out up to 1 MiB more for one
-that fills most of a free block (c10/cuda/CUDACachingAllocator.cpp, kSmallSize).
+``attention_peak`` gives the most bytes that attention allocates in PyTorch beside its inputs and the gradient of its result. The result is
+held until the end, as a model holds it. Bytes are those of tensors; PyTorch's allocator may hand out up to 1 MiB more for a tensor that
+fills most of a free block (c10/cuda/CUDACachingAllocator.cpp, kSmallSize).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.dtypes import STATISTIC_SIZE
@@ -43,9 +42,9 @@ class TapeNode:
 class Tape:
     """Operations in order, and the bytes of every tensor.
 
-    ``stream``: the tensor that enters; the first one that the last operation writes leaves. ``views``: tensors that share the bytes of
-    another, with the bytes of their gradients. ``parts``: part of the model of each tensor. ``again``: names of consecutive operations that
-    run again before their backward pass, so that they keep none of their results.
+    ``stream``: the tensor that enters; the one that leaves is the first that the last operation writes. ``views``: tensors that share the
+    bytes of another, with the bytes of their gradients. ``parts``: part of the model to which each tensor belongs. ``rerun``: names of
+    consecutive operations that run again before their backward pass, so that they keep none of their results.
     """
 
     stream: str
@@ -53,7 +52,7 @@ class Tape:
     nodes: list[TapeNode] = field(default_factory=list)
     views: dict[str, Number] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
-    again: frozenset[str] = frozenset()
+    rerun: frozenset[str] = frozenset()
 
     @property
     def out(self) -> str:
@@ -63,7 +62,7 @@ class Tape:
     @property
     def repeated(self) -> list[TapeNode]:
         """The operations that run again."""
-        return [node for node in self.nodes if node.name in self.again]
+        return [node for node in self.nodes if node.name in self.rerun]
 
     def saved(self) -> dict[str, str]:
         """Tensors kept at the end of the forward pass, in the order of first use, with the operation that frees each."""
@@ -71,7 +70,7 @@ class Tape:
         freed_by: dict[str, str] = {}
         for node in self.nodes:
             for name in node.saves:
-                if node.name not in self.again or name not in inside:
+                if node.name not in self.rerun or name not in inside:
                     freed_by.setdefault(name, node.name)
         return freed_by
 
@@ -82,7 +81,7 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class TapePass:
-    """Bytes relative to the start of a pass over a tape. ``high``: at the peak, in operation ``at``; ``net``: at the end.
+    """Bytes of a pass over a tape, beyond those at its start. ``high``: at the peak, in operation ``at``; ``net``: at the end.
 
     ``high_saved``, ``net_saved``: bytes of tensors saved for the backward pass, by name, at the peak and at the end.
     """
@@ -120,18 +119,18 @@ def forward(tape: Tape, keep: Collection[str] | None = None) -> TapePass:
 
 
 def _forward(tape: Tape, kept: Collection[str]) -> Iterator[TapePass]:
-    """Each operation as a pass."""
-    last = {name: index for index, node in enumerate(tape.nodes) for name in node.reads}
+    """Each operation as a pass; before them a pass that saves the entering stream, if it is kept."""
+    last_read = {name: index for index, node in enumerate(tape.nodes) for name in node.reads}
     live = {tape.stream}
     yield TapePass(0, 0, "", net_saved={name: tape.sizes[name] for name in live.intersection(kept)})
     for index, node in enumerate(tape.nodes):
         live.update(node.writes)
         saved = {name: tape.sizes[name] for name in node.writes if name in kept}
-        done = {name for name in (*node.reads, *node.writes) if last.get(name, -1) <= index}
-        gone = (live & done).difference(kept, {tape.out})
-        live -= gone
-        made = sum(tape.sizes[name] for name in node.writes)
-        yield TapePass(made + node.scratch, made - sum(tape.sizes[name] for name in gone), node.name, saved, saved)
+        no_longer_read = {name for name in (*node.reads, *node.writes) if last_read.get(name, -1) <= index}
+        freed = (live & no_longer_read).difference(kept, {tape.out})
+        live -= freed
+        written = sum(tape.sizes[name] for name in node.writes)
+        yield TapePass(written + node.scratch, written - sum(tape.sizes[name] for name in freed), node.name, saved, saved)
 
 
 def backward(tape: Tape) -> TapePass:
@@ -145,34 +144,35 @@ def backward(tape: Tape) -> TapePass:
 
 def _backward(tape: Tape) -> Iterator[TapePass]:
     """Each operation as a pass, the last one first."""
-    waiting = {tape.out: tape.out}  # gradients, and the tensor for which each was allocated: several may share one
+    gradient_of = {tape.out: tape.out}  # live gradients by tensor, as the tensor for which each was allocated: additions share theirs
     freed_by = {name: node for node in reversed(tape.nodes) for name in node.saves}
     repeated = tape.repeated
     for node in reversed(tape.nodes):
         if repeated and node is repeated[-1]:
             yield _again(tape, repeated)
-        made, second = node.gradients, 0
+        allocated, second = node.gradients, 0  # second gradients of tensors, which are added to the first and freed
         for name in node.reads:
-            if name in waiting:
+            if name in gradient_of:
                 second += 0 if node.adds else tape.gradient_size(name)
             elif node.adds:
-                waiting[name] = waiting[node.writes[0]]
+                gradient_of[name] = gradient_of[node.writes[0]]
             else:
-                waiting[name] = name
-                made += tape.gradient_size(name)
-        used = {waiting.pop(name) for name in node.writes if name in waiting}
-        gone = sum(tape.gradient_size(owner) for owner in used.difference(waiting.values()))
+                gradient_of[name] = name
+                allocated += tape.gradient_size(name)
+        used = {gradient_of.pop(name) for name in node.writes if name in gradient_of}
+        released = sum(tape.gradient_size(owner) for owner in used.difference(gradient_of.values()))
         freed = {name: -tape.sizes[name] for name in node.saves if freed_by[name] is node}
-        yield TapePass(made + second + node.backward_scratch, made - gone + sum(freed.values()), node.name, net_saved=freed)
+        net = allocated - released + sum(freed.values())
+        yield TapePass(allocated + second + node.backward_scratch, net, node.name, net_saved=freed)
 
 
 def _again(tape: Tape, repeated: list[TapeNode]) -> TapePass:
-    """The second run of ``repeated``; it saves tensors that it makes and keeps and that were not kept before."""
+    """The second run of ``repeated``; it keeps the tensors that their backward pass needs and that no other operation kept."""
     kept = tape.saved()
-    inside = {name for node in repeated for name in node.writes}
-    wanted = {name for node in repeated for name in node.saves if name in inside and name not in kept}
-    outside = {name: 0 for node in repeated for name in node.reads if name not in inside}
-    once = forward(replace(tape, nodes=repeated, sizes={**tape.sizes, tape.stream: 0, **outside}, again=frozenset()), wanted)
+    written = {name for node in repeated for name in node.writes}
+    wanted = {name for node in repeated for name in node.saves if name in written and name not in kept}
+    existing = {name: 0 for node in repeated for name in node.reads if name not in written}  # tensors that take no further bytes
+    once = forward(replace(tape, nodes=repeated, sizes={**tape.sizes, tape.stream: 0, **existing}, rerun=frozenset()), wanted)
     return replace(once, net=sum(once.net_saved.values()), at=f"{once.at}, again")
 
 
@@ -204,28 +204,31 @@ def attention_peak(w: Attention, implementation: str) -> AttentionPeak:
     if implementation not in tapes:
         raise UsageError(f"--model-code: no peak is known of {implementation!r}", suggest(implementation, list(tapes)))
     tape = tapes[implementation](w)
-    ahead, back = forward(tape), backward(tape)
-    if ahead.high > ahead.net + back.high:
-        return AttentionPeak(ahead.high, ahead.high, ahead.net, f"{ahead.at}, forward")
-    return AttentionPeak(ahead.net + back.high, ahead.high, ahead.net, f"{back.at}, backward")
+    forward_pass, backward_pass = forward(tape), backward(tape)
+    backward_high = forward_pass.net + backward_pass.high
+    if forward_pass.high > backward_high:
+        return AttentionPeak(forward_pass.high, forward_pass.high, forward_pass.net, f"{forward_pass.at}, forward")
+    return AttentionPeak(backward_high, forward_pass.high, forward_pass.net, f"{backward_pass.at}, backward")
 
 
-def _tape(w: Attention, nodes: list[TapeNode], more: dict[str, Number]) -> Tape:
-    """Tape of ``nodes``: the result, dQ, dK and dV take bytes; inputs and dO exist already."""
+def _tape(w: Attention, nodes: list[TapeNode], sizes: dict[str, Number]) -> Tape:
+    """Tape of ``nodes``; ``sizes``: bytes of further tensors. The result, dQ, dK and dV take bytes; inputs and dO exist already."""
     keys, rows = w.batch * w.kv_heads * w.kv_len * w.dtype.size, w.batch * w.heads * w.n * w.dtype.size
     views = {"Q": rows * w.d, "K": keys * w.d, "V": keys * w.dv, "result": 0}
-    return Tape("Q", {**dict.fromkeys(views, 0), "result": rows * w.dv, **more}, nodes, views=views)
+    return Tape("Q", {**dict.fromkeys(views, 0), "result": rows * w.dv, **sizes}, nodes, views=views)
 
 
 def _eager(w: Attention) -> Tape:
+    """Tape of separate kernels, each of which writes a tensor of its own name."""
     scores = w.batch * w.heads * w.n * w.kv_len * w.dtype.size
-    steps = ["Q K^T", "scaled", *(["masked"] if w.causal else [])]
-    nodes = [TapeNode("Q K^T", ("Q", "K"), (steps[0],))]
-    nodes += [TapeNode(made, (before,), (made,), adds=made == "masked") for before, made in pairwise(steps)]
+    nodes = [TapeNode("Q K^T", ("Q", "K"), ("Q K^T",)), TapeNode("scaled", ("Q K^T",), ("scaled",))]
+    if w.causal:
+        nodes.append(TapeNode("masked", ("scaled",), ("masked",), adds=True))
     # backward multiplies softmax with its gradient before it adds up the rows
-    nodes.append(TapeNode("softmax", (steps[-1],), ("softmax",), ("softmax",), backward_scratch=scores))
+    nodes.append(TapeNode("softmax", nodes[-1].writes, ("softmax",), ("softmax",), backward_scratch=scores))
+    score_tensors = [node.name for node in nodes]
     nodes.append(TapeNode("P V", ("softmax", "V"), ("result",), ("softmax",), scratch=scores))  # the scores still have a name
-    return _tape(w, nodes, dict.fromkeys((*steps, "softmax"), scores))
+    return _tape(w, nodes, dict.fromkeys(score_tensors, scores))
 
 
 def _flash(w: Attention) -> Tape:
@@ -236,7 +239,7 @@ def _flash(w: Attention) -> Tape:
     """
     rows = w.batch * w.heads * ceil_div(w.n, 128) * 128
     sums = STATISTIC_SIZE * rows * (ceil_div(w.d, 32) * 32 + 1)
-    each = 0 if w.heads == w.kv_heads else w.batch * w.heads * w.kv_len * w.dtype.size * (w.d + w.dv)
+    per_query_head = 0 if w.heads == w.kv_heads else w.batch * w.heads * w.kv_len * w.dtype.size * (w.d + w.dv)
     kept = STATISTIC_SIZE * w.batch * w.heads * w.n + RANDOM_STATE
-    node = TapeNode("attention", ("Q", "K", "V"), ("result", "logsumexp"), ("logsumexp",), backward_scratch=sums + each)
+    node = TapeNode("attention", ("Q", "K", "V"), ("result", "logsumexp"), ("logsumexp",), backward_scratch=sums + per_query_head)
     return _tape(w, [node], {"logsumexp": kept})

@@ -28,7 +28,7 @@ from perfmodel.transformer.training.memory import Peak, peak
 from perfmodel.transformer.training.question import TrainingConfig, timed
 from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, run
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, job_of, least_bytes, optimizer
-from perfmodel.transformer.training.step.layer_time import Machine, estimated, machine
+from perfmodel.transformer.training.step.layer_time import Machine, estimated, machine_of
 from perfmodel.transformer.training.step.row import recomputed
 from perfmodel.transformer.training.step.step_time import StepTime, step_time
 from perfmodel.transformer.training.step.system import System, over_network
@@ -69,17 +69,16 @@ class TrainingEstimate:
     @property
     def device(self) -> Device:
         """The device of each GPU."""
-        return self.job.on.device
+        return self.job.machine.device
 
     @property
     def cost(self) -> Estimate:
         """The sum of all lines, with the bound of the whole step."""
-        alone = sum((line.cost.needs for line in self.lines), Needs())
-        forward = total_bytes((line.op for line in self.lines if line.part == FORWARD), WEIGHTS)
-        state = self.job.state(self.time.stage)
-        tensors = least_bytes(self.training, state, forward / self.time.micro_batches)
-        held = None if alone.held is None else IN_PLACE * alone.held
-        return replace(total(line.cost for line in self.lines), needs=replace(alone, tensors=tensors, held=held))
+        needs = sum((line.cost.needs for line in self.lines), Needs())
+        forward_weights = total_bytes((line.op for line in self.lines if line.part == FORWARD), WEIGHTS)
+        tensors = least_bytes(self.training, self.job.state(self.time.stage), forward_weights / self.time.micro_batches)
+        held = None if needs.held is None else IN_PLACE * needs.held
+        return replace(total(line.cost for line in self.lines), needs=replace(needs, tensors=tensors, held=held))
 
     @property
     def seconds(self) -> float:
@@ -96,11 +95,12 @@ class TrainingEstimate:
         kernels = interval((line.interval, 1) for line in self.lines)
         if kernels is None:
             return None
-        seconds, block = self.seconds, self.job.on.block if self.job.on.own else None
-        if self.job.micro_batch.eager and block is not None and self.training.parallel.gpus == 1:
-            return around(seconds, seconds * block.low, seconds * block.high, self.cost, self.device)
-        rest = seconds - kernels[0]
-        return around(seconds, max(kernels[1] + rest, self.time.exchanged_s), kernels[2] + rest, self.cost, self.device)
+        seconds, machine = self.seconds, self.job.machine
+        if self.job.micro_batch.eager and machine.calibrated_here and machine.calibration is not None and self.training.parallel.gpus == 1:
+            return around(seconds, seconds * machine.calibration.low, seconds * machine.calibration.high, self.cost, self.device)
+        kernels_s, kernels_low_s, kernels_high_s = kernels
+        other_s = seconds - kernels_s
+        return around(seconds, max(kernels_low_s + other_s, self.time.exchanged_s), kernels_high_s + other_s, self.cost, self.device)
 
     @property
     def validated(self) -> bool:
@@ -156,35 +156,36 @@ def estimate(
     attention: str | None = None,
 ) -> TrainingEstimate:
     """``training`` on GPUs like ``device``, joined by ``system``; UsageError if there are too few, UnavailableError without a peak rate."""
-    job = job_of(training, machine(device, fallbacks, attention), system, implementation, half=half, overlap=overlap)
+    job = job_of(training, machine_of(device, fallbacks, attention), system, implementation, half=half, overlap=overlap)
     return of_job(job, implementation)
 
 
 def of_job(job: TrainingJob, implementation: str = FUSED) -> TrainingEstimate:
     """Estimate of the step of ``job``, kernel by kernel."""
     time = step_time(job)
-    lines = [_line(part, op, job.on) for part, ops in stage_ops(job, time.stage) for op in merged((kernel, 1) for kernel in ops)]
-    check_named(job.on.attention, (line.op for line in lines))
+    lines = [_line(part, op, job.machine) for part, ops in stage_ops(job, time.stage) for op in merged((kernel, 1) for kernel in ops)]
+    check_named(job.machine.attention, (line.op for line in lines))
     return TrainingEstimate(job, implementation, time, lines)
 
 
 def stage_ops(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[Op]]]:
     """Kernels of a step on a GPU of ``stage``, part by part."""
-    t, step, state, often = job.training, job.micro_batch.forward, job.state(stage), int(job.training.micro_batches)
-    places = [(each, count * often) for each, count in job.times(stage)]
-    repeated = [(each.ops, name, share * count) for each, count in places for name, share in each.repeated(t.recompute)]
-    yield FORWARD, [op.times(count) for each, count in places for op in each.ops.forward]
-    yield RECOMPUTE, [op.times(count) for ops, name, count in repeated for op in getattr(ops, name)]
-    yield BACKWARD, [op.times(count) for each, count in reversed(places) for op in each.ops.backward]
-    yield UPDATE, [*(op.times(often) for op in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
+    t, step, state, micro_batches = job.training, job.micro_batch.forward, job.state(stage), int(job.training.micro_batches)
+    times = [(place, count * micro_batches) for place, count in job.times(stage)]
+    yield FORWARD, [op.times(count) for place, count in times for op in place.ops.forward]
+    yield RECOMPUTE, job.repeated_ops(times)
+    yield BACKWARD, [op.times(count) for place, count in reversed(times) for op in place.ops.backward]
+    yield UPDATE, [*(op.times(micro_batches) for op in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
 
 
-def _line(part: str, op: Op, on: Machine) -> TrainingKernel:
+def _line(part: str, op: Op, machine: Machine) -> TrainingKernel:
+    """All runs of ``op`` as a row; ``cost`` is that of one run."""
     once = replace(op, count=1)
-    alone = estimated(once, on)
-    cost, prediction = alone.cost, alone.prediction and scaled(alone.prediction, float(op.count))
+    alone = estimated(once, machine)
+    cost = alone.cost
+    prediction = None if alone.prediction is None else scaled(alone.prediction, float(op.count))
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
-        op, cost = recomputed(op), op_estimate(recomputed(once), on.device)
+        op, cost = recomputed(op), op_estimate(recomputed(once), machine.device)
     return TrainingKernel(op, cost, prediction, alone.missing, part)
 
 

@@ -2,10 +2,10 @@
 
 MFU counts the FLOP that the model needs, HFU those that the hardware executes, recomputation among them. PaLM counts by parameters, 6 N +
 12 L H Q T per token; Megatron-LM by matrices, 72 B L s h^2 (1 + s / 6h + V / 12Lh) for a GPT. Both count attention over all pairs of
-tokens, with a causal mask too, or over all tokens of a window. They differ by vectors, which are parameters but no matrices. Sources:
-Chowdhery et al. 2022, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.04473, section 5.1; Korthikanti et al. 2022, arXiv
-2205.05198, section 6.3. For selective recomputation the paper prints s / 3h, three times the FLOP of running Q K^T and P V once more; here
-these are counted. Adapters are too small to count.
+tokens, with a causal mask too, or over all tokens of a window. Only PaLM's count includes vectors (norms, biases). Adapters are too small
+to count. Sources: Chowdhery et al. 2022, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.04473, section 5.1; Korthikanti
+et al. 2022, arXiv 2205.05198, section 6.3. For selective recomputation that section prints s / 3h, three times the FLOP of running Q K^T
+and P V once more; here these are counted.
 
 The report's own MFU counts visible FLOP: matmuls, and attention on unmasked scores. Its HFU counts executed FLOP: also masked parts of
 tiles, padding, and all recomputation. A kernel executes no less than is visible and takes no less time than its unit at the datasheet's
@@ -37,7 +37,7 @@ class Counted:
 
     def shares(self, job: TrainingJob, seconds: float) -> tuple[float, float]:
         """MFU and HFU of the step of ``job`` in ``seconds``, at the datasheet's peak."""
-        rate = float(rates_of(job.on.device, job.micro_batch.forward.dtype).matmul)
+        rate = float(rates_of(job.machine.device, job.micro_batch.forward.dtype).matmul)
         available = seconds * job.training.parallel.gpus * rate
         return float(self.model / available), float(self.hardware / available)
 
@@ -60,15 +60,19 @@ def megatron(training: TrainingConfig) -> Counted:
 
 
 def passes(training: TrainingConfig) -> int:
-    """Number of times that a matrix multiplies: forward, gradients of inputs, gradients of weights, which frozen ones lack."""
+    """Number of matmuls of a matrix in a step: forward, gradients of inputs, and gradients of weights unless these are frozen."""
     return 3 if training.lora is None else 2
 
 
-def _counted(training: TrainingConfig, forward: Number, again: Number) -> Counted:
-    """FLOP of the step. ``forward``: FLOP per token without attention; ``again``: FLOP that full recomputation runs once more."""
-    tokens, kind = training.batch * training.n, training.recompute.kind
+def _counted(training: TrainingConfig, forward: Number, recomputed: Number) -> Counted:
+    """FLOP of the step from FLOP per token without attention: of the forward pass, and of what full recomputation runs again."""
+    tokens = training.batch * training.n
     attention = attention_flops(training.model, training.n)
-    repeated = attention if kind == SELECTIVE else again + attention if training.recompute.of_layers else 0
+    repeated: Number = 0
+    if training.recompute.kind == SELECTIVE:
+        repeated = attention
+    elif training.recompute.of_layers:
+        repeated = recomputed + attention
     model = tokens * (passes(training) * forward + 3 * attention)
     return Counted(model, model + tokens * repeated)
 
@@ -78,11 +82,11 @@ CONVENTIONS = {PALM: palm, MEGATRON: megatron}
 
 def run(job: TrainingJob) -> Counted:
     """Visible and executed FLOP of the kernels of the step of ``job``, over all GPUs and stages."""
-    t, p = job.training, job.training.parallel
-    places = job.times()
-    once = [op.times(count) for each, count in places for op in (*each.ops.forward, *each.ops.backward)]
-    repeated = [(each.ops, name, share * count) for each, count in places for name, share in each.repeated(t.recompute)]
-    again = [op.times(count) for ops, name, count in repeated for op in getattr(ops, name)]
-    times = t.batch * p.tp * p.cp / t.sequences  # GPUs of a replica divide a micro-batch; a last one may have fewer sequences
-    visible_flops = sum(op.count * op.kernel.flops for op in once)
-    return Counted(times * visible_flops, times * sum(op.count * op.kernel.executed_flops for op in (*once, *again)))
+    training, parallel = job.training, job.training.parallel
+    times = job.times()
+    needed = [op.times(count) for place, count in times for op in (*place.ops.forward, *place.ops.backward)]
+    # Micro-batches times the GPUs that divide each; a fraction if the last micro-batch has fewer sequences
+    shares = training.batch * parallel.tp * parallel.cp / training.sequences
+    visible_flops = sum(op.count * op.kernel.flops for op in needed)
+    executed_flops = sum(op.count * op.kernel.executed_flops for op in (*needed, *job.repeated_ops(times)))
+    return Counted(shares * visible_flops, shares * executed_flops)

@@ -1,14 +1,16 @@
 """The fastest layout of a training step that fits the memory of a given number of GPUs.
 
-Every layout is timed first, which is quick as equal pieces are computed once. Then memory is checked in the order of speed, until enough
-layouts fit. The search covers tensor parallelism within an NVLink domain, with and without sequence parallelism; pipeline stages of equal
-size, interleaved or not; context and expert parallelism; ZeRO; micro-batches in powers of two; recomputation.
+Every layout is timed first, which is quick as equal layers are computed once. Then memory is checked, the fastest layout first, until
+enough layouts fit. The search covers tensor parallelism within an NVLink domain, with and without sequence parallelism; pipeline stages of
+equal size, interleaved or not; context and expert parallelism; ZeRO; micro-batches in powers of two; recomputation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd
 from time import perf_counter
 
 from perfmodel.core.arith import divisors
@@ -23,11 +25,12 @@ from perfmodel.transformer.training.step.layer_time import Machine
 from perfmodel.transformer.training.step.step_time import step_time
 from perfmodel.transformer.training.step.system import System
 
-LARGEST_MICRO_BATCH = 16
-TURNS = (1, 2, 3, 4, 6, 8)
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+"""Sequences of a micro-batch that are tried."""
+INTERLEAVES = (1, 2, 3, 4, 6, 8)
 """Chunks of layers per stage that are tried."""
-LEAST_PART = 1024
-"""Fewest tokens of a part of a sequence."""
+FEWEST_TOKENS = 1024
+"""Fewest tokens of a sequence on one of the context-parallel GPUs."""
 MOST_STAGES_OF_ZERO = 1
 """Most pipeline stages with ZeRO 2 or 3: with more, gradients and weights would be exchanged for each micro-batch."""
 
@@ -55,7 +58,7 @@ class SearchResult:
 
     training: TrainingConfig
     gpus: int
-    on: Machine
+    machine: Machine
     system: System | None
     half: str
     layouts: list[TimedLayout]
@@ -73,42 +76,49 @@ def parallels(model: ModelSpec, gpus: int, batch: int, n: int, domain: int, flas
         except PerfmodelError:
             continue
         for pp in divisors(gpus // tp, layers):
-            if layers % pp and pp > 1:
+            if layers % pp:
                 continue
-            for cp in divisors(gpus // tp // pp, max(n // LEAST_PART, 1)) if flash else [1]:
+            for cp in divisors(gpus // tp // pp, max(n // FEWEST_TOKENS, 1)) if flash else [1]:
                 dp = gpus // tp // pp // cp
                 if batch % dp or n % cp:
                     continue
-                for ep in _expert_groups(model, dp):
-                    for zero in range(4 if dp * cp > 1 else 1):
-                        if zero < 2 or pp <= MOST_STAGES_OF_ZERO:
-                            for sp in (False, True) if tp > 1 else (False,):
-                                yield Parallel(tp, sp, pp, cp=cp, ep=ep, dp=dp, zero=zero)
+                zero_stages = [0, 1] if pp > MOST_STAGES_OF_ZERO else [0, 1, 2, 3]
+                if dp * cp == 1:
+                    zero_stages = [0]
+                for ep, zero, sp in product(_expert_groups(model, dp), zero_stages, (False, True) if tp > 1 else (False,)):
+                    yield Parallel(tp, sp, pp, cp=cp, ep=ep, dp=dp, zero=zero)
 
 
 def _expert_groups(model: ModelSpec, dp: int) -> list[int]:
-    counts = {layer.mlp.experts for layer, _ in model.layer_kinds if isinstance(layer.mlp, MoeMlp)}
-    return [ep for ep in divisors(dp) if all(count % ep == 0 for count in counts)] if counts else [1]
+    """Numbers of GPUs that can share the experts of every layer; 1 for a model without experts."""
+    expert_counts = {layer.mlp.experts for layer, _ in model.layer_kinds if isinstance(layer.mlp, MoeMlp)}
+    return divisors(gcd(dp, *expert_counts)) if expert_counts else [1]
 
 
 def candidates(training: TrainingConfig, gpus: int, domain: int) -> Iterator[TrainingConfig]:
     """Every layout of ``training`` on ``gpus``, with other parallelism, micro-batches and recomputation."""
     kinds = (NONE, FULL) if training.flash else (NONE, SELECTIVE, FULL)
-    layers = len(training.model.layers)
     for parallel in parallels(training.model, gpus, int(training.batch), int(training.n), domain, training.flash):
-        sequences_of_group = int(training.batch) // parallel.dp
-        for sequences in (size for size in divisors(sequences_of_group, LARGEST_MICRO_BATCH) if size & (size - 1) == 0):
-            for turns in TURNS if parallel.pp > 1 else (1,):
-                if turns > 1 and ((layers // parallel.pp) % turns or (sequences_of_group // sequences) % parallel.pp):
-                    continue
-                turned = replace(parallel, interleave=turns)
-                yield from (replace(training, micro_batch=sequences, parallel=turned, recompute=Recomputation(kind)) for kind in kinds)
+        sequences = int(training.batch) // parallel.dp
+        for micro_batch, interleave in product(MICRO_BATCHES, INTERLEAVES):
+            if sequences % micro_batch == 0 and _can_interleave(training.model, parallel, interleave, sequences // micro_batch):
+                for kind in kinds:
+                    interleaved = replace(parallel, interleave=interleave)
+                    yield replace(training, micro_batch=micro_batch, parallel=interleaved, recompute=Recomputation(kind))
+
+
+def _can_interleave(model: ModelSpec, parallel: Parallel, interleave: int, micro_batches: int) -> bool:
+    """Whether stages of equal size can hold ``interleave`` equal chunks, and ``micro_batches`` fill all stages evenly."""
+    if interleave == 1:
+        return True
+    layers_of_stage = len(model.layers) // parallel.pp
+    return parallel.pp > 1 and layers_of_stage % interleave == 0 and micro_batches % parallel.pp == 0
 
 
 def search(
     training: TrainingConfig,
     gpus: int,
-    on: Machine,
+    machine: Machine,
     system: System | None,
     *,
     half: str = "bf16",
@@ -117,25 +127,27 @@ def search(
     headroom: float = 0.0,
 ) -> SearchResult:
     """The ``most`` fastest layouts that leave a share of ``headroom`` of each GPU's memory; UnavailableError without a capacity."""
-    capacity = on.device.dram.capacity
+    capacity = machine.device.dram.capacity
     if capacity is None:
-        raise UnavailableError(f"{on.device.id} has no DRAM capacity in its profile", "add the capacity of its dram level")
+        raise UnavailableError(f"{machine.device.id} has no DRAM capacity in its profile", "add the capacity of its dram level")
     room, begin = capacity.number * (1 - headroom), perf_counter()
     domain = gpus if system is None else system.levels[0].gpus
     timed: list[tuple[float, TrainingConfig]] = []
+    tried = 0
     for layout in candidates(training, gpus, domain):
-        job = job_of(layout, on, system, FUSED, half=half, overlap=overlap)
+        tried += 1
+        job = job_of(layout, machine, system, FUSED, half=half, overlap=overlap)
         states = [job.state(stage) for stage in {0, layout.parallel.pp - 1}]
-        held = max(int(state.weights + state.optimizer) for state in states)  # a quick first test: activations come on top
-        timed.append((step_time(job).seconds if held <= room else float("inf"), layout))
+        if max(int(state.weights + state.optimizer) for state in states) <= room:  # a quick first test: activations come on top
+            timed.append((step_time(job).seconds, layout))
     fitting: list[TimedLayout] = []
     refused = 0
-    for seconds, layout in sorted(timed, key=lambda pair: pair[0]):
-        if len(fitting) == most or seconds == float("inf"):
+    for seconds, layout in sorted(timed, key=lambda seconds_and_layout: seconds_and_layout[0]):
+        if len(fitting) == most:
             break
         size = int(peak(layout, FUSED).bytes)
         if size <= room:
             fitting.append(TimedLayout(layout, seconds, size))
         else:
             refused += 1
-    return SearchResult(training, gpus, on, system, half, fitting, len(timed), refused, perf_counter() - begin)
+    return SearchResult(training, gpus, machine, system, half, fitting, tried, refused, perf_counter() - begin)

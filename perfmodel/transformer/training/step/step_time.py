@@ -1,14 +1,15 @@
-"""A step on many GPUs: micro-batches through pipeline stages, then work that is done once per step. Pipeline (1F1B, Narayanan et al.
+"""A step on many GPUs: micro-batches through pipeline stages, then work that is done once per step.
 
-2021): m micro-batches on the slowest of p stages, plus the time of one micro-batch on all others to fill and drain the pipeline, divided by
-v if each stage holds v interleaved chunks of layers. For equal stages the bubble is (p - 1) / (v m). Stages also wait for the one with the
-longest work per step.
+The pipeline (1F1B, Narayanan et al. 2021) takes m micro-batches on the slowest of p stages, plus the time of one micro-batch on all other
+stages to fill and drain it, divided by v if each stage holds v interleaved chunks of layers. For equal stages the bubble is
+(p - 1) / (v m). Stages also wait for the one with the most work once per step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from perfmodel.core.hardware import Device
 from perfmodel.transformer.op import WEIGHTS, Op
@@ -25,7 +26,7 @@ from perfmodel.transformer.training.step.layer_time import (
     Machine,
     Window,
     exposed_host_s,
-    host_phases,
+    host_time,
     joined,
     ops_window,
 )
@@ -39,18 +40,18 @@ OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data para
 class MicroBatchTime:
     """Times of one micro-batch on one GPU of a stage, in seconds.
 
-    ``added_s``: accumulation of its gradients; ``handed_s``: transfers to and from the neighbouring stages. ``forward``, ``backward``:
-    windows of the kernels of each pass, with the resources that kernels and exchanges use; ``backward`` includes ``again_s`` of
-    recomputation. ``passed``: exposed exchanges by group. ``head_s``: forward pass from the last norm on, if this GPU has it. ``hidden_s``:
-    exchanges within the stage that overlap with kernels.
+    ``forward``, ``backward``: windows of the kernels of each pass, with the resources that kernels and exchanges use; ``backward`` includes
+    ``recompute_s`` of recomputation. ``accumulate_s``: addition of the gradients to their sum. ``hand_over_s``: transfers to and from the
+    neighbouring stages. Exchanges within the stage: ``exposed``, seconds that no kernel hides, by group; ``hidden_s``, seconds beside
+    kernels. ``layers``: layers of the stage. ``head_s``: forward pass from the last norm on, if this GPU has it.
     """
 
     forward: Window
     backward: Window
-    again_s: float
-    added_s: float
-    handed_s: float
-    passed: dict[str, float]
+    recompute_s: float
+    accumulate_s: float
+    hand_over_s: float
+    exposed: dict[str, float]
     hidden_s: float
     layers: int
     head_s: float
@@ -63,12 +64,12 @@ class MicroBatchTime:
     @property
     def backward_s(self) -> float:
         """Seconds of the backward kernels, without recomputation."""
-        return self.backward.seconds - self.again_s
+        return self.backward.seconds - self.recompute_s
 
     @property
     def kernels_s(self) -> float:
         """Seconds of all kernels, recomputation included."""
-        return self.forward.seconds + self.backward.seconds + self.added_s
+        return self.forward.seconds + self.backward.seconds + self.accumulate_s
 
     @property
     def before_head_s(self) -> float:
@@ -77,8 +78,8 @@ class MicroBatchTime:
 
     @property
     def exposed_s(self) -> float:
-        """Seconds of exchanges that do not overlap with kernels."""
-        return self.handed_s + sum(self.passed.values())
+        """Seconds of exchanges that no kernel hides, those with other stages included."""
+        return self.hand_over_s + sum(self.exposed.values())
 
     @property
     def seconds(self) -> float:
@@ -88,73 +89,91 @@ class MicroBatchTime:
 
 def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
     """Times of one micro-batch on a GPU of ``stage``."""
-    t, times = job.training, job.times(stage)
-    again = joined((getattr(each, name), share * count) for each, count in times for name, share in each.repeated(t.recompute))
-    forward = joined((each.forward, count) for each, count in times)
-    backward = joined([*((each.backward, count) for each, count in times), (again, 1)])
-    passed, hidden = _passed(job, times, forward, backward)
+    training, times = job.training, job.times(stage)
+    recomputed = joined(
+        (repeated.window, repeated.share * count) for place, count in times for repeated in place.repeated(training.recompute)
+    )
+    forward = joined((place.forward, count) for place, count in times)
+    backward = joined([*((place.backward, count) for place, count in times), (recomputed, 1)])
+    exposed, hidden_s = _stage_exchanges(job, times, forward, backward)
     return MicroBatchTime(
         forward=forward,
         backward=backward,
-        again_s=again.seconds,
-        added_s=ops_window(adding_up(t, job.state(stage), job.micro_batch.forward), job.on).seconds,
-        handed_s=_handed(job),
-        passed=passed,
-        hidden_s=hidden,
-        layers=sum(count for each, count in times if isinstance(each.where, Layer)),
-        head_s=sum((each.forward.seconds for each, _ in times if each.where == HEAD), 0.0),
+        recompute_s=recomputed.seconds,
+        accumulate_s=ops_window(adding_up(training, job.state(stage), job.micro_batch.forward), job.machine).seconds,
+        hand_over_s=_hand_over_s(job),
+        exposed=exposed,
+        hidden_s=hidden_s,
+        layers=sum(count for place, count in times if isinstance(place.where, Layer)),
+        head_s=sum((place.forward.seconds for place, _ in times if place.where == HEAD), 0.0),
     )
 
 
-def _handed(job: TrainingJob) -> float:
+def _hand_over_s(job: TrainingJob) -> float:
     """Seconds to exchange hidden states and their gradients with neighbouring stages, for all chunks of layers."""
-    p = job.training.parallel
-    if p.pp == 1 or job.system is None:
+    parallel, shape = job.training.parallel, job.micro_batch.shape
+    if parallel.pp == 1 or job.system is None:
         return 0.0
-    size = job.micro_batch.shape.tokens * job.micro_batch.shape.hidden * job.micro_batch.shape.size
-    return 2 * p.interleave * stage_border(size, job.system, p, job.on.device)
+    return 2 * parallel.interleave * stage_border(shape.tokens * shape.hidden * shape.size, job.system, parallel, job.machine.device)
 
 
-def _passed(job: TrainingJob, times: list[tuple[LayerTime, int]], forward: Window, backward: Window) -> tuple[dict[str, float], float]:
-    """Seconds of exposed exchanges by group, and seconds of hidden ones, which are booked in the windows of the passes."""
+def _stage_exchanges(
+    job: TrainingJob, times: list[tuple[LayerTime, int]], forward: Window, backward: Window
+) -> tuple[dict[str, float], float]:
+    """Exposed seconds of the exchanges within a stage by group, and hidden seconds, which are booked in the windows of the passes."""
+    exposed_s, hidden_s = dict[str, float](), 0.0
     if job.system is None:
-        return {}, 0.0
+        return exposed_s, hidden_s
     p = job.training.parallel
-    near = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that groups inside of a stage depend on
-    passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
-    exposed_s, beside = dict[str, float](), 0.0
-    for each, count in times:
-        again = [(FORWARD_PASS, backward)] if job.training.recompute.of_layers and isinstance(each.where, Layer) else []
-        for way, window in (*passes, *again):
-            exposed, hidden, taken = _exchanged(each, way, job.system, near, job.on, job.overlap)
-            window.book(taken, count)
-            beside += count * hidden
-            for group, seconds in exposed.items():
+    within_stage = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that these groups depend on, so that the cache serves many layouts
+    for place, count in times:
+        passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
+        if job.training.recompute.of_layers and isinstance(place.where, Layer):
+            passes.append((FORWARD_PASS, backward))  # recomputation exchanges again what the forward pass did
+        for pass_name, window in passes:
+            exchanges = _layer_exchanges(place, pass_name, job.system, within_stage, job.machine, job.overlap)
+            window.book(exchanges.booked, count)
+            hidden_s += count * exchanges.hidden_s
+            for group, seconds in exchanges.exposed.items():
                 exposed_s[group] = exposed_s.get(group, 0.0) + count * seconds
-    return exposed_s, beside
+    return exposed_s, hidden_s
+
+
+class _LayerExchanges(NamedTuple):
+    """Exchanges of a layer in one pass: exposed seconds by group, hidden seconds, and seconds of each resource in the hidden part."""
+
+    exposed: dict[str, float]
+    hidden_s: float
+    booked: dict[str, float]
 
 
 @lru_cache(maxsize=8192)
-def _exchanged(
-    layer: LayerTime, way: str, system: System, near: Parallel, on: Machine, overlap: bool
-) -> tuple[dict[str, float], float, dict[str, float]]:
-    """A layer's exchanges in one pass: exposed seconds by group, hidden seconds, and seconds of each resource for hidden ones."""
-    forward = way == FORWARD_PASS
-    kernels, passed = (layer.forward, layer.ops.forward_exchanges) if forward else (layer.backward, layer.ops.backward_exchanges)
-    outer, exposed, beside = joined([(kernels, 1)]), dict[str, float](), 0.0
-    cover = {word: replace(window, busy=dict(window.busy), outer=outer) for (at, word), window in layer.cover.items() if at == way}
-    for exchange in passed:
-        behind = cover[exchange.behind] if exchange.behind and overlap else None
-        seconds, hidden = _hidden(exchange, behind, system, near, on.device)
-        exposed[exchange.group] = exposed.get(exchange.group, 0.0) + seconds - hidden
-        beside += hidden
-    return exposed, beside, {name: busy - kernels.busy.get(name, 0.0) for name, busy in outer.busy.items()}
+def _layer_exchanges(
+    layer: LayerTime, pass_name: str, system: System, parallel: Parallel, machine: Machine, overlap: bool
+) -> _LayerExchanges:
+    """Exchanges of ``layer`` in one pass."""
+    forward = pass_name == FORWARD_PASS
+    kernels = layer.forward if forward else layer.backward
+    whole_pass = joined([(kernels, 1)])  # a copy, in which hidden exchanges are booked
+    cover = {
+        behind: replace(window, busy=dict(window.busy), outer=whole_pass)
+        for (pass_of_window, behind), window in layer.cover.items()
+        if pass_of_window == pass_name
+    }
+    exposed, hidden_s = dict[str, float](), 0.0
+    for exchange in layer.ops.forward_exchanges if forward else layer.ops.backward_exchanges:
+        window = cover[exchange.behind] if exchange.behind and overlap else None
+        seconds, beside_s = _run_and_hidden_s(exchange, window, system, parallel, machine.device)
+        exposed[exchange.group] = exposed.get(exchange.group, 0.0) + seconds - beside_s
+        hidden_s += beside_s
+    return _LayerExchanges(exposed, hidden_s, {name: busy - kernels.busy.get(name, 0.0) for name, busy in whole_pass.busy.items()})
 
 
-def _hidden(exchange: Exchange, behind: Window | None, system: System, parallel: Parallel, device: Device) -> tuple[float, float]:
-    """Seconds of ``exchange``, and the part of them that runs beside the kernels of the window ``behind``."""
+def _run_and_hidden_s(exchange: Exchange, window: Window | None, system: System, parallel: Parallel, device: Device) -> tuple[float, float]:
+    """Seconds of ``exchange``, and how many of them run beside the kernels of ``window``."""
     seconds = exchange_seconds(exchange, system, parallel, device)
-    return seconds, 0.0 if behind is None else behind.hide(seconds, needs(exchange, seconds, system, parallel, device))
+    hidden_s = 0.0 if window is None else window.hide(seconds, needs(exchange, seconds, system, parallel, device))
+    return seconds, hidden_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,35 +202,52 @@ class StepTime:
 
 def step_time(job: TrainingJob) -> StepTime:
     """Seconds of the step, by its slowest stage; UsageError if the system has too few GPUs."""
-    t, p, often = job.training, job.training.parallel, int(job.training.micro_batches)
-    stages = {stage: micro_batch(job, stage) for stage in slowest_stages(t.model, p.pp)}
+    training, pp = job.training, job.training.parallel.pp
+    micro_batches = int(training.micro_batches)
+    stages = {stage: micro_batch(job, stage) for stage in slowest_stages(training.model, pp)}
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
-    micro, once = stages[slowest], {stage: _once(job, stage, each) for stage, each in stages.items()}
-    ends = {stage: end for stage, (end, _) in once.items()}
-    later = max(sum(end.values()) for end in ends.values()) - sum(ends[slowest].values())
-    exchanged = max(often * (each.exposed_s + each.hidden_s) + once[at][0][DATA_PARALLEL] + once[at][1] for at, each in stages.items())
+    micro = stages[slowest]
+    once = {stage: _once_per_step(job, stage, times) for stage, times in stages.items()}
+    later_s = max(work.seconds for work in once.values()) - once[slowest].seconds
+    exchanged_s = [
+        micro_batches * (times.exposed_s + times.hidden_s) + once[stage].exposed_s + once[stage].hidden_s for stage, times in stages.items()
+    ]
     parts = {
-        "forward": often * micro.forward_s,
-        "recompute": often * micro.again_s,
-        "backward": often * micro.backward_s,
-        "gradients added up": often * micro.added_s,
-        OPTIMIZER: ends[slowest][OPTIMIZER],
-        CLEARED: ends[slowest][CLEARED],
-        BUBBLE: (_all_stages(stages, p.pp) - micro.seconds) / p.interleave + later,
-        "pipeline hand-over": often * micro.handed_s,
-        **{f"{group} parallel": often * seconds for group, seconds in micro.passed.items()},
-        DATA_PARALLEL: ends[slowest][DATA_PARALLEL],
+        "forward": micro_batches * micro.forward_s,
+        "recompute": micro_batches * micro.recompute_s,
+        "backward": micro_batches * micro.backward_s,
+        "gradients added up": micro_batches * micro.accumulate_s,
+        OPTIMIZER: once[slowest].optimizer_s,
+        CLEARED: once[slowest].cleared_s,
+        BUBBLE: (_all_stages_s(stages, pp) - micro.seconds) / training.parallel.interleave + later_s,
+        "pipeline hand-over": micro_batches * micro.hand_over_s,
+        **{f"{group} parallel": micro_batches * seconds for group, seconds in micro.exposed.items()},
+        DATA_PARALLEL: once[slowest].exposed_s,
     }
     parts[HOST] = host_seconds(job, micro, parts[OPTIMIZER])
-    return StepTime(slowest, often, micro, parts, exchanged)
+    return StepTime(slowest, micro_batches, micro, parts, max(exchanged_s))
 
 
-def _once(job: TrainingJob, stage: int, micro: MicroBatchTime) -> tuple[dict[str, float], float]:
-    """Seconds of a stage's work once per step, after or beside its micro-batches, and seconds of exchanges that these hide."""
-    t, step, state = job.training, job.micro_batch.forward, job.state(stage)
-    updated, cleared = (ops_window(ops, job.on).seconds for ops in ([optimizer(t, state, step)], clearing(t, state, step)))
-    exposed, hidden = data_seconds(job, micro, state)
-    return {OPTIMIZER: updated, CLEARED: cleared, DATA_PARALLEL: exposed}, hidden
+class _OncePerStep(NamedTuple):
+    """Seconds of a stage's work after or beside its micro-batches; exchanges between GPUs with the same weights are exposed or hidden."""
+
+    optimizer_s: float
+    cleared_s: float
+    exposed_s: float
+    hidden_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds after the micro-batches."""
+        return self.optimizer_s + self.cleared_s + self.exposed_s
+
+
+def _once_per_step(job: TrainingJob, stage: int, micro: MicroBatchTime) -> _OncePerStep:
+    """Seconds of the work of ``stage`` once per step."""
+    training, step, state = job.training, job.micro_batch.forward, job.state(stage)
+    optimizer_s = ops_window([optimizer(training, state, step)], job.machine).seconds
+    cleared_s = ops_window(clearing(training, state, step), job.machine).seconds
+    return _OncePerStep(optimizer_s, cleared_s, *data_seconds(job, micro, state))
 
 
 def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple[float, float]:
@@ -222,40 +258,45 @@ def data_seconds(job: TrainingJob, micro: MicroBatchTime, state: State) -> tuple
     """
     if job.system is None:
         return 0.0, 0.0
-    t, p, edge = job.training, job.training.parallel, 1 / max(micro.layers, 1)
-    forward, backward = joined([(micro.forward, 1)]), joined([(micro.backward, 1)])
-    passes = [forward, backward] if p.zero == 3 else [forward]
-    exchanges = [(each, len(passes), window) for each in shared_weights(t, state) for window in passes]
+    training, parallel = job.training, job.training.parallel
+    forward, backward = joined([(micro.forward, 1)]), joined([(micro.backward, 1)])  # copies, which the exchanges may book
+    gathering_passes = [forward, backward] if parallel.zero == 3 else [forward]
+    # Each exchange with the pass that hides it; a pass hides its part of the runs
+    hidden_in = [(exchange, len(gathering_passes), window) for exchange in shared_weights(training, state) for window in gathering_passes]
+    hidden_in += [(exchange, 1, backward) for exchange in shared_gradients(training, state)]
+    layer_share = 1 / max(micro.layers, 1)  # what belongs to the first or the last layer of an exchange
     exposed_s = hidden_s = 0.0
-    for exchange, times, window in [*exchanges, *((each, 1, backward) for each in shared_gradients(t, state))]:
-        # ``times`` per micro-batch or step, each once in a window like this
-        single, runs = replace(exchange, count=1), float(exchange.count) / times
-        seconds, hidden = _hidden(single, window if job.overlap else None, job.system, p, job.on.device)
-        exposed = max(runs * (seconds - hidden), edge * seconds if job.overlap else 0.0)
-        exposed_s, hidden_s = exposed_s + exposed, hidden_s + runs * seconds - exposed
+    for exchange, passes, window in hidden_in:
+        runs = float(exchange.count) / passes
+        once = replace(exchange, count=1)
+        run_s, hidden_run_s = _run_and_hidden_s(once, window if job.overlap else None, job.system, parallel, job.machine.device)
+        least_exposed_s = layer_share * run_s if job.overlap else 0.0
+        total_exposed_s = max(runs * (run_s - hidden_run_s), least_exposed_s)
+        exposed_s += total_exposed_s
+        hidden_s = hidden_s + runs * run_s - total_exposed_s
     return exposed_s, hidden_s
 
 
-def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
-    """Seconds of a micro-batch on all stages in turn; unknown stages between the ends count like the known one."""
-    known = sum(micro.seconds for micro in stages.values())
-    return known + (pp - len(stages)) * stages[1].seconds if pp > len(stages) else known
+def _all_stages_s(stages: dict[int, MicroBatchTime], pp: int) -> float:
+    """Seconds of a micro-batch on all stages in turn; of the stages between the ends only number 1 was timed, and all count like it."""
+    timed_s = sum(micro.seconds for micro in stages.values())
+    return timed_s + (pp - len(stages)) * stages[1].seconds if pp > len(stages) else timed_s
 
 
 def host_seconds(job: TrainingJob, micro: MicroBatchTime, optimizer_s: float) -> float:
     """Seconds that a step takes longer because the host enqueues its kernels one by one."""
-    if not job.micro_batch.eager or job.on.parameters is None:
+    if not job.micro_batch.eager or job.machine.parameters is None:
         return 0.0
-    host = host_phases(job.on.parameters, micro.layers, tensors(job), again=job.training.recompute.of_layers)
+    host = host_time(job.machine.parameters, micro.layers, tensors(job), recomputes=job.training.recompute.of_layers)
     return exposed_host_s(host, micro.before_head_s, micro.kernels_s - micro.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
 def tensors(job: TrainingJob) -> int:
     """Number of parameter tensors of the model: each matrix, bias and norm's weights."""
-    return sum(count * sum(_learned(op) for op in each.ops.forward) for each, count in job.times())
+    return sum(count * _weight_tensors(op) for place, count in job.times() for op in place.ops.forward)
 
 
-def _learned(op: Op) -> int:
-    """Number of weight tensors that a forward row reads; a layer norm's two are one access."""
+def _weight_tensors(op: Op) -> int:
+    """Number of weight tensors that a forward row reads; the two of a layer norm are one access."""
     count = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
     return 2 * count if op.timed is not None and op.timed.implementations == ("torch-layer-norm",) else count

@@ -11,6 +11,7 @@ Sources: Patarasuk & Yuan 2009 (ring); Thakur et al. 2005 (tree); NCCL, src/grap
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, ClassVar
 
 from perfmodel.core import units
@@ -30,8 +31,6 @@ DRAM = "DRAM"
 """Resource that an exchange occupies besides links."""
 PROBE = 1 << 24
 """Bytes of a trial exchange that tests whether a calibration covers a number of GPUs."""
-DIVIDED = 2
-"""The first stage of ZeRO in which more than the optimizer's state is divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,9 @@ class Exchange:
 
 @dataclass(frozen=True)
 class LinkLevel:
-    """Links that join domains of up to ``gpus`` GPUs. Bandwidth per GPU and direction; ``measured_bandwidth``: what a library reaches.
+    """Links that join the GPUs of a domain, of which there are ``gpus``.
 
-    ``latency``: of one step of a ring or tree.
+    ``bandwidth``: per GPU and direction; ``measured_bandwidth``: what a library reaches. ``latency``: of one step of a ring or tree.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -117,14 +116,14 @@ def validated(raw: Any) -> System:
 
 def trusted(raw: dict[str, Any]) -> System:
     """The system that ``raw`` describes, of a shipped file: the tests have checked its form, so pydantic is not loaded."""
-    levels = [
-        LinkLevel(**{**level, **_quantities(level, bandwidth="B/s", measured_bandwidth="B/s", latency="s")}) for level in raw["levels"]
-    ]
-    return System(**{**raw, "levels": levels, **_quantities(raw, start="s")})
+    levels = [LinkLevel(**_with_quantities(level, bandwidth="B/s", measured_bandwidth="B/s", latency="s")) for level in raw["levels"]]
+    return System(**{**_with_quantities(raw, start="s"), "levels": levels})
 
 
-def _quantities(raw: dict[str, Any], **fields: str) -> dict[str, Quantity]:
-    return {name: Quantity(number=units.parse(raw[name]["value"], base), **raw[name]) for name, base in fields.items() if name in raw}
+def _with_quantities(raw: dict[str, Any], **unit_of: str) -> dict[str, Any]:
+    """``raw`` with its quantities parsed; ``unit_of``: their base units by name."""
+    parsed = {name: Quantity(number=units.parse(raw[name]["value"], unit), **raw[name]) for name, unit in unit_of.items() if name in raw}
+    return {**raw, **parsed}
 
 
 def of_device(device: Device) -> System:
@@ -141,7 +140,7 @@ def of_device(device: Device) -> System:
 
 def over_network(system: System, parallel: Parallel) -> bool:
     """Whether ZeRO divides gradients or weights (stages 2, 3) among GPUs beyond the innermost links."""
-    if parallel.zero < DIVIDED or parallel.dp * parallel.cp == 1:
+    if parallel.zero < 2 or parallel.dp * parallel.cp == 1:
         return False
     return span(system, parallel, DATA).level is not system.levels[0]
 
@@ -150,8 +149,8 @@ def over_network(system: System, parallel: Parallel) -> bool:
 class Span:
     """Placement of a group of ``world`` GPUs.
 
-    ``inside``: its GPUs per domain of the level ``inner``, the one below the outermost that it needs. ``crossed``: levels whose links it
-    uses, from the inside outwards: levels whose domains hold several of its GPUs, and the outermost one.
+    ``crossed``: levels whose links it uses, from the inside outwards. ``inner``: the level below the outermost of these, and ``inside``:
+    the group's GPUs in one domain of that level.
     """
 
     world: int
@@ -168,13 +167,16 @@ class Span:
 def span(system: System, parallel: Parallel, group: str) -> Span:
     """Placement of ``group`` in ``system``; UsageError if the layout needs more GPUs than it has."""
     system.holds(parallel.gpus)
-    (stride, world), levels = _ranks(parallel, group), system.levels
-    extent = stride * world  # domains hold it without a group that straddles two of them
-    fitting = (index for index, level in enumerate(levels) if level.gpus >= extent and level.gpus % extent == 0)
-    index = next(fitting, len(levels) - 1)
-    inner, crossed = levels[max(index - 1, 0)], (*(level for level in levels[:index] if level.gpus > stride), levels[index])
-    inside = world if index == 0 else max(inner.gpus // stride, 1)
-    return Span(world, inside if index == 0 or inside < world else 1, inner, crossed)  # a group may have one GPU per domain
+    stride, world = _ranks(parallel, group)
+    levels, extent = system.levels, stride * world
+    # The innermost level whose domains hold whole groups, so that none straddles two domains
+    outermost = next((index for index, level in enumerate(levels) if level.gpus >= extent and level.gpus % extent == 0), len(levels) - 1)
+    if outermost == 0:
+        return Span(world, world, levels[0], (levels[0],))
+    inner = levels[outermost - 1]
+    inside = max(inner.gpus // stride, 1)
+    crossed = (*(level for level in levels[:outermost] if level.gpus > stride), levels[outermost])
+    return Span(world, inside if inside < world else 1, inner, crossed)  # a group may have one GPU per domain
 
 
 def _ranks(p: Parallel, group: str) -> tuple[int, int]:
@@ -194,40 +196,44 @@ def _ranks(p: Parallel, group: str) -> tuple[int, int]:
 
 def exchange_seconds(exchange: Exchange, system: System, parallel: Parallel, device: Device | None = None) -> float:
     """Seconds of all runs of ``exchange``, one after the other. Uses the NCCL calibration of ``device`` where one covers this exchange."""
-    where = span(system, parallel, exchange.group)
-    known = None if device is None or where.level is not system.levels[0] else calibrated(exchange, where.world, device)
-    if known is not None and device is not None:
-        known *= slower(system, device)
-    return float(exchange.count) * (system.start_s + _one_run_s(exchange, where) if known is None else known)
+    placement = span(system, parallel, exchange.group)
+    run_s = None
+    if device is not None and placement.level is system.levels[0]:
+        run_s = calibrated(exchange, placement.world, device)
+        if run_s is not None:
+            run_s *= slower(system, device)
+    if run_s is None:
+        run_s = system.start_s + _one_run_s(exchange, placement)
+    return float(exchange.count) * run_s
 
 
-def needs(exchange: Exchange, taken_s: float, system: System, parallel: Parallel, device: Device) -> dict[str, float]:
-    """Seconds for which ``exchange`` occupies each resource: its links for all of ``taken_s``, DRAM for bytes sent and received."""
-    at = span(system, parallel, exchange.group)
-    moved = exchange.count * 2 * sent_bytes(exchange.op, exchange.bytes, at.world)
-    moved_s = float(moved) / (device.dram.bandwidth_bytes_per_s or float("inf"))
-    return {**dict.fromkeys((level.name for level in at.crossed), taken_s), DRAM: moved_s}
+def needs(exchange: Exchange, seconds: float, system: System, parallel: Parallel, device: Device) -> dict[str, float]:
+    """Seconds for which ``exchange`` occupies each resource: its links for all of its ``seconds``, DRAM for bytes sent and received."""
+    placement = span(system, parallel, exchange.group)
+    dram_bytes = exchange.count * 2 * sent_bytes(exchange.op, exchange.bytes, placement.world)
+    dram_s = float(dram_bytes) / (device.dram.bandwidth_bytes_per_s or float("inf"))
+    return {**dict.fromkeys((level.name for level in placement.crossed), seconds), DRAM: dram_s}
 
 
 def slower(system: System, device: Device) -> float:
     """Factor by which the innermost links of ``system`` are slower than the links in the profile of ``device``; below 1 if faster."""
-    own = device.interconnect
-    return 1.0 if own is None else float(own.bandwidth_per_direction.number / system.levels[0].bandwidth.number)
+    link = device.interconnect
+    return 1.0 if link is None else float(link.bandwidth_per_direction.number / system.levels[0].bandwidth.number)
 
 
 def inside_source(system: System, parallel: Parallel, device: Device) -> str:
     """A sentence on the source of the times over the innermost links; empty if no group stays within them."""
     level = system.levels[0]
     spans = [span(system, parallel, group) for group in (TENSOR, CONTEXT, EXPERT, DATA)]
-    worlds = {each.world for each in spans if each.world > 1 and each.level is level}
+    worlds = {placement.world for placement in spans if placement.world > 1 and placement.level is level}
     if not worlds:
         return ""
-    over, factor = f"Exchanges over {level.name}:", slower(system, device)
+    subject, factor = f"Exchanges over {level.name}:", slower(system, device)
     if all(calibrated(Exchange(TENSOR, ALL_REDUCE, PROBE), world, device) is None for world in worlds):
-        return f"{over} by the steps and bandwidth that the system file gives."
+        return f"{subject} by the steps and bandwidth that the system file gives."
     if factor == 1:
-        return f"{over} as NCCL was calibrated on {device.name}, where a calibration covers them."
-    return f"{over} NCCL as calibrated on {device.name}, times {factor:.3g}, the ratio of its links' bandwidth to these."
+        return f"{subject} as NCCL was calibrated on {device.name}, where a calibration covers them."
+    return f"{subject} NCCL as calibrated on {device.name}, times {factor:.3g}, the ratio of its links' bandwidth to these."
 
 
 def calibrated(exchange: Exchange, world: int, device: Device) -> float | None:
@@ -236,24 +242,26 @@ def calibrated(exchange: Exchange, world: int, device: Device) -> float | None:
     return calibrated_seconds(device, "collective", "fp16", case)
 
 
-def _one_run_s(exchange: Exchange, at: Span) -> float:
-    size, world = float(exchange.bytes), at.world
+def _one_run_s(exchange: Exchange, placement: Span) -> float:
+    """Seconds of one run by steps and bandwidth, without the start: a ring, or for an all-reduce a tree if that is faster."""
+    size, world, inside = float(exchange.bytes), placement.world, placement.inside
+    outer, inner = placement.level, placement.inner
     if exchange.op == P2P:
-        return at.level.alpha_s + size / at.level.reached
-    outside = at.inside < world
+        return outer.alpha_s + size / outer.reached
+    leaves_domain = inside < world
     if exchange.op == ALL_TO_ALL:
-        inner, outer = size * (at.inside - 1) / world, size * (world - at.inside) / world
-        steps = (world - at.inside) * at.level.alpha_s if outside else 0.0
-        return max(inner / at.inner.reached, outer / at.level.reached) + steps + (at.inside - 1) * at.inner.alpha_s
-    pace = min(at.inner.reached, at.inside * at.level.reached) if outside else at.level.reached
+        inner_bytes, outer_bytes = size * (inside - 1) / world, size * (world - inside) / world
+        outer_steps_s = (world - inside) * outer.alpha_s if leaves_domain else 0.0
+        return max(inner_bytes / inner.reached, outer_bytes / outer.reached) + outer_steps_s + (inside - 1) * inner.alpha_s
+    bandwidth = min(inner.reached, inside * outer.reached) if leaves_domain else outer.reached
+    domains = ceil(world / inside)
     rounds = 2 if exchange.op == ALL_REDUCE else 1
-    domains = -(-world // at.inside)
-    crossed, kept = rounds * (domains - 1), rounds * (world - domains)
-    ring = crossed * at.level.alpha_s + kept * at.inner.alpha_s + rounds * size * (world - 1) / world / pace
+    outer_steps, inner_steps = rounds * (domains - 1), rounds * (world - domains)
+    ring_s = outer_steps * outer.alpha_s + inner_steps * inner.alpha_s + rounds * size * (world - 1) / world / bandwidth
     if exchange.op != ALL_REDUCE:
-        return ring
-    depth = (domains - 1).bit_length() * at.level.alpha_s + (at.inside - 1).bit_length() * at.inner.alpha_s
-    return min(ring, 2 * depth + 2 * size / pace)
+        return ring_s
+    to_root_s = (domains - 1).bit_length() * outer.alpha_s + (inside - 1).bit_length() * inner.alpha_s
+    return min(ring_s, 2 * to_root_s + 2 * size / bandwidth)
 
 
 def stage_border(size: Number, system: System, parallel: Parallel, device: Device | None = None) -> float:
