@@ -31,12 +31,12 @@ class TraceQuestion(Question):
     gpu_hour: list[str] | None = option("Price of an hour of a device: DEVICE=PRICE. Repeatable.")
 
 
-class _WithTimeline(Pictured):
+class _TraceOutput(Pictured):
     OFFERS = ("charts", "timeline")
 
 
 @command
-def trace(options: TraceQuestion, to: _WithTimeline) -> None:
+def trace(options: TraceQuestion, to: _TraceOutput) -> None:
     """A profiled PyTorch program: how busy the GPU is, its kernels beside the best known ones, what can be won, other devices.
 
     Example: perfmodel trace step.json.gz --on b200 --on mi300x -o step.html
