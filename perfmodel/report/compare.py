@@ -172,7 +172,7 @@ def _noise(metric: Metric) -> float:
     """(p90 - p10) / median of a measurement; 0 for other metrics."""
     if metric.label != "time, measured" or metric.low is None or metric.high is None:
         return 0.0
-    return float(metric.high - metric.low) / metric.value
+    return float(metric.high - metric.low) / float(metric.value)
 
 
 def _interval(metric: Metric) -> Interval:

@@ -35,7 +35,7 @@ def with_provenance(report: Report, call: str, devices: Iterable[str]) -> Report
 
 def named_devices(options: Mapping[str, Any]) -> list[str]:
     """Names and paths of devices among the values of ``options``."""
-    names = []
+    names: list[str] = []
     for option in ("hardware", "device", "devices"):
         value = options.get(option) or ()
         for text in [value] if isinstance(value, str) else value:

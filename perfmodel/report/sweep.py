@@ -81,7 +81,7 @@ def _comparison(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -
     """The wins of each value of the compared choice against the first, in all configurations and along each axis."""
     summary = result.summary
 
-    def counts(pairs: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    def counts(pairs: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
         return {other: {"wins": wins, "of": total} for other, (wins, total) in pairs.items()}
 
     return {

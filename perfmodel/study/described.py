@@ -100,5 +100,5 @@ def _without_titles(raw: dict[str, Any]) -> dict[str, Any]:
         plain.pop("default", None)
     types = [kind for kind in raw.get("anyOf", []) if kind.get("type") != "null"]
     if len(types) == 1:
-        return plain | types[0]
+        return {**plain, **types[0]}
     return {**plain, "anyOf": types} if types else plain

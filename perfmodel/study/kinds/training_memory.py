@@ -86,7 +86,8 @@ class _EvaluatedRun(NamedTuple):
     @property
     def peak_bytes(self) -> Number:
         """Bytes at the peak."""
-        return self.result.peak.bytes
+        size: Number = self.result.peak.bytes
+        return size
 
     @property
     def parts(self) -> dict[str, Number]:
