@@ -285,14 +285,15 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
     bound = None
     if comparison.sram_bytes is not None and FORWARD in passes:
         bound = theta(w, comparison.sram_bytes // w.dtype.size)
+    if bound is None:
+        metrics.append(Metric("theta", None))
+    else:
         metrics += [
             Metric("theta.class", bound.io_class),
             Metric("theta.regime", bound.regime),
             Metric("theta.value_without_constant", bound.value_without_constant, unit="elements"),
             Metric("theta.pass", FORWARD),
         ]
-    else:
-        metrics.append(Metric("theta", None))
     for result in comparison.shown():
         over_compulsory = over_theta = None
         if result.algorithm.name != "block-sparse":  # which computes something else than what the bounds are about
