@@ -113,10 +113,9 @@ def panel(chart: Chart, height: float = HEIGHT) -> Scene:
     top = head + FONT
     with_key = isinstance(chart, Roofline) and bool(chart.points)
     if chart.caption:
-        first_line = head + FONT * 1.6
-        caption, end = _written([chart.caption], "subtitle", first_line, WIDTH - KEY_WIDTH if with_key else WIDTH)
+        caption, end = _written([chart.caption], "subtitle", head + FONT * 1.6, WIDTH - KEY_WIDTH if with_key else WIDTH)
         shapes += caption
-        top += end - first_line
+        top = top + end - head - FONT * 1.6
     width = WIDTH - 2 * MARGIN
     if isinstance(chart, Roofline) and with_key:
         shapes += _key(chart, top + FONT, height)
