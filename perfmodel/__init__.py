@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["Report", "Result", "__version__", "answer", "api", "attention", "capture", "compare_attention", "sweep"]  # noqa: F405
-_FROM = {"Report": "report.document", "Result": "result", "answer": "api", "capture": "program.capture", "compare_attention": "api"}
+_MODULES = {"Report": "report.document", "Result": "result", "answer": "api", "capture": "program.capture", "compare_attention": "api"}
 """Modules of public names that are no commands."""
 
 
 def __getattr__(name: str) -> Any:
     """A public name, loaded when it is first used: a class, a module, or the function of a command."""
-    if name in _FROM:
-        return getattr(import_module(f"{__name__}.{_FROM[name]}"), name)
-    if name == "api" or (_is_command(name) and find_spec(f"{__name__}.{name}")):  # such a module can be called
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if name == "api":
+        return import_module(f"{__name__}.api")
+    if name not in _commands():
+        raise AttributeError(f"module 'perfmodel' has no attribute {name!r}")
+    if find_spec(f"{__name__}.{name}"):  # a module with the name of a command, such as sweep, can be called as the command
         return import_module(f"{__name__}.{name}")
-    if _is_command(name):
-        return import_module("perfmodel.api").function(name)
-    raise AttributeError(f"module 'perfmodel' has no attribute {name!r}")
+    return import_module("perfmodel.api").function(name)
 
 
 def __dir__() -> list[str]:
@@ -45,7 +47,3 @@ def _commands() -> list[str]:
     from perfmodel.core.plugins import module_names
 
     return module_names(import_module("perfmodel.commands").__path__)
-
-
-def _is_command(name: str) -> bool:
-    return name in _commands()

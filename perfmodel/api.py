@@ -63,10 +63,11 @@ def result(command: str, /, *places: Any, **options: Any) -> Result:
     from perfmodel.report.provenance import named_devices
     from perfmodel.sweep.values import scalar
 
-    places, options = tuple(map(scalar, places)), {name: scalar(value) for name, value in options.items()}
+    places = tuple(map(scalar, places))
+    options = {name: scalar(value) for name, value in options.items()}
     report = report_of(command_app(command), command, places, options)
-    words = ", ".join([*map(repr, places), *(f"{name}={value!r}" for name, value in options.items())])
-    return Result(report, f"perfmodel.{command.replace('-', '_')}({words})", named_devices(options))
+    arguments = ", ".join([*map(repr, places), *(f"{name}={value!r}" for name, value in options.items())])
+    return Result(report, f"perfmodel.{command.replace('-', '_')}({arguments})", named_devices(options))
 
 
 def answer(command: str, /, *places: Any, **options: Any) -> dict[str, Any]:
@@ -126,11 +127,11 @@ def compare_attention(*, hardware: str | Device | None = None, implementation: s
         raise UsageError(f"hardware is {hardware!r:.40}", "give a device's name, the path of a profile, or a Device")
     device = hardware if isinstance(hardware, Device) else device_named(DEFAULT_DEVICE if hardware is None else hardware)
     comparison: Comparison = question.compare(device)
-    named = converted("implementation", "str", implementation)
-    if named is None:
+    name = converted("implementation", "str", implementation)
+    if name is None:
         return comparison
-    launched, predictions, _ = answered(comparison, named, calibrated_devices)
-    return replace(launched, predictions=predictions)
+    of_kernel, predictions, _ = answered(comparison, name, calibrated_devices)
+    return replace(of_kernel, predictions=predictions)
 
 
 class Columns(Mapping[str, Any]):
@@ -183,10 +184,10 @@ class Columns(Mapping[str, Any]):
 
         KeyError for a column of numbers, or none.
         """
-        field_ = next((candidate for candidate in self._table.fields if candidate.name == name), None)
-        if field_ is None or not field_.words:
+        words = {field_.name: field_.words for field_ in self._table.fields}.get(name)
+        if not words:
             raise KeyError(name)
-        return self._table.column(name), field_.words
+        return self._table.column(name), words
 
     def __repr__(self) -> str:
         return f"<{self.rows:,} rows of {', '.join(self.units)}>"
@@ -218,9 +219,11 @@ def sweep(
     from perfmodel.sweep.summary import Counts
     from perfmodel.sweep.table import row_bytes
 
-    listed = columns.split(",") if isinstance(columns, str) else columns
-    wanted = None if listed is None else tuple(name.strip() for name in _texts("columns", listed))
-    grid = grid_of(SweepStudy(workload, axes, _texts("where", [where] if isinstance(where, str) else where), wanted))
+    column_names = None
+    if columns is not None:
+        texts = columns.split(",") if isinstance(columns, str) else columns
+        column_names = tuple(name.strip() for name in _texts("columns", texts))
+    grid = grid_of(SweepStudy(workload, axes, _texts("where", where), column_names))
     check_type("most_bytes", most_bytes, isinstance(most_bytes, (int, float)), "a number of bytes")
     size = grid.points * row_bytes(grid.fields)
     if size > most_bytes:
@@ -234,7 +237,8 @@ def sweep(
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     """``value`` as a tuple of texts; UsageError if it is neither a text nor several."""
-    values = tuple(value) if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping)) else (value,)
+    several = hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping))
+    values = tuple(value) if several else (value,)
     for text in values:
         check_type(name, text, isinstance(text, str), "a text or a list of texts")
     return values

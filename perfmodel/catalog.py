@@ -75,20 +75,31 @@ def _meant(
 
     The UsageError begins with ``option``. It suggests the nearest of ``words``, or else ``otherwise``, or the path of a ``file``.
     """
-    spelled, parts = _words(name), {entry: _words(entry) for entry in known}
-    wanted, wanted_words = "-".join(spelled), set(spelled)
-    matches = [entry for entry in known if parts[entry] == spelled] or [entry for entry in known if wanted_words <= set(parts[entry])]
-    matches = matches or [entry for entry in known if wanted_words <= {*parts[entry], *map("".join, pairwise(parts[entry]))}]
-    modules = [match for match in matches if MODULE in parts[match]]
-    matches = modules if len(modules) == 1 and wanted not in ("", "nvidia") else matches
-    plain = [match for match in matches if all(set(parts[match]) <= set(parts[other]) for other in matches)]
-    matches = plain if wanted and len(plain) == 1 else matches
-    if not matches or not wanted:
-        hint = suggest(wanted, words or known, otherwise)
+    wanted = _words(name)
+    matches = _matches(wanted, known) if any(wanted) else []
+    if not matches:
+        hint = suggest("-".join(wanted), words or known, otherwise)
         raise UsageError(f"{option}no {kind} is called {name!r}", f"{hint}; or give the path of {file}")
     if len(matches) > 1:
         raise UsageError(f"{option}{name!r} could be any of {len(matches)} {kind}s", f"say which: {', '.join(matches)}")
     return matches[0]
+
+
+def _matches(wanted: list[str], known: list[str]) -> list[str]:
+    """The entries of ``known`` that the words ``wanted`` can mean, as ``_meant`` describes."""
+    words_of = {entry: _words(entry) for entry in known}
+    exact = [entry for entry in known if words_of[entry] == wanted]
+    if exact:
+        return exact
+    matches = [entry for entry in known if set(wanted) <= set(words_of[entry])]
+    if not matches:
+        with_joined_words = {entry: {*words, *map("".join, pairwise(words))} for entry, words in words_of.items()}
+        matches = [entry for entry in known if set(wanted) <= with_joined_words[entry]]
+    modules = [entry for entry in matches if MODULE in words_of[entry]]
+    if len(modules) == 1 and wanted != ["nvidia"]:
+        return modules
+    in_all_others = [entry for entry in matches if all(set(words_of[entry]) <= set(words_of[other]) for other in matches)]
+    return in_all_others if len(in_all_others) == 1 else matches
 
 
 def _words(name: str) -> list[str]:
@@ -145,10 +156,15 @@ def _read_once(path: Path, changed: int) -> Device:
 
 def _shipped(path: Path) -> Device:
     """The shipped profile in ``path``, unchecked. Its records, most of its text, are read at their first use: few devices' are needed."""
-    sections = re.split(r"\n(?=\w)", path.read_text(encoding="utf-8"))
-    records = {name: section for section in sections if (name := section.partition(":")[0]) in hardware.RECORDS}
-    raw = parse_yaml("\n".join(section for section in sections if section not in records.values()), str(path))
-    return hardware.trusted({**raw, **{name: LazyList(partial(_records, path, name, section)) for name, section in records.items()}})
+    records, others = dict[str, LazyList[Any]](), list[str]()
+    for section in re.split(r"\n(?=\w)", path.read_text(encoding="utf-8")):
+        name = section.partition(":")[0]
+        if name in hardware.RECORDS:
+            records[name] = LazyList(partial(_records, path, name, section))
+        else:
+            others.append(section)
+    raw = parse_yaml("\n".join(others), str(path))
+    return hardware.trusted({**raw, **records})
 
 
 def _records(path: Path, name: str, section: str) -> list[Any]:
@@ -244,22 +260,25 @@ def load_model(path: Path) -> ModelSpec:
 
 def _model_content(path: Path) -> tuple[Any, str, str]:
     """What a config.json at ``path``, or in that folder, says, the name of its model, and its source; YAML has it under ``config``."""
-    path = path / "config.json" if os.path.isdir(path) else path  # unlike Path.is_dir, False for names that are too long
-    raw, name, source = None, path.parent.resolve().name if path.stem == "config" else path.stem, str(path)
+    if os.path.isdir(path):  # unlike Path.is_dir, False for names that are too long
+        path = path / "config.json"
     if not os.path.lexists(path):
         raise DataError(f"{path}: No such file", "give the path of a config.json, or a model's name, such as llama-3-8b")
+    is_config = path.stem == "config"
+    name = path.parent.resolve().name if is_config else path.stem
     if path.suffix == ".json":
-        raw, quantization_path = read_json(path), path.with_name("hf_quant_config.json")
-        if isinstance(raw, dict) and "quantization_config" not in raw and path.stem == "config" and quantization_path.is_file():
+        raw = read_json(path)
+        quantization_path = path.with_name("hf_quant_config.json")
+        if is_config and isinstance(raw, dict) and "quantization_config" not in raw and quantization_path.is_file():
             raw["quantization_config"] = read_json(quantization_path)
-    else:
-        document = read_yaml(path)[0]
-        if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
-            raise DataError(f"{path}: no mapping 'config' in it", "put the fields of a config.json under 'config:'")
-        raw, source = document["config"], document.get("source", source)
-        if not isinstance(source, str):
-            raise DataError(f"{path}: source is {source!r:.40}, not text", "quote it")
-    return raw, name, source
+        return raw, name, str(path)
+    document = read_yaml(path)[0]
+    if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
+        raise DataError(f"{path}: no mapping 'config' in it", "put the fields of a config.json under 'config:'")
+    source = document.get("source", str(path))
+    if not isinstance(source, str):
+        raise DataError(f"{path}: source is {source!r:.40}, not text", "quote it")
+    return document["config"], name, source
 
 
 # Systems
@@ -286,7 +305,11 @@ def find_system(name: str) -> System:
 
 def system_of(device: str) -> System | None:
     """The shipped system of devices with this id; None if there is none."""
-    return next((system for name in system_names() if (system := find_system(name)).device == device), None)
+    for name in system_names():
+        system = find_system(name)
+        if system.device == device:
+            return system
+    return None
 
 
 # Engines
@@ -301,12 +324,12 @@ def find_engine(name: str) -> Engine:
     """The engine that ``name`` means: a preset's name, whole hyphen-separated words of exactly one, or the path of a file."""
     from perfmodel.serving.engine import trusted, validated
 
-    def checked(path: Path) -> Engine:
-        return validated_section(path, (), lambda raw: known(validated(raw)))
-
-    def known(engine: Engine) -> Engine:
+    def with_known_kernels(engine: Engine) -> Engine:
         engine.kernels.check(shipped_implementations())
         return engine
+
+    def checked(path: Path) -> Engine:
+        return validated_section(path, (), lambda raw: with_known_kernels(validated(raw)))
 
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return checked(Path(name))
@@ -318,7 +341,7 @@ def find_engine(name: str) -> Engine:
     names = engine_names()
     known_name = _meant(name, names, "--engine: ", "engine", "a file, ending in .yaml", [*names, EAGER_ENGINE])
     path = data_folder("configs") / "engines" / f"{known_name}.yaml"
-    return _trusted(path, lambda: known(trusted(read_yaml(path)[0])), checked)
+    return _trusted(path, lambda: with_known_kernels(trusted(read_yaml(path)[0])), checked)
 
 
 @cache

@@ -130,10 +130,11 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a claim. ``of``: what is computed. ``printed``: the source's number; ``formula``: its formula; or neither to compare.
+    """A check of a claim: the expression ``of`` is computed and compared with what the source gives, its number or its formula.
 
-    A printed number agrees if the computed one lies within half a unit of its last digit, a formula to 1e-9, or either ``within`` that
-    share of it. ``at``: inputs that differ from the claim's. ``unit``: base unit, if the printed one has a prefix or there is none.
+    ``printed``: the number, which agrees if the computed one lies within half a unit of its last digit. ``formula``: the formula, which
+    agrees to 1e-9. With neither, nothing is compared. ``within``: another tolerance, as a share. ``at``: inputs that differ from the
+    claim's. ``unit``: base unit, if the printed one has a prefix or there is none.
     """
 
     what: str
@@ -199,9 +200,11 @@ class Claim:
 
     def inputs(self, check: Check | None = None) -> dict[str, ClaimInput]:
         """Inputs of ``check``, or of the claim, by the name that its expressions have for them."""
-        inputs, changed = {}, check.at if check else {}
+        inputs = {}
+        changed = check.at if check else {}
         for name, raw in {**self.given, **changed}.items():
-            with self._at(*(("checks", self.checks.index(check)) if check and name in changed else ("given", name))):
+            place = ("checks", self.checks.index(check)) if check and name in changed else ("given", name)
+            with self._at(*place):
                 inputs[name] = _input(name, raw)
         return inputs
 
@@ -230,19 +233,23 @@ class Claim:
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
-        """Names of the functions that the checks call."""
+        """The functions that the checks call."""
         return list(dict.fromkeys(function for check in self.checks for function in self.functions_of(check)))
 
     def functions_of(self, check: Check) -> list[Callable[..., Any]]:
         """Functions that the expression of ``check`` calls; an input hides a function of its name."""
-        named = [names().get(name) for name in names_in(check.of) if name not in self.given and name not in check.at]
-        return [value for value in named if isfunction(value)]
+        values = [names().get(name) for name in names_in(check.of) if name not in self.given and name not in check.at]
+        return [value for value in values if isfunction(value)]
 
     def explain(self, check: Check) -> list[FormulaStep]:
         """The number of ``check`` explained: its inputs, then its formula in symbols and in values."""
-        trace, source = Trace(), "; ".join(map(source_of, self.functions_of(check))) or self.source
-        named = {name: claim_input for name, claim_input in self.inputs(check).items() if name in names_in(check.of)}
-        result = evaluate(check.of, {name: trace.symbol(i.symbol, i.value, i.meaning, i.source) for name, i in named.items()})
+        trace = Trace()
+        source = "; ".join(map(source_of, self.functions_of(check))) or self.source
+        symbols = {}
+        for name, item in self.inputs(check).items():
+            if name in names_in(check.of):
+                symbols[name] = trace.symbol(item.symbol, item.value, item.meaning, item.source)
+        result = evaluate(check.of, symbols)
         trace.define(check.what, check.base_unit, result, source)
         steps = [step._replace(source=step.source or source) for step in trace.steps.values()]
         if isinstance(result, Traced):
@@ -252,23 +259,28 @@ class Claim:
 
 def verdict_of(numbers: Sequence[Computed]) -> str:
     """The verdict: wrong if a number disagrees as stated, unless all agree once relabelled; incomplete if one disagrees beyond that."""
-    judged = [number for number in numbers if number.agrees is not None]
-    agree = {role: [number.agrees for number in judged if number.role == role] for role in (STATED, RELABEL, BEYOND)}
-    if not judged:
+    compared = [number for number in numbers if number.agrees is not None]
+    if not compared:
         return NOT_CHECKABLE
-    if all(agree[STATED]):
-        return HOLDS if all(agree[BEYOND]) else INCOMPLETE
-    return RELABELLED if agree[RELABEL] and all(agree[RELABEL]) else WRONG
+    stated = [number.agrees for number in compared if number.role == STATED]
+    relabelled = [number.agrees for number in compared if number.role == RELABEL]
+    beyond = [number.agrees for number in compared if number.role == BEYOND]
+    if all(stated):
+        return HOLDS if all(beyond) else INCOMPLETE
+    return RELABELLED if relabelled and all(relabelled) else WRONG
 
 
 @cache
 def all_claims() -> list[Claim]:
     """Every claim, by id."""
-    sources, rows = _file()["sources"], {name: row for name, row in _file().items() if re.fullmatch(r"S\d+", name)}
-    return [
-        Claim(id=name, **{**row, "source": sources[row["source"]], "checks": tuple(Check(**check) for check in row.get("checks", ()))})
-        for name, row in sorted(rows.items())
-    ]
+    content = _file()
+    claims = []
+    for name in sorted(content):
+        if re.fullmatch(r"S\d+", name):
+            row = content[name]
+            checks = tuple(Check(**check) for check in row.get("checks", ()))
+            claims.append(Claim(id=name, **{**row, "source": content["sources"][row["source"]], "checks": checks}))
+    return claims
 
 
 def find_claims(ids: Sequence[str] = (), verdict: str | None = None) -> list[Claim]:

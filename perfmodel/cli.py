@@ -25,6 +25,8 @@ LONGEST_PATH = 300
 """Longest path that a message repeats whole."""
 LONGEST_LINE = 1000
 """Longest line of a message, as texts from files can be of any length."""
+_PARTS = re.compile(r"[\s,=:()'\"]+")
+"""What separates the parts of a word of the command line."""
 _HELP = """Analytical performance model for attention and transformers on accelerators.
 
 Start with: perfmodel attention --n 4096 --d 64
@@ -54,8 +56,9 @@ def command_app(command: str) -> typer.Typer:
 
 def _summary(name: str) -> str:
     """The first line of a command's file."""
-    path = next(path for folder in commands.__path__ if (path := Path(folder, f"{name}.py")).exists())
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+    paths = [Path(folder, f"{name}.py") for folder in commands.__path__]
+    source = next(path for path in paths if path.exists()).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 @cache
@@ -93,9 +96,11 @@ class CommandGroup(TyperGroup):
         if args[:1] in (["--complete"], ["--show-completion"]):
             from perfmodel.commands._completion import complete, script
 
-            names = [name.replace("_", "-") for name in command_names()]
-            completions = complete(args[1:], names, lambda name: self.get_command(ctx, name)) if args[0] == "--complete" else None
-            typer.echo(script(" ".join(args[1:])).rstrip() if completions is None else "\n".join(completions))
+            if args[0] == "--complete":
+                names = [name.replace("_", "-") for name in command_names()]
+                typer.echo("\n".join(complete(args[1:], names, lambda name: self.get_command(ctx, name))))
+            else:
+                typer.echo(script(" ".join(args[1:])).rstrip())
             ctx.exit()
         if not args or args[0] == "--help":
             typer.echo(self.get_help(ctx))
@@ -148,11 +153,14 @@ def _fail(message: str, code: int, args: list[str] | None) -> int:
 
 def _without_long_words(message: str, args: list[str] | None) -> str:
     """``message`` with long words of the user cut, except names of existing files, and with long lines cut."""
-    words = [text for word in (sys.argv[1:] if args is None else args) for text in (word, word.partition("=")[2])]
-    words += [repr(word)[1:-1] for word in words]
-    pieces = [piece for word in words for piece in re.split(r"[\s,=:()'\"]+", word)]
-    for text in sorted({*words, *pieces}, key=len, reverse=True):
-        if len(text) > (LONGEST_PATH if os.sep in text else LONGEST_ECHO) and not os.path.lexists(text):
+    typed_texts = set[str]()
+    for word in sys.argv[1:] if args is None else args:
+        for text in (word, word.partition("=")[2]):
+            quoted = repr(text)[1:-1]  # as some messages have it
+            typed_texts |= {text, quoted, *_PARTS.split(text), *_PARTS.split(quoted)}
+    for text in sorted(typed_texts, key=len, reverse=True):
+        longest = LONGEST_PATH if os.sep in text else LONGEST_ECHO
+        if len(text) > longest and not os.path.lexists(text):
             message = message.replace(text, cut(text))
     return "\n".join(cut(line, LONGEST_LINE) for line in message.split("\n"))
 

@@ -27,37 +27,37 @@ INDENT = "\u00a0\u00a0"
 
 
 class View(Mapping[str, Any]):
-    """One object of an answer, read-only. A field is an item or an attribute: ``found["bytes"]``, ``found.bytes``.
+    """One object of an answer, read-only. A field is an item or an attribute: ``view["bytes"]``, ``view.bytes``.
 
-    >>> one = View({"n": 64, "time_s": {"roofline": 1e-6}, "kernels": [{"name": "copy"}]})
-    >>> one.n, one.time_s.roofline, one["kernels"][0].name
+    >>> view = View({"n": 64, "time_s": {"roofline": 1e-6}, "kernels": [{"name": "copy"}]})
+    >>> view.n, view.time_s.roofline, view["kernels"][0].name
     (64, 1e-06, 'copy')
-    >>> one == {"n": 64, "time_s": {"roofline": 1e-6}, "kernels": [{"name": "copy"}]}
+    >>> view == {"n": 64, "time_s": {"roofline": 1e-6}, "kernels": [{"name": "copy"}]}
     True
     """
 
-    __slots__ = ("_own",)
-    _own: dict[str, Any]
+    __slots__ = ("_content",)
+    _content: dict[str, Any]
 
     def __init__(self, content: dict[str, Any]) -> None:
-        object.__setattr__(self, "_own", content)
+        object.__setattr__(self, "_content", content)  # past __setattr__ of this class, which refuses
 
     def __getitem__(self, name: str) -> Any:
         """The field called ``name``: a number, a text, a list or ``View``; KeyError if there is none."""
-        return _seen(self._own[name])
+        return _viewed(self._content[name])
 
     def __iter__(self) -> Iterator[str]:
         """Names of the fields."""
-        return iter(self._own)
+        return iter(self._content)
 
     def __len__(self) -> int:
         """Number of fields."""
-        return len(self._own)
+        return len(self._content)
 
     def __getattr__(self, name: str) -> Any:
         """The field called ``name``; AttributeError with the known names if there is none."""
-        if name.startswith("_") or name not in self._own:
-            raise AttributeError(f"there is no field {name!r}; there are {', '.join(self._own)}")
+        if name.startswith("_") or name not in self._content:
+            raise AttributeError(f"there is no field {name!r}; there are {', '.join(self._content)}")
         return self[name]
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
@@ -68,23 +68,24 @@ class View(Mapping[str, Any]):
 
     def __dir__(self) -> list[str]:
         """Attribute names: methods, and fields that are valid names."""
-        return sorted({*object.__dir__(self), *(name for name in self._own if name.isidentifier())})
+        return sorted({*object.__dir__(self), *(name for name in self._content if name.isidentifier())})
 
     def __repr__(self) -> str:
-        return f"<{cut(', '.join(f'{name}: {_brief(value)}' for name, value in self._own.items()), WIDTH)}>"
+        return f"<{cut(', '.join(f'{name}: {_brief(value)}' for name, value in self._content.items()), WIDTH)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return View, (self._own,)
+        return View, (self._content,)
 
     def to_dict(self) -> dict[str, Any]:
         """The object as plain dicts and lists, a copy."""
-        return deepcopy(self._own)
+        return deepcopy(self._content)
 
 
-def _seen(value: Any) -> Any:
+def _viewed(value: Any) -> Any:
+    """``value`` with a ``View`` in place of each dict."""
     if isinstance(value, dict):
         return View(value)
-    return [_seen(item) for item in value] if isinstance(value, list) else value
+    return [_viewed(item) for item in value] if isinstance(value, list) else value
 
 
 def _brief(value: Any) -> str:
@@ -107,21 +108,22 @@ class Result(View):
     (17179869184, True)
     """
 
-    __slots__ = ("_asked", "_devices", "report")
+    __slots__ = ("_call", "_devices", "report")
     report: Report
     """The answer as it is printed: verdict, tables, pictures, notes."""
-    _asked: str
+    _call: str
     _devices: tuple[str, ...]
 
-    def __init__(self, report: Report, question: str = "", devices: Sequence[str] = ()) -> None:
+    def __init__(self, report: Report, call: str = "", devices: Sequence[str] = ()) -> None:
         from perfmodel.report.formats.json import render
 
         super().__init__(loads(render(report)))
-        for name, value in (("report", report), ("_asked", question), ("_devices", tuple(devices))):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "report", report)
+        object.__setattr__(self, "_call", call)
+        object.__setattr__(self, "_devices", tuple(devices))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Result, (self.report, self._asked, self._devices)
+        return Result, (self.report, self._call, self._devices)
 
     def __repr__(self) -> str:
         readable = self._readable()
@@ -134,8 +136,9 @@ class Result(View):
 
         report = self._readable()
         items = "".join(f"<li>{escape(sentence)}</li>" for sentence in report.verdict)
-        parts = [f"<b>{escape(report.title)}</b>", f"<ul>{items}</ul>" * bool(items), _picture(report), *map(_table, on_screen(report))]
-        return f"<div>{''.join(parts)}</div>"
+        verdict = f"<ul>{items}</ul>" if items else ""
+        tables = "".join(map(_table, on_screen(report)))
+        return f"<div><b>{escape(report.title)}</b>{verdict}{_picture(report)}{tables}</div>"
 
     def _readable(self) -> Report:
         from perfmodel.report.formats import readable
@@ -156,14 +159,22 @@ class Result(View):
     def records(self) -> list[dict[str, Any]]:
         """The rows of ``to_frame``, as flat dicts; lists inside them are left out."""
         if not self.report.data:
-            return next((table.records() for table in self._tables() if table.rows), [])
-        listed = next((rows for name in ROWS if (rows := self._own.get(name)) and isinstance(rows[0], dict)), [self._without_about()])
-        rows = [row for row in map(_flat, listed) if row]
-        inner = {name.rpartition(".")[0] for row in rows for name in row}
-        return [{name: value for name, value in row.items() if name not in inner} for row in rows]
+            filled = [table for table in self._tables() if table.rows]
+            return filled[0].records() if filled else []
+        rows = [row for row in map(_flat, self._objects()) if row]
+        parents = {name.rpartition(".")[0] for row in rows for name in row}
+        return [{name: value for name, value in row.items() if name not in parents} for row in rows]
+
+    def _objects(self) -> list[dict[str, Any]]:
+        """The objects of the first field of ``ROWS`` that has some; else the answer itself."""
+        for name in ROWS:
+            objects = self._content.get(name)
+            if objects and isinstance(objects[0], dict):
+                return list(objects)
+        return [self._without_about()]
 
     def _without_about(self) -> dict[str, Any]:
-        return {name: value for name, value in self._own.items() if name not in ABOUT}
+        return {name: value for name, value in self._content.items() if name not in ABOUT}
 
     def _tables(self) -> list[DataTable]:
         from perfmodel.report.charts.chart_tables import points_table
@@ -180,7 +191,7 @@ class Result(View):
 
         target = Path(path)
         check_output(target, ["charts"] if self.report.charts else [])
-        write(target, with_provenance(self.report, self._asked, self._devices))
+        write(target, with_provenance(self.report, self._call, self._devices))
         return target
 
 
@@ -192,8 +203,10 @@ def _flat(record: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in record.items():
-        if not isinstance(value, list):
-            flat |= _flat(value, f"{place}{name}.") if isinstance(value, dict) else {f"{place}{name}": value}
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{place}{name}.")
+        elif not isinstance(value, list):
+            flat[f"{place}{name}"] = value
     return flat
 
 
@@ -214,11 +227,14 @@ def _picture(report: Report) -> str:
 
 def _table(table: Table) -> str:
     sides = ["left" if side == "l" else "right" for side in table.alignment]
-    head, *body = (f"<tr>{_cells(tag, row, sides)}</tr>" for tag, row in (("th", table.columns), *(("td", row) for row in table.rows)))
+    head = _row("th", table.columns, sides)
+    body = "".join(_row("td", row, sides) for row in table.rows)
     title = f"<caption>{escape(table.title)}</caption>" if table.title else ""
-    return f"<table>{title}<thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<table>{title}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
-def _cells(tag: str, row: Sequence[str], sides: Sequence[str]) -> str:
-    texts = (escape(cell).replace("  ", INDENT) for cell in row)
-    return "".join(f'<{tag} style="text-align:{side}">{text}</{tag}>' for text, side in zip(texts, sides, strict=True))
+def _row(tag: str, row: Sequence[str], sides: Sequence[str]) -> str:
+    """An HTML row with a cell of kind ``tag`` per text of ``row``."""
+    texts = [escape(cell).replace("  ", INDENT) for cell in row]
+    cells = [f'<{tag} style="text-align:{side}">{text}</{tag}>' for text, side in zip(texts, sides, strict=True)]
+    return f"<tr>{''.join(cells)}</tr>"

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -177,18 +177,26 @@ def report_of(app: typer.Typer, name: str, places: Sequence[Any], options: Mappi
 
     UsageError for options that have no meaning, or give no report.
     """
-    functions = [entry.callback.__wrapped__ for entry in app.registered_commands]  # type: ignore[union-attr]
-    commands = {entry.name or function.__name__: function for entry, function in zip(app.registered_commands, functions, strict=True)}
-    if len(commands) > 1:
-        name, places = f"{name} {places[0] if places else ''}".strip(), places[1:]
-    function = next(iter(commands.values())) if len(commands) == 1 else commands.get(name.partition(" ")[2])
+    commands = {}
+    for entry in app.registered_commands:
+        original: Any = entry.callback.__wrapped__  # type: ignore[union-attr]
+        commands[entry.name or original.__name__] = original
+    if len(commands) == 1:
+        [function] = commands.values()
+    else:
+        subcommand, places = str(places[0]) if places else "", places[1:]
+        name = f"{name} {subcommand}".strip()
+        function = commands.get(subcommand)
     if function is None:
         raise UsageError(f"{name} is no command", f"begin with one of {', '.join(map(repr, commands))}")
-    if not any(issubclass(question, Destination) for question in _questions(function)):
-        raise UsageError(f"{name} gives no report", "run it on the command line")
     reports: list[Report] = []
     overrides = {"show": lambda self, report: reports.append(report), "pictures": True}  # in place of stdout
-    questions = [type(kind.__name__, (kind,), overrides) if issubclass(kind, Destination) else kind for kind in _questions(function)]
+    questions: list[type[Question]] = []
+    for question in _questions(function):
+        collects = issubclass(question, Destination)
+        questions.append(type(question.__name__, (question,), overrides) if collects else question)
+    if not any(issubclass(question, Destination) for question in questions):
+        raise UsageError(f"{name} gives no report", "run it on the command line")
     arguments = [field_.name for question in questions for field_ in fields(question) if field_.metadata["option"].argument]
     if len(places) > len(arguments):
         raise UsageError(f"{name} takes {len(arguments)} values without a name", "give the others by name")
@@ -209,20 +217,27 @@ _KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, 
 def _parameters(questions: Sequence[type[Question]]) -> list[Parameter]:
     """A Typer parameter per field of ``questions``; the last field of a name counts."""
     parameters: dict[str, Parameter] = {}
-    for field_ in (field_ for question in questions for field_ in fields(question)):
-        shown: Option = field_.metadata["option"]
-        kind, _, others = str(field_.type).partition(" | ")  # of "list[str] | str", a text alone is for Python and files
-        names = shown.names or (f"--{field_.name.replace('_', '-')}",)
-        info = (
-            typer.Argument(metavar=shown.metavar, help=shown.help, show_default=False)
-            if shown.argument
-            else typer.Option(*names, metavar=shown.metavar, help=shown.help, show_default=False, rich_help_panel=shown.group or None)
-        )
-        annotation: Any = _KINDS[kind] | None if others else _KINDS[kind]
-        default = Parameter.empty if shown.argument and field_.default is MISSING else field_.default
-        parameters.pop(field_.name, None)
-        parameters[field_.name] = Parameter(field_.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
+    for question in questions:
+        for field_ in fields(question):
+            parameters.pop(field_.name, None)
+            parameters[field_.name] = _parameter(field_)
     return list(parameters.values())
+
+
+def _parameter(field_: Field[Any]) -> Parameter:
+    """The Typer parameter of a field of a question."""
+    shown: Option = field_.metadata["option"]
+    kind, _, others = str(field_.type).partition(" | ")  # of "list[str] | str", a text alone is for Python and files
+    info: Any
+    if shown.argument:
+        info = typer.Argument(metavar=shown.metavar, help=shown.help, show_default=False)
+    else:
+        names = shown.names or (f"--{field_.name.replace('_', '-')}",)
+        panel = shown.group or None
+        info = typer.Option(*names, metavar=shown.metavar, help=shown.help, show_default=False, rich_help_panel=panel)
+    annotation: Any = _KINDS[kind] | None if others else _KINDS[kind]
+    default = Parameter.empty if shown.argument and field_.default is MISSING else field_.default
+    return Parameter(field_.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
 
 
 class Command(TyperCommand):
@@ -238,10 +253,14 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and common options, then options by group, with the names to choose from. --help itself is left out."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        for param in [param for param in self.get_params(ctx) if not getattr(param, "hidden", False) and param.name != "help"]:
-            heading = getattr(param, "rich_help_panel", None) or ("Options" if param.name not in _SAME else OUTPUT)
-            text = spelled_out(getattr(param, "help", None) or "")
-            groups.setdefault(heading, []).append((_names(param), text.removeprefix(f"{heading.partition(' ')[0]}: ")))
+        for param in self.get_params(ctx):
+            if getattr(param, "hidden", False) or param.name == "help":
+                continue
+            default_heading = OUTPUT if param.name in _OUTPUT_OPTIONS else "Options"
+            heading = getattr(param, "rich_help_panel", None) or default_heading
+            prefix = f"{heading.partition(' ')[0]}: "
+            text = spelled_out(getattr(param, "help", None) or "").removeprefix(prefix)
+            groups.setdefault(heading, []).append((_names(param), text))
         for heading in sorted(groups, key=lambda heading: (heading != "Options", heading == OUTPUT)):
             with formatter.section(heading):
                 formatter.write_dl(groups[heading], col_max=NAMES)
@@ -289,9 +308,10 @@ HELP_LINES = 50
 NAMES = 22
 """Columns for option names in ``--help``. Longer names get their own line, or lose the switch that turns them off."""
 OUTPUT = "Output"
-_SAME = ("explain", "json", "output", "full")
-"""Options that every command has."""
+"""Heading in ``--help`` of the options that every command has."""
+_OUTPUT_OPTIONS = ("explain", "json", "output", "full")
 _LETTERS: dict[Any, str] = {int: "N", float: "X"}
+"""Words for values of options by type; TEXT for others."""
 
 
 def _names(param: Any) -> str:
@@ -314,8 +334,9 @@ def spelled_out(help: str, pick: Callable[[str], bool] = lambda name: True) -> s
     from perfmodel.kernels.attention.algorithms import names
     from perfmodel.report.formats import suffixes
 
-    listed = filter(pick, names() if match[1] == "algorithms" else suffixes(("charts",) if match[1] == "pictured" else ()))
-    return help.replace(match[0], ", ".join(listed))
+    needs = ["charts"] if match[1] == "pictured" else []
+    available = names() if match[1] == "algorithms" else suffixes(needs)
+    return help.replace(match[0], ", ".join(filter(pick, available)))
 
 
 class _Conversion:
@@ -349,9 +370,15 @@ _ZERO = re.compile(r"-0+(\.0*)?")
 
 def _check_words(args: Sequence[str]) -> None:
     """UsageError for an empty word, which an unset shell variable leaves, and for -0."""
-    for before, word in zip(["", *args], args, strict=False):
-        name, equals, value = word.partition("=") if word.startswith("--") else (before if before.startswith("-") else "", "=", word)
-        if equals and not value.strip():
+    before = ""
+    for word in args:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            is_value = bool(equals)
+        else:
+            name, value, is_value = before if before.startswith("-") else "", word, True
+        before = word
+        if is_value and not value.strip():
             where = f"the value of {name}" if name else "an argument"
             raise UsageError(f"{where} is empty", "give one, or leave it out; a variable of the shell that is not set is empty")
         if _ZERO.fullmatch(value):
@@ -382,16 +409,22 @@ def _named_explanation(command: TyperCommand, args: list[str]) -> list[str]:
 
 def _note_short_names(values: Iterable[Any]) -> None:
     """Print a note on which device each short name stands for."""
-    texts = [text for value in values for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-    for name in dict.fromkeys(word for text in texts for word in text.split(",")):
-        if device_id := short_name(name):
+    names: dict[str, None] = {}
+    for value in values:
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                names |= dict.fromkeys(text.split(","))
+    for name in names:
+        device_id = short_name(name)
+        if device_id:
             say(f"note: {name.strip()} is taken as {device_id}; --hardware {device_id} leaves out this note")
 
 
 def _check_repeated(params: Sequence[Any]) -> None:
     """UsageError for an option that is given twice although only one value counts."""
-    single = [param for param in params if param.param_type_name == "option" and not param.multiple]
-    for param, count in Counter(param for param in single if param.secondary_opts or not param.is_flag).items():
+    options = [param for param in params if param.param_type_name == "option"]
+    single = [param for param in options if not param.multiple and (param.secondary_opts or not param.is_flag)]
+    for param, count in Counter(single).items():
         if count > 1:
             names = "/".join([max(param.opts, key=len), *param.secondary_opts])
             raise UsageError(f"{names} is given {count} times, and only one value counts", "give it once")
@@ -420,9 +453,6 @@ def examples_apart(text: str) -> tuple[str, list[str]]:
     """
     description, *examples = _EXAMPLE.split(text)
     return description, [" ".join(example.split()).removesuffix(".") for example in examples]
-
-
-# Outputs
 
 
 def device_for(name: str | None) -> Device:

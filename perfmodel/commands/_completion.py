@@ -71,7 +71,8 @@ def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str]
 
     ``commands``: names of all commands; ``find(name)`` gives a command's parser.
     """
-    *before, unfinished = [word for word in words if word != "="] or [""]  # bash takes --hardware=h200 apart
+    whole_words = [word for word in words if word != "="]  # bash takes --hardware=h200 apart
+    *before, unfinished = whole_words or [""]
     if unfinished.startswith("--") and "=" in unfinished:
         option, _, unfinished = unfinished.partition("=")
         return [f"{option}={value}" for value in _matching(_values(option), unfinished)]
@@ -81,32 +82,40 @@ def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str]
         return _matching([*commands, "--help", "--version", "--show-completion"], unfinished)
     if before == ["--show-completion"]:
         return _matching(list(SCRIPTS), unfinished)
-    name, *rest = before
+    name, *arguments = before
     if name not in commands:
         return []
     command = find(name)
-    inner = getattr(command, "commands", None)
-    if inner is not None and not rest:
-        return _matching([*inner, "--help"], unfinished)
-    if inner is not None:
-        command, rest = inner.get(rest[0]), rest[1:]
-    if command is None:
-        return []
-    return (_in_sweep if name == "sweep" else _in_command)(command.params, rest, unfinished)
+    subcommands = getattr(command, "commands", None)
+    if subcommands is not None:
+        if not arguments:
+            return _matching([*subcommands, "--help"], unfinished)
+        subcommand, *arguments = arguments
+        command = subcommands.get(subcommand)
+        if command is None:
+            return []
+    if name == "sweep":
+        return _in_sweep(command.params, arguments, unfinished)
+    return _in_command(command.params, arguments, unfinished)
 
 
 def _in_command(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:
     """Completions inside a command: values of the option before the cursor, option names, or arguments."""
     last = before[-1] if before else ""
-    if listed := _values(last):
+    listed = _values(last)
+    if listed:
         return _matching(listed, unfinished)
-    if any(last in param.opts and not param.is_flag for param in params if param.param_type_name == "option"):
-        return []
+    options = [param for param in params if param.param_type_name == "option"]
+    if any(last in param.opts and not param.is_flag for param in options):
+        return []  # the option takes a value that cannot be listed
     if unfinished.startswith("-"):
-        options = [opt for param in params if param.param_type_name == "option" for opt in (*param.opts, *param.secondary_opts)]
-        return _matching([option for option in options if option.startswith("--")], unfinished)
-    arguments = [(param.name, param.metavar) for param in params if param.param_type_name == "argument"]
-    return _matching([value for argument in arguments for value in _values(_ARGUMENTS.get(argument, ""))], unfinished)
+        names = [name for param in options for name in (*param.opts, *param.secondary_opts)]
+        return _matching([name for name in names if name.startswith("--")], unfinished)
+    values = []
+    for param in params:
+        if param.param_type_name == "argument":
+            values += _values(_ARGUMENTS.get((param.name, param.metavar), ""))
+    return _matching(values, unfinished)
 
 
 def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:
@@ -115,23 +124,28 @@ def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> 
 
     if not before and not unfinished.startswith("-"):
         return _matching([*WORKLOADS, *shipped_studies()], unfinished)
-    named = before[0] if before and not before[0].startswith("-") else WORKLOADS[0]
+    first_is_name = before and not before[0].startswith("-")
+    name = before[0] if first_is_name else WORKLOADS[0]
     try:
-        workload = workload_named(named if named in WORKLOADS else read_study(named).workload)
+        workload = workload_named(name if name in WORKLOADS else read_study(name).workload)
     except PerfmodelError:
         return []
     axes = {axis.option: axis for axis in workload.inputs}
-    last = axes.get(before[-1]) if before else None
-    if last is not None and not unfinished.startswith("-"):
-        words = ["true", "false", "both"] if last.kind == "flag" else [] if last.names is None else [*last.names(), "all"]
-        return _matching(words, unfinished)
-    if before and before[-1] in ("--minimize", "--columns", "--pareto"):
+    last = before[-1] if before else ""
+    if last in axes and not unfinished.startswith("-"):
+        axis = axes[last]
+        if axis.kind == "flag":
+            return _matching(["true", "false", "both"], unfinished)
+        return [] if axis.names is None else _matching([*axis.names(), "all"], unfinished)
+    if last in ("--minimize", "--columns", "--pareto"):
         return _matching([*workload.words, *(column.name for column in workload.columns)], unfinished)
-    matching = _in_command(params, before, unfinished)
-    return [*_matching(list(axes), unfinished), *matching] if unfinished.startswith("-") else matching
+    matching_options = _in_command(params, before, unfinished)
+    matching_axes = _matching(list(axes), unfinished) if unfinished.startswith("-") else []
+    return [*matching_axes, *matching_options]
 
 
 def _matching(values: Sequence[str], unfinished: str) -> list[str]:
     """``values`` that begin with ``unfinished``, or else contain it, so that h200 finds nvidia-h200-sxm."""
     text = unfinished.lower()
-    return [value for value in values if value.startswith(text)] or [value for value in values if text and text in value]
+    beginning = [value for value in values if value.startswith(text)]
+    return beginning or [value for value in values if text in value]

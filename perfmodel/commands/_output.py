@@ -29,12 +29,17 @@ def signed_here(report: Report) -> Report:
     context = CONTEXT.get()
     if context is None:
         return report
-    words, is_file = [], False
+    kept_words = []
+    names_file = False
     for word in context.meta.get(WORDS, ()):
-        if not is_file and not _DESTINATION.fullmatch(word):
-            words.append(word)
-        is_file = not is_file and word in ("--output", "-o")
-    return with_provenance(report, shlex.join([*context.command_path.split(), *words]), named_devices(context.params))
+        if names_file:
+            names_file = False
+        elif word in ("--output", "-o"):
+            names_file = True
+        elif not _DESTINATION.fullmatch(word):
+            kept_words.append(word)
+    command_line = shlex.join([*context.command_path.split(), *kept_words])
+    return with_provenance(report, command_line, named_devices(context.params))
 
 
 def as_text(report: Report, as_json: bool, full: bool) -> str:

@@ -15,7 +15,7 @@ from perfmodel.core.units import format_si, format_time
 
 AFTER_S = 1.0
 """Seconds after which a bar appears."""
-_NUMBERED = re.compile(r"(?:\w+ )?(?P<number>\d+)(?:/| of )(?P<of>\d+)\b")
+_NUMBERED = re.compile(r"(?:\w+ )?(?P<number>\d+)(?:/| of )(?P<total>\d+)\b")
 """Beginning of a text that says which case of how many is done."""
 
 
@@ -23,8 +23,9 @@ class ProgressBar:
     """A progress bar. A call prints a text; one such as ``3/20 matmul`` also moves the bar, as does ``done``, with 0 for a new phase."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock, self.began, self.share = clock, clock(), 0.0
-        self.begun = self.began
+        self.clock = clock
+        self.start = self.phase_start = clock()
+        self.share = 0.0
         self.words = ""
         self.rich: Any = None
 
@@ -39,8 +40,8 @@ class ProgressBar:
         """Show that ``share`` of the phase is done."""
         self.share = share
         if share == 0:
-            self.began = self.clock()
-        if self.rich is None and self.clock() - self.begun > AFTER_S and sys.stderr.isatty():
+            self.phase_start = self.clock()
+        if self.rich is None and self.clock() - self.start > AFTER_S and sys.stderr.isatty():
             self.rich = _bar()
         if self.rich is not None:
             [task] = self.rich.task_ids
@@ -51,17 +52,16 @@ class ProgressBar:
     def __call__(self, text: str) -> None:
         """Print ``text``, or show it beside the bar."""
         match = _NUMBERED.match(text)
-        if match and int(match["of"]):
-            self.done(min(1.0, int(match["number"]) / int(match["of"])))
+        if match and int(match["total"]):
+            self.done(min(1.0, int(match["number"]) / int(match["total"])))
         if self.rich is not None:
             self.rich.console.print(text, markup=False, highlight=False)
+        elif 0 < self.share < 1:
+            spent_s = self.clock() - self.phase_start
+            left_s = spent_s * (1 / self.share - 1)
+            say(f"{text} ({self.share:.0%} done, about {left_s:.0f} s left)")
         else:
-            time_left = (
-                f" ({self.share:.0%} done, about {(self.clock() - self.began) * (1 / self.share - 1):.0f} s left)"
-                if 0 < self.share < 1
-                else ""
-            )
-            say(f"{text}{time_left}")
+            say(text)
 
 
 def _bar() -> Any:
@@ -81,9 +81,8 @@ class SweepProgress(ProgressBar):
 
     def __init__(self) -> None:
         super().__init__(time.monotonic)
-        self.reported_at = self.begun
         self.points = self.total = 0
-        self.reported = False
+        self.next_line_at = self.start + AFTER_S
 
     def expect(self, total: int) -> Callable[[int], None]:
         """Set the number of rows to ``total``; returns the function to report finished rows to."""
@@ -97,8 +96,9 @@ class SweepProgress(ProgressBar):
         if sys.stderr.isatty():
             self.words = f"{self.points:,} of {self.total:,} rows"
             self.done(self.points / self.total if self.total else 1.0)
-        elif now - self.begun > AFTER_S and (not self.reported or now - self.reported_at > 10):
-            self.reported_at, self.reported, rate = now, True, self.points / (now - self.begun)
+        elif now > self.next_line_at:
+            self.next_line_at = now + 10
+            rate = self.points / (now - self.start)
             time_left = format_time((self.total - self.points) / rate, 2)
             say(f"{self.points:,} of {self.total:,} rows, {format_si(rate, 'rows/s', 3)}, {time_left} left")
 

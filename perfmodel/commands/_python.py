@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
 from inspect import Parameter, Signature, signature
 from textwrap import fill
 from typing import Any, get_args
@@ -23,16 +22,19 @@ _COMMAND = re.compile(r"\bperfmodel (?=[a-z])")
 
 def signature_of(app: typer.Typer, returns: Any) -> Signature:
     """Signature of a command: arguments by place or name, options by name. For a group: the name of a command, then the options of all."""
-    signatures = [_parameters(command.callback) for command in _reporting(app)]
-    if len(signatures) == 1:
-        return Signature(signatures[0], return_annotation=returns)
-    named = {param.name: param.replace(kind=Parameter.KEYWORD_ONLY) for several in signatures for param in several}
-    options = [param if param.default is not Parameter.empty else param.replace(default=None) for param in named.values()]
+    parameter_lists = [_parameters(command.callback) for command in _reporting(app)]
+    if len(parameter_lists) == 1:
+        return Signature(parameter_lists[0], return_annotation=returns)
+    options: dict[str, Parameter] = {}
+    for parameters in parameter_lists:
+        for param in parameters:
+            default = None if param.default is Parameter.empty else param.default
+            options[param.name] = param.replace(kind=Parameter.KEYWORD_ONLY, default=default)
     places = [
         Parameter("command", Parameter.POSITIONAL_ONLY, annotation=str),
         Parameter("values", Parameter.VAR_POSITIONAL, annotation=str),
     ]
-    return Signature([*places, *options], return_annotation=returns)
+    return Signature([*places, *options.values()], return_annotation=returns)
 
 
 def _reporting(app: typer.Typer) -> list[Any]:
@@ -45,24 +47,27 @@ def _parameters(callback: Any) -> list[Parameter]:
     parameters = []
     for param in signature(callback).parameters.values():
         if param.name not in LEFT_OUT:
-            kind, info = get_args(param.annotation)
-            place = isinstance(info, typer.models.ArgumentInfo)
-            where = Parameter.POSITIONAL_OR_KEYWORD if place else Parameter.KEYWORD_ONLY
-            parameters.append(Parameter(param.name, where, default=param.default, annotation=kind))
+            annotation, info = get_args(param.annotation)
+            is_argument = isinstance(info, typer.models.ArgumentInfo)
+            kind = Parameter.POSITIONAL_OR_KEYWORD if is_argument else Parameter.KEYWORD_ONLY
+            parameters.append(Parameter(param.name, kind, default=param.default, annotation=annotation))
     return sorted(parameters, key=lambda param: (param.kind, param.default is not Parameter.empty))
 
 
 def help_of(app: typer.Typer, name: str) -> str:
     """Description, example and a line per option of a command, or of each command of a group."""
-    parts = []
+    pages = []
     for command in _reporting(app):
         text, examples = examples_apart(docstring(command.callback))
-        subcommand = [] if len(app.registered_commands) == 1 else [command.name or command.callback.__wrapped__.__name__]
-        calls = [f"    {_call(app, name, subcommand, shlex.split(example)[1 + len(subcommand) + 1 :])}" for example in examples]
-        description = [f"{' '.join([name, *map(repr, subcommand)])}: {_in_python(text)}" if subcommand else _in_python(text)]
+        description = _in_python(text)
+        subcommand = ""
+        if len(app.registered_commands) > 1:
+            subcommand = command.name or command.callback.__wrapped__.__name__
+            description = f"{name} {subcommand!r}: {description}"
+        calls = [f"    {_call(app, name, subcommand, example)}" for example in examples]
         usage = "\n".join(["Example:", *calls]) if calls else ""
-        parts.append("\n\n".join(filter(None, [*description, usage, _options(command.callback)])))
-    return "\n\n".join(parts)
+        pages.append("\n\n".join(filter(None, [description, usage, _options(command.callback)])))
+    return "\n\n".join(pages)
 
 
 def _in_python(text: str) -> str:
@@ -71,25 +76,32 @@ def _in_python(text: str) -> str:
 
 
 def _options(callback: Any) -> str:
-    parameters = [(param, get_args(param.annotation)[1]) for param in signature(callback).parameters.values() if param.name not in LEFT_OUT]
-    lines = (f"{param.name}: {_in_python(spelled_out(info.help or ''))}" for param, info in parameters)
-    filled = (fill(line, WIDTH, initial_indent="    ", subsequent_indent="        ") for line in lines)
-    return "\n".join(["Options:", *filled]) if parameters else ""
+    """A line per option of a command, under a heading; empty if it has none."""
+    lines = []
+    for param in signature(callback).parameters.values():
+        if param.name not in LEFT_OUT:
+            _, info = get_args(param.annotation)
+            line = f"{param.name}: {_in_python(spelled_out(info.help or ''))}"
+            lines.append(fill(line, WIDTH, initial_indent="    ", subsequent_indent="        "))
+    return "\n".join(["Options:", *lines]) if lines else ""
 
 
-def _call(app: typer.Typer, name: str, subcommand: Sequence[str], words: Iterable[str]) -> str:
-    """The Python call for the command line ``words``."""
+def _call(app: typer.Typer, name: str, subcommand: str, example: str) -> str:
+    """The Python call for the command line ``example``, which begins with perfmodel and the names of the command."""
     parser: Any = typer.main.get_command(app)
-    parser = parser.commands[subcommand[0]] if subcommand else parser
-    context = parser.make_context(name, list(words), resilient_parsing=True)
-    arguments = [param.name for param in parser.params if param.param_type_name == "argument"]
+    words = shlex.split(example)[2:]
+    parts = []
+    if subcommand:
+        parser, words = parser.commands[subcommand], words[1:]
+        parts.append(repr(subcommand))
+    context = parser.make_context(name, words, resilient_parsing=True)
     defaults = {param.name: param.default for param in parser.params}
-    values = {key: value for key, value in context.params.items() if value not in (None, (), [], defaults.get(key)) and key not in LEFT_OUT}
-    named = {key: value for key, value in values.items() if key not in arguments}
-    places = [repr(_one(values[key])) for key in arguments if key in values]
-    return f"perfmodel.{name}({', '.join([*map(repr, subcommand), *places, *(f'{key}={_one(value)!r}' for key, value in named.items())])})"
-
-
-def _one(value: Any) -> Any:
-    """The only item of a list of one, else ``value``."""
-    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    values = {}
+    for key, value in context.params.items():
+        if key not in LEFT_OUT and value not in (None, (), [], defaults.get(key)):
+            is_single = isinstance(value, (list, tuple)) and len(value) == 1
+            values[key] = value[0] if is_single else value
+    arguments = [param.name for param in parser.params if param.param_type_name == "argument"]
+    parts += [repr(values[key]) for key in arguments if key in values]
+    parts += [f"{key}={value!r}" for key, value in values.items() if key not in arguments]
+    return f"perfmodel.{name}({', '.join(parts)})"

@@ -20,11 +20,19 @@ def record_paths(names: Sequence[str]) -> list[Path]:
     """Files of the records called ``names``: paths, ``shipped``, or the shipped runs of engines."""
     from perfmodel.validation.records import SERVING_RUNS, shipped_records
 
-    shipped: dict[str, tuple[str, ...]] = {SHIPPED: (), RUNS: (SERVING_RUNS,)}
-    return [path for name in names for path in (shipped_records(*shipped[name]) if name in shipped else [Path(name)])]
+    paths: list[Path] = []
+    for name in names:
+        if name == SHIPPED:
+            paths += shipped_records()
+        elif name == RUNS:
+            paths += shipped_records(SERVING_RUNS)
+        else:
+            paths.append(Path(name))
+    return paths
 
 
 LARGEST_SHARE = 1000
+"""Largest share that an option takes: 100,000 %."""
 
 
 def share_of(option: str, text: str) -> float:
@@ -48,11 +56,14 @@ def require(least: int | None, count: int, what: str, reasons: Sequence[str] = (
     from perfmodel.core.errors import UsageError
 
     least = 1 if least is None else least
-    if count < least:
-        listed = [f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)]
-        why = "; ".join(listed or ["there is none in it"] * (not count))
-        fix = f"{why}\n  " * bool(why) + f"to take what there is: --require {count}"
-        raise UsageError(f"{count or 'no'} {what}, and --require is {least}", fix)
+    if count >= least:
+        return
+    listed = [f"{times}: {reason}" for reason, times in Counter(filter(None, reasons)).most_common(3)]
+    if not listed and count == 0:
+        listed = ["there is none in it"]
+    lines = ["; ".join(listed)] if listed else []
+    lines.append(f"to take what there is: --require {count}")
+    raise UsageError(f"{count or 'no'} {what}, and --require is {least}", "\n  ".join(lines))
 
 
 def workloads_of(options: Any, implementation: str | None = None) -> list[Workload]:

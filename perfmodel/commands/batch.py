@@ -20,5 +20,6 @@ def batch(options: BatchQuestion, to: ExplainedPicture) -> None:
 
     device = device_for(options.hardware)
     request = options.request_for(find_model(options.name), device)
-    request = request if options.engine is None else find_engine(options.engine).for_device(device).runs(request)
+    if options.engine is not None:
+        request = find_engine(options.engine).for_device(device).runs(request)
     to.emit(report(curve(request, cache(calibrated_devices)), explained=to.explained, pictures=to.pictures))

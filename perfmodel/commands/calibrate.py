@@ -15,7 +15,7 @@ from perfmodel.commands._shared import SHIPPED, record_paths, require
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
-_FITTED = Condition("is for --from-records", "leave it out", lambda options: bool(options.from_records))
+_READS_RECORDS = Condition("is for --from-records", "leave it out", lambda options: bool(options.from_records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class CalibrationQuestion(Question):
     from_records: list[str] | None = option(f"Fit recorded measurements, .jsonl(.gz), or '{SHIPPED}', instead of measuring. Repeatable.")
     implementation: list[str] | None = option("Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")
     hardware: str | None = option("Device: id, words or file. [default: this machine's, or the records']")
-    required: int | None = as_in(Common, "required", reader=_FITTED)
+    required: int | None = as_in(Common, "required", reader=_READS_RECORDS)
     quick: bool = option(
         "Under a minute: copies, products, launches; two tiles per kernel, a third of library shapes, 30 points per fit.", default=False
     )
 
 
 class _Fits(Destination):
-    OFFERS = None
+    OFFERS = None  # which files can be written depends on the options
 
 
 @command
@@ -51,35 +51,38 @@ def calibrate(options: CalibrationQuestion, to: _Fits) -> None:
     from perfmodel.validation.calibration_run import from_records as fit_records
 
     names = options.implementation or []
-    with _kept(to.files) as keep:
+    with _saved_until_done(to.files) as save:
         with ProgressBar() as bar:
-            how = CalibrationOptions(options.quick, os.cpu_count() or 1, bar.done, keep)
+            settings = CalibrationOptions(options.quick, os.cpu_count() or 1, bar.done, save)
             if options.from_records:
-                paths, one_table = record_paths(options.from_records), any(name.endswith(".yaml") for name in to.files)
-                fits = fit_records(paths, find_device, options.hardware, names, bar, one_table, calibrated_devices, how)
+                paths = record_paths(options.from_records)
+                one_table = any(name.endswith(".yaml") for name in to.files)
+                fits = fit_records(paths, find_device, options.hardware, names, bar, one_table, calibrated_devices, settings)
                 fitted = sum(len(fit.blocks) for fit in fits)
-                why = [] if fitted else ["too few records of each kernel, or none that a model knows"]
-                require(options.required, fitted, "kernels were calibrated", why)
+                reasons = [] if fitted else ["too few records of each kernel, or none that a model knows"]
+                require(options.required, fitted, "kernels were calibrated", reasons)
             else:
-                fits = [this_machine(find_device, options.hardware, names, bar, how)]
+                fits = [this_machine(find_device, options.hardware, names, bar, settings)]
         if not fits and to.output:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
         to.emit(calibration_report(fits, options.quick))
 
 
 @contextmanager
-def _kept(outputs: list[str]) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _saved_until_done(outputs: list[str]) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Context with a function that saves each record beside the output. The file is removed after a good run, else its name is printed."""
-    path, records = Path(next(iter(outputs), "calibration.jsonl")).with_suffix(".partial.jsonl"), 0
+    output = outputs[0] if outputs else "calibration.jsonl"
+    path = Path(output).with_suffix(".partial.jsonl")
+    records = 0
 
-    def keep(raw: dict[str, Any]) -> None:
+    def save(raw: dict[str, Any]) -> None:
         nonlocal records
         with path.open("a" if records else "w", encoding="utf-8") as file:
             file.write(dumps(raw) + "\n")
         records += 1
 
     try:
-        yield keep
+        yield save
     except BaseException as error:
         if records:
             say(f"{records} records are kept in {path}; fit them: perfmodel calibrate --from-records {path} -o mine.yaml")

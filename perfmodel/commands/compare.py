@@ -36,36 +36,42 @@ class ComparisonQuestion(Question):
 
 
 @command
-def compare(asked: ComparisonQuestion, to: Pictured) -> None:
+def compare(options: ComparisonQuestion, to: Pictured) -> None:
     """Two reports, devices, algorithms or implementations: before and after, with ratio and SAME, FASTER or SLOWER.
 
     Example: perfmodel compare before.json after.json --fail-on slower. Or: perfmodel compare a100-sxm-80gb h200 --model 'llama-3-8b decode'
     """
-    allowed = share_of("--threshold", asked.threshold)
-    if asked.fail_on not in FAILS:
-        raise UsageError(f"--fail-on is {asked.fail_on!r}", suggest(asked.fail_on, list(FAILS)))
-    options = {name: getattr(asked, name) for name in ("attention", "matmul", "model", "hardware")}
-    line = command_line("compare", asked.before, asked.after, **options)
-    documents = [name for name in (asked.before, asked.after) if name.endswith(".json")]
+    threshold = share_of("--threshold", options.threshold)
+    if options.fail_on not in FAILS:
+        raise UsageError(f"--fail-on is {options.fail_on!r}", suggest(options.fail_on, list(FAILS)))
+    workloads = {name: getattr(options, name) for name in ("attention", "matmul", "model", "hardware")}
+    line = command_line("compare", options.before, options.after, **workloads)
+    documents = [name for name in (options.before, options.after) if name.endswith(".json")]
     if len(documents) == 1:
         raise UsageError(f"{documents[0]} is a document and the other is none", "give two documents, or two names")
     if documents:
-        if any(options.values()):
+        if any(workloads.values()):
             raise UsageError("two documents are compared as they are", "leave out workloads and --hardware")
-        document, changed = _documents(asked.before, asked.after, allowed, line)
+        document, changes = _documents(options.before, options.after, threshold, line)
     else:
-        document, changed = _named(asked, allowed, line)
+        document, changes = _named(options, threshold, line)
     to.emit(document)
-    checked = [change for change in changed if change.speed or asked.fail_on == "changed"]
-    if asked.fail_on != "never" and not checked:
-        subject = "nothing" if asked.fail_on == "changed" else "no time or rate"
+    if options.fail_on != "never" and _failed(options, changes):
+        raise typer.Exit(3)
+
+
+def _failed(options: ComparisonQuestion, changes: list[Change]) -> bool:
+    """Whether ``changes`` are what --fail-on names; DataError if none of them is of the kind that it checks."""
+    slower_only = options.fail_on == "slower"
+    checked = [change for change in changes if change.speed] if slower_only else changes
+    if not checked:
+        subject = "no time or rate" if slower_only else "nothing"
         raise DataError(
-            f"--fail-on {asked.fail_on}: {asked.before} and {asked.after} have {subject} in common, so nothing was checked",
+            f"--fail-on {options.fail_on}: {options.before} and {options.after} have {subject} in common, so nothing was checked",
             "compare two documents of one command, whose workloads have the same names",
         )
-    words = {change.word for change in changed}
-    if (asked.fail_on == "slower" and "SLOWER" in words) or (asked.fail_on == "changed" and words - {"SAME"}):
-        raise typer.Exit(3)
+    words = {change.word for change in changes}
+    return "SLOWER" in words if slower_only else words != {"SAME"}
 
 
 def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Report, list[Change]]:
@@ -76,16 +82,18 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.report.document import Provenance
     from perfmodel.report.saved_metrics import UNITS, metrics_of
 
-    sides, paths = list[Compared](), (Path(before), Path(after))
     saved = {name: read_json(Path(name)) for name in (before, after)}
-    units = next((raw[UNITS] for raw in reversed(saved.values()) if isinstance(raw, dict) and UNITS in raw), None)
-    for name, path in zip((before, after), paths, strict=True):
+    unit_maps = [raw[UNITS] for raw in (saved[after], saved[before]) if isinstance(raw, dict) and UNITS in raw]
+    units = unit_maps[0] if unit_maps else None
+    same_stem = Path(before).stem == Path(after).stem
+
+    def side(name: str) -> Compared:
         try:
-            sides.append(Compared(path.stem if paths[0].stem != paths[1].stem else name, metrics_of(saved[name], name, units)))
+            return Compared(name if same_stem else Path(name).stem, metrics_of(saved[name], name, units))
         except DataError as error:
             raise DataError(error.message if name in error.message else f"{name}: {error.message}", error.fix) from None
-    before_side, after_side = sides
-    comparison = MetricComparison(before_side, after_side, threshold)
+
+    comparison = MetricComparison(side(before), side(after), threshold)
     document = comparison.report()
     versions = [f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}." for name, raw in saved.items()]
     provenance = Provenance(line, __version__, [], {name: sha256(Path(name)) for name in saved})
@@ -99,7 +107,9 @@ def _named(options: ComparisonQuestion, threshold: float, line: str) -> tuple[Re
 
     scope = Scope()
     section = ComparisonSection([options.before, options.after], workloads_of(options), options.hardware, threshold, "changes")
-    document, changed, warnings = section.compared(scope)
-    cannot = [warning for warning in warnings if "CANNOT" in warning]
-    verdict = [*cannot, *document.verdict[:2], *(warning for warning in warnings if warning not in cannot), *document.verdict[2:]][:3]
-    return replace(document, verdict=verdict, reasons=[*warnings, *document.reasons], provenance=scope.provenance(line)), changed
+    document, changes, warnings = section.compared(scope)
+    cannot_run = [warning for warning in warnings if "CANNOT" in warning]
+    other_warnings = [warning for warning in warnings if warning not in cannot_run]
+    by_weight = [*cannot_run, *document.verdict[:2], *other_warnings, *document.verdict[2:]]
+    reasons = [*warnings, *document.reasons]
+    return replace(document, verdict=by_weight[:3], reasons=reasons, provenance=scope.provenance(line)), changes

@@ -13,6 +13,7 @@ from perfmodel.core.question import Question, argument, option
 
 app = new_app(help="List, show, check and add device profiles.", no_args_is_help=True)
 _GIVEN = "What is known of it"
+"""Heading in ``--help`` of the numbers of a new profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class AddedQuestion(Question):
 
 @dataclass(frozen=True)
 class _Profile(Destination):
-    OFFERS = None
+    OFFERS = None  # ``add`` checks its files itself
 
     output: list[str] | None = option("To FILE: .yaml, {formats}. [default: NAME.yaml]", "--output", "-o", metavar="FILE")
 
@@ -112,7 +113,7 @@ def add(options: AddedQuestion, to: _Profile) -> None:
 
     to = replace(to, output=to.output or [f"{options.name}.yaml", "-"])
     [like] = options.require("hardware add my-card --like l4 --dram-bandwidth 432GB/s", "like")
-    values = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
+    values = {name: getattr(options, name) for name in FIELDS if getattr(options, name) is not None}
     if not values:
         raise UsageError(f"nothing says how {options.name} differs from {like}", "give what is known, such as --dram-bandwidth 432GB/s")
     if options.name in device_ids():

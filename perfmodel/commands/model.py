@@ -41,16 +41,18 @@ def model(options: ModelQuestion, to: _InTime) -> None:
         return
     device = device_for(options.hardware)
     request = options.request_for(find_model(options.name), device)
-    request = request if options.engine is None else find_engine(options.engine).for_device(device).runs(request)
-    named = _named(options, device)
-    request = request if named is None else request.with_attention(named)
+    if options.engine is not None:
+        request = find_engine(options.engine).for_device(device).runs(request)
+    attention = _attention_named(options, device)
+    if attention is not None:
+        request = request.with_attention(attention)
     result = answer(request, cache(calibrated_devices))
     measured = measured_s(options.measured)
     to.emit(report(result, explained=to.explained, pictures=to.pictures, measured_s=measured))
 
 
-def _named(options: ModelQuestion, device: Device) -> str | None:
-    """The implementation of attention that was asked for; None if it is left open; UsageError if none is called so."""
+def _attention_named(options: ModelQuestion, device: Device) -> str | None:
+    """The implementation of attention that the options name; None if they leave it open; UsageError for an unknown name."""
     name = options.implementation
     if name is None:
         return None
@@ -72,13 +74,14 @@ def _eager(options: ModelQuestion, explained: bool, pictures: bool) -> Report:
 
     if explained:
         raise UsageError(f"--explain has no formulas of what --engine {EAGER_ENGINE} runs", "leave one of them out")
-    asked = (options, find_model(options.name), model_fields(options.name), device_for(options.hardware), cache(calibrated_devices))
+    model, fields = find_model(options.name), model_fields(options.name)
+    device, fallbacks = device_for(options.hardware), cache(calibrated_devices)
     if options.trains:
-        return _trained(training(*asked), options, pictures)
+        return _trained(training(options, model, fields, device, fallbacks), options, pictures)
     from perfmodel.report.model import report
 
     measured = measured_s(options.measured)
-    return report(answer(*asked), pictures=pictures, measured_s=measured)
+    return report(answer(options, model, fields, device, fallbacks), pictures=pictures, measured_s=measured)
 
 
 def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report:
@@ -93,20 +96,22 @@ def _training(options: ModelQuestion, explained: bool, pictures: bool) -> Report
     device = device_for(system.device if options.hardware is None and system is not None else options.hardware)
     half, precision = options.training_formats(device)
     implementation = implementation_named(options.model_code or FUSED).name
-    training, fallbacks, overlap = options.training(model, precision), cache(calibrated_devices), options.overlap is not False
-    named = _named(options, device)
+    training = options.training(model, precision)
+    fallbacks = cache(calibrated_devices)
+    overlap = options.overlap is not False
+    attention = _attention_named(options, device)
     if gpus is not None:
         from perfmodel.report.layouts import search_report
         from perfmodel.transformer.training.step.layer_time import machine_of
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(gpus, device, system)
-        layouts = search(timed(training), gpus, machine_of(device, fallbacks, named), joined, half=half, overlap=overlap)
+        layouts = search(timed(training), gpus, machine_of(device, fallbacks, attention), joined, half=half, overlap=overlap)
         return search_report(layouts, pictures)
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
-    step = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap, attention=named)
+    step = answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap, attention=attention)
     return _trained(step, options, pictures, explained)
 
 

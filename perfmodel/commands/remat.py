@@ -34,9 +34,12 @@ def _schedules(options: RematQuestion, explained: bool, pictures: bool) -> Repor
     from perfmodel.remat.evaluate import curve, evaluate
     from perfmodel.report.remat import report
 
-    source, named = options.source(), tuple(options.strategy or ())
+    source = options.source()
+    strategies = tuple(options.strategy or ())
     memory = options.budget(source.sized)
-    result = evaluate(source, options.plan(memory), named)
+    result = evaluate(source, options.plan(memory), strategies)
     points = curve(source.chain) if memory is not None else []
-    ranked = choices(source.tensors, source.dtype, source.device) if source.dtype and source.device and not named else []
+    ranked = []
+    if source.dtype and source.device and not strategies:
+        ranked = choices(source.tensors, source.dtype, source.device)
     return report(result, points, ranked, explained=explained, pictures=pictures)

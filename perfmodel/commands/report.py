@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfmodel.report import Report
 
 _WORKLOADS = ("attention", "matmul", "model")
-_ASKED = Condition(
+_HAS_WORK = Condition(
     "is for --attention, --matmul and --model", "a study names its own", lambda study: any(getattr(study, kind) for kind in _WORKLOADS)
 )
 
@@ -31,8 +31,8 @@ class StudyQuestion(Question):
     attention: list[str] | None = option("A study of attention: 'n=1024:65536:x2 d=64 heads=16', one size swept or none. Repeatable.")
     matmul: list[str] | None = option("The same of a matmul: 'm=64:8192:x2 n=4096 k=4096', or 8192x128x8192. Repeatable.")
     model: list[str] | None = option("The same of a phase of a model: 'llama-3-8b decode batch=1:64:x2 kv_len=2048'. Repeatable.")
-    hardware: list[str] | None = option(f"Device: id, words of one, or a path. Repeatable. [default: {DEFAULT_DEVICE}]", reader=_ASKED)
-    implementation: str | None = as_in(Common, "implementation", reader=_ASKED)
+    hardware: list[str] | None = option(f"Device: id, words of one, or a path. Repeatable. [default: {DEFAULT_DEVICE}]", reader=_HAS_WORK)
+    implementation: str | None = as_in(Common, "implementation", reader=_HAS_WORK)
     save_study: str | None = option("Write the study to FILE.yaml, to edit it and to build it again.", metavar="FILE")
     schema: bool = option("Print the JSON Schema of 'study:' files.", default=False)
     baseline: str | None = as_in(Common, "baseline")
@@ -59,10 +59,11 @@ def report(options: StudyQuestion, to: Pictured) -> None:
         raise UsageError(f"--save-study: {options.save_study} is no YAML file", "end it in .yaml")
     from perfmodel.report.baseline import against_saved
 
-    to.emit(against_saved(_asked(options) if workloads else _named(options), options.baseline))
+    document = _study_of_options(options) if workloads else _study_named(options)
+    to.emit(against_saved(document, options.baseline))
 
 
-def _asked(options: StudyQuestion) -> Report:
+def _study_of_options(options: StudyQuestion) -> Report:
     """The report of a study given by options."""
     from perfmodel.core.files import text_of_yaml
     from perfmodel.study.document import build
@@ -79,7 +80,7 @@ def _asked(options: StudyQuestion) -> Report:
     return document
 
 
-def _named(options: StudyQuestion) -> Report:
+def _study_named(options: StudyQuestion) -> Report:
     """The report of a study file, shipped or not, or a saved report."""
     from perfmodel.study.schema import read_study, study_names
 

@@ -60,19 +60,21 @@ def roofline(options: RooflineQuestion, to: Pictured) -> None:
         return
     from perfmodel.report.baseline import against_saved
 
-    drawn = {name: value for name, value in values.items() if name not in ("study", "required")}
-    line = command_line("roofline", *([options.study] if options.study else []), **drawn)
-    report = _of_options(options, line) if options.study is None else _of_study(options.study, line, drawn)
+    others = {name: value for name, value in values.items() if name not in ("study", "required")}
+    study = [options.study] if options.study else []
+    line = command_line("roofline", *study, **others)
+    report = _of_options(options, line) if options.study is None else _of_study(options.study, line, others)
     to.emit(against_saved(report, options.baseline))
 
 
-def _of_study(name: str, line: str, values: dict[str, Any]) -> Report:
+def _of_study(name: str, line: str, others: dict[str, Any]) -> Report:
+    """The rooflines of the study called ``name``; UsageError if ``others``, the other options, have more than a baseline."""
     from perfmodel.study.document import build
     from perfmodel.study.schema import read_study
 
-    clash = next((other for other in values if other != "baseline"), None)
-    if clash is not None:
-        raise UsageError(f"--{clash} with a study", "a study names its own workloads and devices")
+    clashing = [other for other in others if other != "baseline"]
+    if clashing:
+        raise UsageError(f"--{clashing[0]} with a study", "a study names its own workloads and devices")
     document = build(read_study(name), line, ["roofline"])
     if not document.charts:
         raise UsageError(f"study {name!r} has no section of kind roofline", f"see all of it: perfmodel report {name}")
@@ -80,6 +82,7 @@ def _of_study(name: str, line: str, values: dict[str, Any]) -> Report:
 
 
 def _of_options(options: RooflineQuestion, line: str) -> Report:
+    """The rooflines of the workloads, records and profiled kernels that the options name."""
     from perfmodel.study.document import joined
     from perfmodel.study.kinds.roofline import NcuFile, RooflineSection
     from perfmodel.study.recorded import records_of
@@ -89,26 +92,34 @@ def _of_options(options: RooflineQuestion, line: str) -> Report:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")
     if options.ncu and not options.hardware:
         raise UsageError("--ncu: which device was profiled?", "say so with --hardware, such as --hardware h200")
-    scope, absent, counts = Scope(), list[str](), dict[str, str]()
-    for text in options.flops or ():
-        name, _, count = text.rpartition("=")
-        if not name:
-            raise UsageError(f"--flops {text!r} names no kernel", "write it like flash=137.4GFLOP@fp16")
-        counts[name] = count
+    scope = Scope()
     workloads = workloads_of(options, options.implementation)
     choices = [records_of(text) for text in options.records or ()]
+    absent = list[str]()
     if options.hardware:
         choices, absent = _on(choices, options.hardware, scope)
-    devices = list(options.hardware or ([] if choices and not workloads else [DEFAULT_DEVICE]))
     sections = [RooflineSection([], records=choice) for choice in choices]
     if workloads or options.ncu or not choices:
-        sections.insert(0, RooflineSection(devices, workloads, ncu=NcuFile(options.ncu, counts) if options.ncu else None))
+        devices = options.hardware or [DEFAULT_DEVICE]
+        ncu = NcuFile(options.ncu, _flops_by_kernel(options.flops or ())) if options.ncu else None
+        sections.insert(0, RooflineSection(devices, workloads, ncu=ncu))
     parts = [section.build(scope) for section in sections]
     if options.records or options.ncu:
         measured = sum(point.measured is not None for part in parts for chart in part.rooflines for point in chart.points)
         require(options.required, measured, "measurements are on the roofline", [note for part in parts for note in part.reasons])
     drawn = list({chart.device: chart.device_name for part in parts for chart in part.rooflines}.values())
     return joined(f"Roofline of {' and '.join(drawn)}", _one_chart_each(parts), scope, line, absent)
+
+
+def _flops_by_kernel(texts: Sequence[str]) -> dict[str, str]:
+    """FLOP as written by part of a kernel's name, from the values of --flops."""
+    counts = {}
+    for text in texts:
+        name, _, count = text.rpartition("=")
+        if not name:
+            raise UsageError(f"--flops {text!r} names no kernel", "write it like flash=137.4GFLOP@fp16")
+        counts[name] = count
+    return counts
 
 
 def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) -> tuple[list[RecordChoice], list[str]]:
@@ -121,7 +132,7 @@ def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) 
         if not with_records:
             chosen.append(choice)
             continue
-        wanted = {device.id: name for name in hardware for device in [scope.device(name)]}
+        wanted = {scope.device(name).id: name for name in hardware}
         available = [name for device, name in wanted.items() if device in with_records]
         if not available:
             message = f"--hardware: no record in --records {choice.file} is of {' or '.join(wanted)}"

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from perfmodel.transformer.step import ModelPass
 
 
-class _Served(Pictured):
+class _ServeOutput(Pictured):
     OFFERS = ("charts", "timeline")
 
 
 @command
-def serve(options: ServeQuestion, to: _Served) -> None:
+def serve(options: ServeQuestion, to: _ServeOutput) -> None:
     """What a serving engine delivers: latency, tokens/s, memory, power, price.
 
     Example: perfmodel serve llama-3.1-70b --hardware h200 --gpus 8

@@ -27,7 +27,7 @@ app = new_app()
 ROWS = (".csv", ".jsonl", ".parquet")
 """Suffixes of row files."""
 TIME = "time"
-"""Column that is a roof for kernels and a prediction for models; accepted for one more version."""
+"""Short name of a column: the roof for kernels, the prediction for models. It is accepted for one more version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SweepQuestion(Question):
 
 
 @dataclass(frozen=True)
-class _Rows(Pictured):
+class _SweepOutput(Pictured):
     OFFERS = None  # rows are files of other formats
 
     output: list[str] | None = option(
@@ -78,7 +78,7 @@ class SweepCommand(Command):
 
 
 @add_command(app, cls=SweepCommand, context_settings={"ignore_unknown_options": True})
-def sweep(options: SweepQuestion, to: _Rows) -> None:
+def sweep(options: SweepQuestion, to: _SweepOutput) -> None:
     """Evaluate a grid of configurations: rows to a file, and a summary.
 
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
@@ -97,29 +97,33 @@ def sweep(options: SweepQuestion, to: _Rows) -> None:
     except KeyboardInterrupt:
         progress.interrupted(None if rows is None else rows.path)
         raise
-    if rows is None or rows.path is not None:
-        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.pointwise else ""
-        printed.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}.", printed.pictures))
-        return
-    from perfmodel.report.formats import readable
-    from perfmodel.report.formats.txt import render
+    if rows is not None and rows.path is None:  # rows took stdout
+        from perfmodel.report.formats import readable
+        from perfmodel.report.formats.txt import render
 
-    document = report(result, pictures=printed.pictures)
-    sys.stderr.write(render(readable(document)))  # rows took stdout
-    if printed.files:
-        Destination(False, printed.files).emit(document)
+        document = report(result, pictures=printed.pictures)
+        sys.stderr.write(render(readable(document)))
+        if printed.files:
+            Destination(False, printed.files).emit(document)
+        return
+    written = ""
+    if rows is not None:
+        only_new_rows = rows.resume and result.grid.pointwise
+        written = f"Rows are in {rows.path}{'; what follows is of those computed now' if only_new_rows else ''}."
+    printed.emit(report(result, written, printed.pictures))
 
 
 @contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
     """Context in which SIGTERM ends a sweep as Ctrl-C does, with a readable file."""
-    handled = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if handled else None
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+    previous_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        if handled:
-            signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _study(options: SweepQuestion) -> SweepStudy:
@@ -130,14 +134,16 @@ def _study(options: SweepQuestion) -> SweepStudy:
     if words and not words[0].startswith("-"):
         name, *words = words
         study = SweepStudy(name) if name in WORKLOADS else read_study(name)
-    if options.top is not None and not (options.minimize or options.maximize or study.minimize or study.maximize):
+    searches = options.minimize or options.maximize or study.minimize or study.maximize
+    if options.top is not None and not searches:
         fix = "give a column with one of them, or leave it out"
         raise UsageError("--top is for --minimize and --maximize, and nothing here reads it", fix)
     conditions = [*(options.where or ()), *(options.subject_to or ())]
-    column = workload_named(study.workload).words.get(TIME)
-    texts = filter(None, [options.minimize, options.pareto, options.columns, *conditions])
-    if column is not None and any(TIME in re.findall(r"\w+", text) for text in texts):
-        say(f"note: time is {column} of {study.workload}; name roofline_s or predicted_s, the short name is taken for one more version")
+    meaning_of_time = workload_named(study.workload).words.get(TIME)
+    texts = " ".join(filter(None, [options.minimize, options.pareto, options.columns, *conditions]))
+    if meaning_of_time is not None and TIME in re.findall(r"\w+", texts):
+        advice = "name roofline_s or predicted_s, the short name is taken for one more version"
+        say(f"note: time is {meaning_of_time} of {study.workload}; {advice}")
     values = {name: getattr(options, name) for name in ("columns", "minimize", "maximize", "pareto", "top")}
     overrides: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(study, axes={**study.axes, **_axes(words, study.workload)}, where=[*study.where, *conditions], **overrides)
@@ -148,28 +154,31 @@ def _axes(words: Sequence[str], kind: str) -> dict[str, Any]:
     from perfmodel.sweep.study import workload_named
 
     workload = workload_named(kind)
-    old = {axis.name.replace("_", "-"): axis for axis in workload.inputs if axis.typed}
     by_option = {axis.option.removeprefix("--"): axis for axis in workload.inputs}
+    by_old_name = {axis.name.replace("_", "-"): axis for axis in workload.inputs if axis.typed}
     axes: dict[str, Any] = {}
     remaining = list(words)
     while remaining:
         word, _, value = remaining.pop(0).partition("=")
         name = word.lstrip("-")
         negated = name.startswith("no-") and name not in by_option
-        name = name.removeprefix("no-") if negated else name
-        axis = by_option.get(name) or old.get(name)
+        if negated:
+            name = name.removeprefix("no-")
+        axis = by_option.get(name) or by_old_name.get(name)
         if axis is not None and name not in by_option:
             say(f"note: --{name} is called {axis.option} now; the old name is taken for one more version")
         if not word.startswith("-") and "model" in by_option:
             raise UsageError(f"{word}: sweeps take their axes as options", f"name the model as --model {word}")
         if not word.startswith("-") or axis is None:
             raise UsageError(f"{word}: sweeps over {workload.name} have no such option", suggest(name, list(by_option)))
-        if axis.kind == "flag" and not value:
-            value = remaining.pop(0) if remaining and not remaining[0].startswith("-") and not negated else str(not negated).lower()
-        elif not value:
-            if not remaining:
-                raise UsageError(f"{word} needs a value", "such as --n 512:131072:x2")
+        is_flag = axis.kind == "flag"
+        takes_next_word = remaining and not (is_flag and (negated or remaining[0].startswith("-")))
+        if not value and takes_next_word:
             value = remaining.pop(0)
+        elif not value and is_flag:
+            value = "false" if negated else "true"
+        elif not value:
+            raise UsageError(f"{word} needs a value", "such as --n 512:131072:x2")
         axes[axis.name] = f"{axes[axis.name]},{value}" if axis.name in axes else value
     return axes
 
@@ -181,7 +190,9 @@ def _outputs(output: Sequence[str] | None, form: str | None, resume: bool, dask:
     pictured, reports, rows = suffixes(["charts"]), list[str](), list[str]()
     for name in output or ():
         suffix = Path(name).suffix
-        if name.endswith("/") or suffix in ROWS or (name == "-" and form is not None) or (dask and not suffix):
+        is_folder = name.endswith("/") or (dask and not suffix)
+        is_row_stream = name == "-" and form is not None
+        if is_folder or is_row_stream or suffix in ROWS:
             rows.append(name)
         elif name == "-" or suffix in pictured:
             reports.append(name)
@@ -198,26 +209,28 @@ def _outputs(output: Sequence[str] | None, form: str | None, resume: bool, dask:
 
 
 def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) -> Output:
+    """The output ``name`` of rows: stdout for ``-``, a folder of Parquet files, or a file; UsageError if the options do not fit it."""
     from perfmodel.sweep.parts import Output
     from perfmodel.sweep.writers import find
 
-    folder = name.endswith("/") or dask is not None
     if name == "-":
         if resume or dask:
             raise UsageError("--resume and --dask need a file", "give one with -o")
         find(str(form))
         return Output(None, str(form))
-    path, written = Path(name), "parquet" if folder else Path(name).suffix.removeprefix(".")
-    if form not in (None, written):
+    path = Path(name)
+    is_folder = name.endswith("/") or dask is not None
+    row_format = "parquet" if is_folder else path.suffix.removeprefix(".")
+    if form not in (None, row_format):
         raise UsageError(f"--format {form} does not fit {name}", "leave it out: the suffix says it")
-    if folder and path.suffix in (".csv", ".jsonl"):
-        who = "--dask writes a" if dask else "a name that ends in / is a"
-        raise UsageError(f"{who} folder of Parquet files, not {name}", "name a folder, such as -o rows/")
+    if is_folder and path.suffix in (".csv", ".jsonl"):
+        reason = "--dask writes a" if dask else "a name that ends in / is a"
+        raise UsageError(f"{reason} folder of Parquet files, not {name}", "name a folder, such as -o rows/")
     if not path.parent.is_dir():
         raise UsageError(f"--output: there is no folder {path.parent}", "create it first")
-    if not folder and path.is_dir():
+    if not is_folder and path.is_dir():
         raise UsageError(f"--output: {path} is a folder", "end it in / to write Parquet files into it, or name a file")
-    return Output(path, written, folder, resume, dask)
+    return Output(path, row_format, is_folder, resume, dask)
 
 
 def _axes_help(name: str) -> str:

@@ -31,12 +31,12 @@ class TraceQuestion(Question):
     gpu_hour: list[str] | None = option("Price of an hour of a device: DEVICE=PRICE. Repeatable.")
 
 
-class _Measured(Pictured):
+class _TraceOutput(Pictured):
     OFFERS = ("charts", "timeline")
 
 
 @command
-def trace(options: TraceQuestion, to: _Measured) -> None:
+def trace(options: TraceQuestion, to: _TraceOutput) -> None:
     """A profiled PyTorch program: how busy the GPU is, its kernels beside the best known ones, what can be won, other devices.
 
     Example: perfmodel trace step.json.gz --on b200 --on mi300x -o step.html
@@ -45,11 +45,15 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
     from perfmodel.report import kernel_trace
     from perfmodel.report.trace import report
 
-    answer, prices = _answer(options.file, options.hardware), _prices(options.gpu_hour or ())
+    answer = _answer(options.file, options.hardware)
+    prices = _prices(options.gpu_hour or ())
     other = None if options.compare is None else _answer(options.compare, options.hardware)
-    devices = {device.id: device for device in (find_device(name, "--on") for name in options.on or ())}
-    if strange := set(prices) - set(devices):
-        raise UsageError(f"--gpu-hour {min(strange)}: the program is not predicted there", f"add --on {min(strange)}")
+    named_devices = [find_device(name, "--on") for name in options.on or ()]
+    devices = {device.id: device for device in named_devices}
+    without_prediction = sorted(set(prices) - set(devices))
+    if without_prediction:
+        device_id = without_prediction[0]
+        raise UsageError(f"--gpu-hour {device_id}: the program is not predicted there", f"add --on {device_id}")
     if other is not None and bool(other.profile.tool) != bool(answer.profile.tool):
         raise UsageError(
             "--compare: one of both files has operators, the other kernels alone", "give two of torch.profiler, or two without"
@@ -59,8 +63,8 @@ def trace(options: TraceQuestion, to: _Measured) -> None:
             raise UsageError(f"--on: {options.file} has kernels alone, nothing is predicted of them", "profile with torch.profiler")
         to.emit(kernel_trace.report(answer, options.file, other, options.compare or "", pictures=to.pictures))
         return
-    moved = [answer.on(device) for device in devices.values()]
-    to.emit(report(answer, options.file, moved, prices, other, options.compare or "", pictures=to.pictures))
+    on_devices = [answer.on(device) for device in devices.values()]
+    to.emit(report(answer, options.file, on_devices, prices, other, options.compare or "", pictures=to.pictures))
 
 
 def _answer(file: str, hardware: str | None) -> ProgramAnswer:
@@ -72,16 +76,19 @@ def _answer(file: str, hardware: str | None) -> ProgramAnswer:
     from perfmodel.program.profile import read
     from perfmodel.validation.cuda.gpu import profile_of
 
+    no_device = UsageError(f"{file} names no device", "say which one it was taken on: --hardware h200")
     program = captured(Path(file))
-    profile = (read_kernel_profile(Path(file)) or read(Path(file))) if program is None else None
-    name = hardware or (profile_of(profile.device) if profile is not None and profile.device else None)
+    if program is not None:
+        if not hardware:
+            raise no_device
+        return captured_answer(program, find_device(hardware), calibrated_devices)
+    profile = read_kernel_profile(Path(file)) or read(Path(file))
+    name = hardware or None
+    if name is None and profile.device:
+        name = profile_of(profile.device)
     if name is None:
-        raise UsageError(f"{file} names no device", "say which one it was taken on: --hardware h200")
-    device = find_device(name)
-    if profile is not None:
-        return ProgramAnswer(profile, device, calibrated_devices)
-    assert program is not None
-    return captured_answer(program, device, calibrated_devices)
+        raise no_device
+    return ProgramAnswer(profile, find_device(name), calibrated_devices)
 
 
 def _prices(texts: Iterable[str]) -> dict[str, float]:

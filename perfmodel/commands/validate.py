@@ -14,9 +14,9 @@ from perfmodel.commands._shared import RUNS, SHIPPED, record_paths, require, sha
 from perfmodel.core.errors import UsageError
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
-_RUN = {"backend", "counters", "all"}
-_ALONE = {"counters_csv": {*_RUN, "records", "scoreboard"}, "records": _RUN, "scoreboard": _RUN}
-"""Options next to which others would be ignored."""
+_OF_A_RUN = {"backend", "counters", "all"}
+_IGNORED_BESIDE = {"counters_csv": {*_OF_A_RUN, "records", "scoreboard"}, "records": _OF_A_RUN, "scoreboard": _OF_A_RUN}
+"""For each of these options, others that would be ignored beside it."""
 _TIMED = Condition(
     "is for measurements of time", "leave it out", lambda options: options.counters_csv is None and options.backend != "simulator"
 )
@@ -38,9 +38,11 @@ class ValidationQuestion(Question):
 
     def check_together(self) -> None:
         """UsageError for options of which one would be ignored."""
-        values = self.given()
-        for name, other in ((name, other) for name in values for other in values if other in _ALONE.get(name, ())):
-            raise UsageError(f"--{other.replace('_', '-')} with --{name.replace('_', '-')}", "leave one of them out")
+        given = self.given()
+        for name in given:
+            ignored = [other for other in given if other in _IGNORED_BESIDE.get(name, ())]
+            if ignored:
+                raise UsageError(f"--{ignored[0].replace('_', '-')} with --{name.replace('_', '-')}", "leave one of them out")
 
 
 class _Records(Pictured):
@@ -54,7 +56,7 @@ def validate(options: ValidationQuestion, to: _Records) -> None:
     Exit code 3 if a measurement beats its lower bound, a count of a run is wrong or a group is out of tolerance. -o FILE.jsonl writes
     the records. Example: perfmodel validate --records shipped
     """
-    allowed = share_of("--tolerance", options.tolerance)
+    tolerance = share_of("--tolerance", options.tolerance)
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.report.validation import beyond, counters_report, report, scoreboard_report
     from perfmodel.validation import run as validation_run
@@ -72,20 +74,22 @@ def validate(options: ValidationQuestion, to: _Records) -> None:
             paths = record_paths(options.records or [SHIPPED])
             run = validation_run.read(paths, find_device, options.hardware, cache(calibrated_devices), bar.done, options.scoreboard)
         else:
-            chosen = validation_run.best_backend() if options.backend in (None, "auto") else str(options.backend)
-            if chosen != options.backend and chosen == "cpu":
-                bar(validation_run.NO_GPU)
-            run = validation_run.run(chosen, find_device, options.hardware, options.counters, bar, options.all)
+            backend = options.backend
+            if backend is None or backend == "auto":
+                backend = validation_run.best_backend()
+                if backend == "cpu":
+                    bar(validation_run.NO_GPU)
+            run = validation_run.run(backend, find_device, options.hardware, options.counters, bar, options.all)
     if options.scoreboard:
-        from perfmodel.validation.run import scoreboard as lines
-
-        scores = lines(run.rows)
-        require(options.required, sum(line.points for line in scores), "held-out records were checked", [row.reason for row in run.rows])
+        scores = validation_run.scoreboard(run.rows)
+        points = sum(line.points for line in scores)
+        require(options.required, points, "held-out records were checked", [row.reason for row in run.rows])
         to.emit(scoreboard_report(scores))
     else:
-        checked = sum(row.lower_s is not None or row.memory_error is not None for row in run.rows) + len(run.counts)
-        require(options.required, checked, "rows were checked", [row.reason for row in run.rows if row.lower_s is None])
-        to.emit(report(run, allowed, to.pictures))
-    wrong = run.backend and not all(count.agrees for count in run.counts)
-    if wrong or any(row.violates for row in run.rows) or beyond(run.rows, allowed):
+        checked_rows = [row for row in run.rows if row.lower_s is not None or row.memory_error is not None]
+        reasons = [row.reason for row in run.rows if row.lower_s is None]
+        require(options.required, len(checked_rows) + len(run.counts), "rows were checked", reasons)
+        to.emit(report(run, tolerance, to.pictures))
+    wrong_count = run.backend and not all(count.agrees for count in run.counts)
+    if wrong_count or any(row.violates for row in run.rows) or beyond(run.rows, tolerance):
         raise typer.Exit(3)

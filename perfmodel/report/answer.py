@@ -22,6 +22,7 @@ ROOFS_EVEN = 0.02
 FULL, PARTLY = 0.6, 0.25
 """Shares of the time above which a resource limits, and above which it is mentioned."""
 STARTING = "starting the kernel"
+"""Cause of a time that is mostly a launch."""
 LAUNCH_S = 10e-6
 """Seconds below which a roof is taken as mostly launch, if the profile does not state the time of a launch."""
 WASTEFUL = 0.75
@@ -67,9 +68,12 @@ def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: 
 
 
 def _rate(name: str, amounts: Mapping[str, Number], term: float, seconds: float) -> str:
-    amount, unit = float(amounts.get(name) or 0), RESOURCES[name][1]
-    rate, peak = (format_si(amount / time, unit, 3) for time in (seconds, term))
-    return between(rate, peak, "of") if amount else ""
+    """Phrase on the rate of the resource ``name`` over ``seconds``, and its peak, at which it takes ``term`` seconds."""
+    amount = float(amounts.get(name) or 0)
+    if not amount:
+        return ""
+    unit = RESOURCES[name][1]
+    return between(format_si(amount / seconds, unit, 3), format_si(amount / term, unit, 3), "of")
 
 
 def amounts_of(cost: Estimate) -> dict[str, Number]:
@@ -88,7 +92,8 @@ def fit_phrase(needed: Number, device: Device) -> str:
     fits, capacity = device.fits(int(needed)), device.dram.capacity
     if fits is None or capacity is None:
         return ""
-    return f"{'fits: ' if fits else 'does not fit: needs '}{format_si(needed, 'B')} of {format_si(capacity.number, 'B')}"
+    sizes = f"{format_si(needed, 'B')} of {format_si(capacity.number, 'B')}"
+    return f"fits: {sizes}" if fits else f"does not fit: needs {sizes}"
 
 
 def limit_sentence(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
@@ -103,26 +108,28 @@ def limit_sentence(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bo
     >>> limit_sentence([Meter("DRAM bandwidth", 0.1)]), limit_sentence([dram], roof=True)
     ('Nothing is over 10% busy', 'Limited by DRAM bandwidth, at the roof')
     """
-    ordered = sorted(meters, key=lambda meter: (not meter.limits, -meter.share))
-    small = bool(causes) and causes[0][:1].isdigit()
-    cause = f"{'Too small: ' if small else 'Limited by '}{' and '.join(causes)}" if causes else ""
-    if not ordered or (roof and cause):
-        return f"{cause}, left out of the roof" if roof and cause else cause
-    first = ordered[0]
-    share = percent(float(first.share))
-    name = next((words for words in BOUND_WORDS.values() if words.removeprefix("the ") == first.name), first.name)
+    cause = ""
+    if causes:
+        too_small = causes[0][:1].isdigit()  # a number of blocks or launches
+        cause = f"{'Too small: ' if too_small else 'Limited by '}{' and '.join(causes)}"
+    if roof and cause:
+        return f"{cause}, left out of the roof"
+    fullest = min(meters, key=lambda meter: (not meter.limits, -meter.share), default=None)
+    if fullest is None:
+        return cause
+    share = percent(float(fullest.share))
+    name = fullest.name if f"the {fullest.name}" not in BOUND_WORDS.values() else f"the {fullest.name}"
     if roof:
-        return f"Limited by {name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
-    if first.share < PARTLY:
-        idle = f"nothing{' whose rate is known' * bool(unknown)} is over {share.strip('<')} busy"
-        if cause.startswith(f"Limited by {STARTING}"):
-            return cause
-        return f"{cause}; {idle}" if cause else upper_first(idle)
-    if first.share >= FULL:
+        return f"Limited by {name}, {'at the roof' if fullest.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
+    if fullest.share >= FULL:
         return f"Limited by {name}, {share} busy"
-    if cause:
-        return f"{cause}; {name} is {share} busy"
-    return upper_first(f"{name} is the ceiling but busy only {share}")
+    if fullest.share >= PARTLY:
+        return f"{cause}; {name} is {share} busy" if cause else upper_first(f"{name} is the ceiling but busy only {share}")
+    if cause.startswith(f"Limited by {STARTING}"):
+        return cause
+    resources = "nothing whose rate is known" if unknown else "nothing"
+    idle = f"{resources} is over {share.strip('<')} busy"
+    return f"{cause}; {idle}" if cause else upper_first(idle)
 
 
 def few_blocks(blocks: int, device: Device) -> list[str]:
@@ -142,17 +149,21 @@ def few_blocks(blocks: int, device: Device) -> list[str]:
 def slow_launches(kernels: int, roof_s: float, device: Device) -> list[str]:
     """List of one cause if the launches of ``kernels`` take longer than their roof, else empty."""
     overhead = device.launch_overhead
-    launches = kernels * float(overhead.stream.number if overhead else LAUNCH_S)
+    launches_s = kernels * float(overhead.stream.number if overhead else LAUNCH_S)
+    if launches_s < roof_s:
+        return []
     phrase = f"{kernels} launches" if kernels > 1 else "the launch"
-    return [phrase + (f" ({format_time(launches, 2)})" if overhead else "")] * (launches >= roof_s)
+    return [f"{phrase} ({format_time(launches_s, 2)})" if overhead else phrase]
 
 
 def slow_start(prediction: Prediction | None) -> list[str]:
     """List of one cause if a kernel without work would take more than half of the predicted time, else empty."""
-    start = 1e-6 * prediction.calibration.parameters.get("launch_us", 0.0) if prediction else 0.0
-    if prediction is None or 2 * start < prediction.seconds:
+    if prediction is None:
         return []
-    return [f"{STARTING} ({between(format_time(start, 2), format_time(prediction.seconds, 3), 'of')})"]
+    start_s = 1e-6 * prediction.calibration.parameters.get("launch_us", 0.0)
+    if 2 * start_s < prediction.seconds:
+        return []
+    return [f"{STARTING} ({between(format_time(start_s, 2), format_time(prediction.seconds, 3), 'of')})"]
 
 
 def time_text(interval: Interval) -> str:
@@ -161,8 +172,10 @@ def time_text(interval: Interval) -> str:
     >>> time_text(Interval(7.907e-5, 7.2e-5, 8.43e-5)), time_text(Interval(1e-3))
     ('79.1 us (72 to 84.3 us)', '1 ms')
     """
-    time, low, high = format_time(interval.value, 3), interval.low, interval.high
-    return time if low is None or high is None else f"{time} ({between(format_time(low, 3), format_time(high, 3))})"
+    time = format_time(interval.value, 3)
+    if interval.low is None or interval.high is None:
+        return time
+    return f"{time} ({between(format_time(interval.low, 3), format_time(interval.high, 3))})"
 
 
 def sentence(words: str) -> str:

@@ -63,7 +63,8 @@ def report(
     ``crossover`` adds the sizes at which tiling pays.
     """
     answer = _Answer(comparison, predictions or {})
-    reasons, main = _reasons(answer), answer.time(answer.main)
+    reasons = _reasons(answer)
+    main = answer.time(answer.main)
     plain = Report(
         _title(comparison),
         _headline(answer),
@@ -77,8 +78,10 @@ def report(
         brief=_tables(answer, BRIEF, main.rows_left_out)[-1:],
         reasons=reasons,
     )
-    plain = _with_sram_sizes(plain, comparison) if comparison.sram_sizes else plain
-    plain = _with_crossovers(plain, comparison) if crossover else plain
+    if comparison.sram_sizes:
+        plain = _with_sram_sizes(plain, comparison)
+    if crossover:
+        plain = _with_crossovers(plain, comparison)
     plain = with_measured(plain, measured_s, main.cost, main.predicted)
     return _with_formulas(plain, answer) if explained else plain
 
@@ -95,11 +98,13 @@ class _Answer:
 
     @cached_property
     def _times(self) -> dict[tuple[str, str], KernelTime]:
-        device, dtype, times = self.comparison.device, self.comparison.workload.dtype, {}
+        device, dtype = self.comparison.device, self.comparison.workload.dtype
+        times = {}
         for result in self.comparison.results:
             name, prediction = result.algorithm.name, self.prediction(result)
-            floor_s, causes = None if prediction else _least(result, device), self._causes(result, prediction)
-            time = KernelTime(result.total, device, dtype, result.memory_bytes, prediction, name, causes, floor_s, "visible FLOP")
+            least = None if prediction else _least(result, device)
+            causes = self._causes(result, prediction)
+            time = KernelTime(result.total, device, dtype, result.memory_bytes, prediction, name, causes, least, "visible FLOP")
             times[name, result.direction] = time
         return times
 
@@ -121,7 +126,10 @@ class _Answer:
         except PerfmodelError:
             return slow_start(prediction)
         blocks = [int(kernel.launch.blocks) for kernel in kernels if kernel.flops and kernel.launch]
-        return [*slow_start(prediction), *(few_blocks(blocks[0], device) if len(blocks) == 1 else [])]
+        causes = slow_start(prediction)
+        if len(blocks) == 1:
+            causes += few_blocks(blocks[0], device)
+        return causes
 
     @cached_property
     def main(self) -> AttentionResult:
@@ -153,16 +161,24 @@ class _Answer:
 
     def speedup(self, result: AttentionResult) -> Interval | None:
         """Predicted time of standard attention over that of ``result``; None for itself, or if one of the two is not predicted."""
-        standard, new = self.comparison.standard(result.direction), self.time(result).predicted
-        old = self.time(standard).predicted if standard else None
-        return None if result is standard or old is None or new is None else ratio(old, new)
+        standard = self.comparison.standard(result.direction)
+        if standard is None or standard is result:
+            return None
+        standard_time, time = self.time(standard).predicted, self.time(result).predicted
+        return ratio(standard_time, time) if standard_time and time else None
 
 
 def _title(comparison: Comparison) -> str:
     w = comparison.workload
-    shape = [f"n {w.n}"] + [f"kv-len {w.kv_len}"] * (w.kv_len != w.n) + [f"d {w.d}"] + [f"dv {w.dv}"] * (w.dv != w.d)
-    heads = [f"batch {w.batch}", f"heads {w.heads}"] + [f"kv-heads {w.kv_heads}"] * (w.kv_heads != w.heads)
-    flags = {
+    words_and_conditions = {
+        f"batch {w.batch}": True,
+        f"heads {w.heads}": True,
+        f"kv-heads {w.kv_heads}": w.kv_heads != w.heads,
+        f"n {w.n}": True,
+        f"kv-len {w.kv_len}": w.kv_len != w.n,
+        f"d {w.d}": True,
+        f"dv {w.dv}": w.dv != w.d,
+        w.dtype.name: True,
         "causal": w.causal,
         f"window {w.window}": w.window is not None,
         f"blocks {w.sparsity.name if w.sparsity else ''}": w.sparsity is not None,
@@ -173,9 +189,8 @@ def _title(comparison: Comparison) -> str:
         f"dropout {w.dropout:g}": w.dropout > 0,
         f"operands {w.layout}": w.layout != VIEWS,
     }
-    options = [text for text, holds in flags.items() if holds]
-    passes = " + ".join(comparison.passes())
-    return f"Attention {passes}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
+    words = ", ".join(text for text, is_said in words_and_conditions.items() if is_said)
+    return f"Attention {' + '.join(comparison.passes())}: {words} on {comparison.device.name}"
 
 
 # JSON
@@ -185,13 +200,21 @@ def data(answer: _Answer) -> dict[str, Any]:
     """The object of schema perfmodel.attention/1."""
     comparison = answer.comparison
     w = comparison.workload
-    sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
     flags = ("causal", "window", "splits", "mask", "masked_fill", "dropout", "unfused_scale", "printed_backward", "packed")
-    options = {name: getattr(w, name) for name in flags} | {"sparsity": None if w.sparsity is None else w.sparsity.name}
-    options |= {"block_q": comparison.block_q, "block_kv": comparison.block_kv}
-    options |= {"pass": comparison.direction, "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results))}
-    inputs = {**sizes, "dtype": w.dtype.name, **options, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
-    inputs |= {"layout": w.layout} if w.layout != VIEWS else {}
+    inputs = {
+        **{name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")},
+        "dtype": w.dtype.name,
+        **{name: getattr(w, name) for name in flags},
+        "sparsity": None if w.sparsity is None else w.sparsity.name,
+        "block_q": comparison.block_q,
+        "block_kv": comparison.block_kv,
+        "pass": comparison.direction,
+        "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results)),
+        "sram_bytes": comparison.sram_bytes,
+        "cache": "cold",
+    }
+    if w.layout != VIEWS:
+        inputs["layout"] = w.layout
     return {
         **head("attention", inputs, comparison.device),
         "results": [_result(result, answer) for result in comparison.results],
@@ -252,25 +275,34 @@ def _metrics(result: AttentionResult, answer: _Answer) -> list[Metric]:
 
 
 def _io_lower_bound(comparison: Comparison) -> list[Metric]:
+    """Metrics of the lower bounds of accesses, and of how far each algorithm is from them."""
     w, passes = comparison.workload, comparison.passes()
     compulsory = sum(compulsory_elements(w, direction) for direction in passes)
-    bounded = comparison.sram_bytes is not None and FORWARD in passes
-    bound = theta(w, (comparison.sram_bytes or 0) // w.dtype.size) if bounded else None
     metrics = [
         Metric("compulsory", compulsory, unit="elements", source=f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}"),
         Metric("compulsory_bytes", compulsory * w.dtype.size),
-        Metric("theta", None),
     ]
-    if bound is not None:
-        value = Metric("theta.value_without_constant", bound.value_without_constant, unit="elements")
-        metrics[-1:] = [Metric("theta.class", bound.io_class), Metric("theta.regime", bound.regime), value, Metric("theta.pass", FORWARD)]
+    bound = None
+    if comparison.sram_bytes is not None and FORWARD in passes:
+        bound = theta(w, comparison.sram_bytes // w.dtype.size)
+    if bound is None:
+        metrics.append(Metric("theta", None))
+    else:
+        metrics += [
+            Metric("theta.class", bound.io_class),
+            Metric("theta.regime", bound.regime),
+            Metric("theta.value_without_constant", bound.value_without_constant, unit="elements"),
+            Metric("theta.pass", FORWARD),
+        ]
     for result in comparison.shown():
-        # block-sparse computes something else than what the bounds are about
-        moved = None if result.algorithm.name == "block-sparse" else result.total.reads + result.total.writes
-        key = f"distance.{result.algorithm.name}"
-        metrics.append(Metric(f"{key}.compulsory", moved and moved / compulsory, unit="ratio"))
-        distance = moved / bound.value_without_constant if moved and bound and result.direction == FORWARD else None
-        metrics.append(Metric(f"{key}.theta", distance, unit="ratio"))
+        over_compulsory = over_theta = None
+        if result.algorithm.name != "block-sparse":  # which computes something else than what the bounds are about
+            moved = result.total.reads + result.total.writes
+            over_compulsory = moved / compulsory
+            if bound is not None and result.direction == FORWARD:
+                over_theta = moved / bound.value_without_constant
+        metrics.append(Metric(f"distance.{result.algorithm.name}.compulsory", over_compulsory, unit="ratio"))
+        metrics.append(Metric(f"distance.{result.algorithm.name}.theta", over_theta, unit="ratio"))
     return metrics
 
 
@@ -279,7 +311,9 @@ def _tables(answer: _Answer, labels: Mapping[str, str] | None = None, without: C
     comparison, tables = answer.comparison, []
     passes = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
     for direction in passes:
-        title = {BOTH: "forward + backward"}.get(direction, direction) if len(passes) > 1 else ""
+        title = ""
+        if len(passes) > 1:
+            title = "forward + backward" if direction == BOTH else direction
         columns = {result.algorithm.name: _column(result, answer) for result in comparison.results if result.direction == direction}
         tables.append(as_table(title, columns, "" if title else direction, labels=labels, without=without))
     return tables
@@ -302,59 +336,77 @@ def _column(result: AttentionResult, answer: _Answer) -> list[Metric]:
 
 def _headline(answer: _Answer) -> list[str]:
     """The headline on the main result: whether it fits, its gain over standard attention, its rate, what limits it."""
-    main, reference, device, name = answer.main, answer.reference, answer.comparison.device, answer.main.algorithm.name
+    main, reference, device = answer.main, answer.reference, answer.comparison.device
+    name = main.algorithm.name
     fits, _, size = fit_phrase(main.memory_bytes, device).partition(":")
-    if reference is None or fits == "does not fit":
-        first = f"{fits}: {name}{' takes' * (fits == 'fits')}{size.replace(',', '')}" if fits else ""
+    if not fits:
+        first = answer.faster
+    elif fits == "does not fit":
+        first = f"{fits}: {name}{size.replace(',', '')}"
+    elif reference is None:
+        first = f"{fits}: {name} takes{size.replace(',', '')}"
     elif device.fits(reference.memory_bytes) is False:
         first = f"only {name} fits; {answer.faster.replace(f'{name} is', 'it is', 1)}"
     else:
-        first = f"{fits}; {answer.faster}" if fits else answer.faster
+        first = f"{fits}; {answer.faster}"
     time, standard = answer.time(main), answer.comparison.standard(main.direction)
-    eager = standard is not None and answer.prediction(standard) is None and EAGER in left_out(standard, device)
-    return headline(first, time.rate, time.limit and time.limit + "; left out: standard's eager softmax" * eager)
+    limit = time.limit
+    if limit and standard is not None and answer.prediction(standard) is None and EAGER in left_out(standard, device):
+        limit += "; left out: standard's eager softmax"
+    return headline(first, time.rate, limit)
 
 
 def _reasons(answer: _Answer) -> list[str]:
     """A sentence per algorithm, by predictions or else by roofs; against standard attention if that is present."""
     results, reference = answer.comparison.shown(), answer.comparison.standard(answer.comparison.direction)
-    slow = [time for time in map(answer.time, results) if time.name != answer.main.algorithm.name and time.predicted]
-    limits = [f"{time.name}: {lower_first(time.limit)}." for time in slow if time.seconds > time.cost.no_overlap_s]
-    sides = list(map(answer.side, results))
+    sentences = []
     if reference is None or len(results) == 1:
-        sentence = [f"{side_clause(side)}; bound" if side.time else f"{side.name} is bound" for side in sides]
-        return [*(f"{side} by {bound_by(result.total)}." for side, result in zip(sentence, results, strict=True)), *limits]
-    fits = answer.comparison.device.fits(reference.memory_bytes)
-    unfit = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if fits is False else []
-    first = sides[results.index(reference)]
-    pairs = [(side, result) for side, result in zip(sides, results, strict=True) if result is not reference]
-    return [*unfit, *(f"{verdict_sentence(first, side)}. {_at_roofs(reference, result)}" for side, result in pairs), *limits]
+        for result in results:
+            side = answer.side(result)
+            subject = f"{side_clause(side)}; bound" if side.time else f"{side.name} is bound"
+            sentences.append(f"{subject} by {bound_by(result.total)}.")
+    else:
+        if answer.comparison.device.fits(reference.memory_bytes) is False:
+            sentences.append(f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}.")
+        for result in results:
+            if result is not reference:
+                verdict = verdict_sentence(answer.side(reference), answer.side(result))
+                sentences.append(f"{verdict}. {_at_roofs(reference, result)}")
+    others = [time for time in map(answer.time, results) if time.name != answer.main.algorithm.name]
+    slow = [time for time in others if time.predicted and time.seconds > time.cost.no_overlap_s]
+    return [*sentences, *(f"{time.name}: {lower_first(time.limit)}." for time in slow)]
 
 
 def _at_roofs(reference: AttentionResult, result: AttentionResult) -> str:
     """Sentence on what bounds the two at their roofs, and why one roof is lower."""
     old, new = reference.total, result.total
-    gain, fewer, same_bound = old.roofline_s / new.roofline_s, _moved(reference, result), old.bound == new.bound
-    skipped, wasted = old.executed_flops / new.executed_flops, new.executed_flops / new.flops
+    gain = old.roofline_s / new.roofline_s
+    moved = _moved(reference, result)
     if abs(gain - 1) <= ROOFS_EVEN:
-        why = "both wait for the same resource" if same_bound else f"{fewer}, which buys no time here"
+        why = "both wait for the same resource" if old.bound == new.bound else f"{moved}, which buys no time here"
     elif gain > 1:
-        stays = old.bound in ("dram", "l2") and _fewer(reference, result) > 1 + ROOFS_EVEN
-        reasons = [f"its scores stay on the chip, so it moves {fewer}"] * stays
-        reasons += [f"it skips tiles that nobody sees and computes {skipped:.3g}x less"] * (skipped > 1 + ROOFS_EVEN)
+        reasons = []
+        if old.bound in ("dram", "l2") and _fewer(reference, result) > 1 + ROOFS_EVEN:
+            reasons.append(f"its scores stay on the chip, so it moves {moved}")
+        skipped = old.executed_flops / new.executed_flops
+        if skipped > 1 + ROOFS_EVEN:
+            reasons.append(f"it skips tiles that nobody sees and computes {skipped:.3g}x less")
         why = " and ".join(reasons) or f"one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
     elif new.bound in ("dram", "l2"):
-        why = f"re-reading tiles, it moves {fewer}"
+        why = f"re-reading tiles, it moves {moved}"
     else:
-        extra = f", {wasted:.3g}x the FLOP of the visible scores (padding, masked parts, recomputation)" * (wasted > 1 + ROOFS_EVEN)
-        why = f"{fewer}, but it is held back by {BOUND_WORDS.get(new.bound or '', 'its work')}{extra}"
+        why = f"{moved}, but it is held back by {BOUND_WORDS.get(new.bound or '', 'its work')}"
+        wasted = new.executed_flops / new.flops
+        if wasted > 1 + ROOFS_EVEN:
+            why += f", {wasted:.3g}x the FLOP of the visible scores (padding, masked parts, recomputation)"
     return f"At their roofs standard is bound by {bound_by(old)}, {result.algorithm.name} by {bound_by(new)}: {why}."
 
 
 def _fewer(reference: AttentionResult, result: AttentionResult) -> float:
     """Bytes of ``reference`` over those of ``result`` at the level that bounds ``reference``, or else DRAM."""
-    old, new = ((side.total.sram if reference.total.bound == "l2" else side.total.dram) for side in (reference, result))
-    return float(old.total / new.total)
+    if reference.total.bound == "l2":
+        return float(reference.total.sram.total / result.total.sram.total)
+    return float(reference.total.dram.total / result.total.dram.total)
 
 
 def _moved(reference: AttentionResult, result: AttentionResult) -> str:
@@ -368,7 +420,9 @@ def _moved(reference: AttentionResult, result: AttentionResult) -> str:
 def left_out(result: AttentionResult, device: Device) -> tuple[str, ...]:
     """Phrases on what the roof of ``result`` leaves out although it dominates."""
     causes, name = " and ".join(_beyond_roof(result, device)), result.algorithm.name
-    return (f"{name}: {causes}",) if causes else (EAGER,) * (name == "standard")
+    if causes:
+        return (f"{name}: {causes}",)
+    return (EAGER,) if name == "standard" else ()
 
 
 def _beyond_roof(result: AttentionResult, device: Device) -> list[str]:
@@ -386,8 +440,8 @@ def _least(result: AttentionResult, device: Device) -> Interval | None:
     blocks, count = blocks_of(result), device.multiprocessors
     if count is None or not few_blocks(blocks, device):
         return None
-    slower = count.number / blocks
-    return Interval(max(float(term) * (1 if name == "dram" else slower) for name, term in result.total.terms.items()))
+    slower = count.number / blocks  # all resources but DRAM belong to multiprocessors
+    return Interval(max(float(term) if name == "dram" else float(term) * slower for name, term in result.total.terms.items()))
 
 
 def _figures(answer: _Answer) -> list[Figure]:
@@ -406,18 +460,17 @@ def _charts(answer: _Answer) -> list[Chart]:
     from perfmodel.report.charts.schema import BarChart, time_bar, traffic_chart
     from perfmodel.report.roofline_chart import energy_roofline, point, roofline
 
-    shown, device, dtype = list(map(answer.time, answer.comparison.shown())), answer.comparison.device, answer.comparison.workload.dtype
-    points = [
-        point(number, time.name, time.cost, device, dtype.name, dtype.matmul_unit, time.prediction, group=time.name)
-        for number, time in enumerate(shown, 1)
-    ]
-    faster, fewer, bounds = "", "", dict[str, list[str]]()
+    device, dtype = answer.comparison.device, answer.comparison.workload.dtype
+    shown = list(map(answer.time, answer.comparison.shown()))
+    points, names_by_bound = [], dict[str, list[str]]()
+    for number, time in enumerate(shown, 1):
+        points.append(point(number, time.name, time.cost, device, dtype.name, dtype.matmul_unit, time.prediction, group=time.name))
+        names_by_bound.setdefault(BOUND_WORDS.get(time.cost.bound or "", "nothing known"), []).append(time.name)
+    bound = "; ".join(f"{', '.join(names)} by {resource}" for resource, names in names_by_bound.items())
+    faster = fewer = ""
     if answer.reference is not None:
         faster = sentence(answer.faster)
         fewer = sentence(f"{answer.main.algorithm.name} moves {_moved(answer.reference, answer.main)} than standard")
-    for time in shown:
-        bounds.setdefault(BOUND_WORDS.get(time.cost.bound or "", "nothing known"), []).append(time.name)
-    bound = "; ".join(f"{', '.join(names)} by {resource}" for resource, names in bounds.items())
     times = [time_bar(time.name, float(time.cost.roofline_s), time.predicted) for time in shown]
     return [
         BarChart("Predicted time of each algorithm, and how much of it is its roof", "s", times, caption=faster),
@@ -483,11 +536,15 @@ def _with_sram_sizes(plain: Report, comparison: Comparison) -> Report:
     """``plain`` with accesses for each SRAM size."""
     from perfmodel.kernels.attention.crossover import sram_sweep
 
-    entries, first = [], dict[str, Estimate | None]()
+    entries, at_first_size = [], dict[str, Estimate | None]()
     for point in sram_sweep(comparison):
-        name, tile = point.algorithm.name, point.result and point.result.tile
-        reference = first.setdefault(name, None if point.result is None else point.result.total)
-        cost = point.result.total if point.result is not None and tile is not None else None
+        name = point.algorithm.name
+        tile = point.result.tile if point.result else None
+        reference = at_first_size.setdefault(name, point.result.total if point.result else None)
+        cost = point.result.total if point.result and tile else None
+        saved = None
+        if cost:
+            saved = 1 - cost.access_bytes / reference.access_bytes if reference else 0.0
         entries.append(
             [
                 Metric("algorithm", name, "algorithm", "text"),
@@ -496,7 +553,7 @@ def _with_sram_sizes(plain: Report, comparison: Comparison) -> Report:
                 Metric("tile", tile and {"br": tile.br, "bc": tile.bc}),
                 Metric("", f"{tile.br} x {tile.bc}" if tile else "no tile fits", "tile that moves least"),
                 Metric("accesses_bytes", cost and cost.access_bytes, "accesses", "B"),
-                Metric("", cost and (1 - cost.access_bytes / reference.access_bytes if reference else 0.0), "saved", "error"),
+                Metric("", saved, "saved", "error"),
                 Metric("roofline_s", cost and cost.roofline_s, "roofline", "s"),
             ]
         )
@@ -527,9 +584,9 @@ def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
 
 def _with(plain: Report, key: str, title: str, entries: Sequence[Sequence[Metric]], full: str = "") -> Report:
     """``plain`` with a row per entry, in a table and in the JSON object. ``full``: label of a column only for the full table."""
-    table, short = as_rows(title, entries), as_rows(title, [[metric for metric in entry if metric.label != full] for entry in entries])
-    data = {**plain.data, key: list(map(as_json, entries))}
-    return replace(plain, tables=[*plain.tables, table], brief=[short, *plain.brief], data=data)
+    short_entries = [[metric for metric in entry if metric.label != full] for entry in entries]
+    tables, brief = [*plain.tables, as_rows(title, entries)], [as_rows(title, short_entries), *plain.brief]
+    return replace(plain, tables=tables, brief=brief, data={**plain.data, key: list(map(as_json, entries))})
 
 
 def _with_formulas(plain: Report, answer: _Answer) -> Report:
@@ -537,7 +594,11 @@ def _with_formulas(plain: Report, answer: _Answer) -> Report:
     from perfmodel.timing.explain import explain_power, explain_time
 
     comparison, parts = answer.comparison, []
+    notes = list(plain.notes)
+    if comparison.direction == BOTH:
+        notes.append("Forward + backward: each number is the sum of the two passes.")
     algorithms = {result.algorithm.name: result.algorithm for result in comparison.results}
+    notes += [f"{algorithm.name}, vector operations: {algorithm.vector_work}." for algorithm in algorithms.values()]
     for result in comparison.results:
         if result.direction != BOTH:  # the sum of two passes needs no formula of its own
             algorithm, direction, prediction = result.algorithm, result.direction, answer.prediction(result)
@@ -545,6 +606,4 @@ def _with_formulas(plain: Report, answer: _Answer) -> Report:
             steps = explain(result, comparison.workload, comparison.device, comparison.sram_bytes)
             names = {"algorithm": algorithm.name, "pass": direction}
             parts.append((title, names, [*steps, *explain_time(prediction), *explain_power(prediction)]))
-    summed = ["Forward + backward: each number is the sum of the two passes."] * (comparison.direction == BOTH)
-    vector = [f"{algorithm.name}, vector operations: {algorithm.vector_work}." for algorithm in algorithms.values()]
-    return with_steps(replace(plain, notes=[*plain.notes, *summed, *vector]), parts)
+    return with_steps(replace(plain, notes=notes), parts)

@@ -23,15 +23,17 @@ def against_saved(report: Report, baseline: str | None) -> Report:
     if baseline is None:
         return report
     base, name = read_report(Path(baseline)), Path(baseline).stem
-    since = MetricComparison(Compared(name, of_report(base)), Compared("this report", of_report(report)))
-    verdict = [*since.answers()[:1], *report.verdict]
-    compared = replace(report, charts=[_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts])
-    points = [point for chart in compared.rooflines for point in chart.points]
+    comparison = MetricComparison(Compared(name, of_report(base)), Compared("this report", of_report(report)))
+    charts = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
+    with_arrows = replace(report, charts=charts)
+    points = [point for chart in with_arrows.rooflines for point in chart.points]
+    first = comparison.answers()[:1]
     if points and not any(point.before for point in points):
-        lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
-        verdict = [f"{lost}; no arrow is drawn.", *report.verdict]
-    reasons = [*since.summary(), *verdict[SENTENCES:], *report.reasons]
-    return replace(compared, verdict=verdict[:SENTENCES], reasons=reasons)
+        reason = f"no point of this report is in {name} with a time, on the same device and by the same name"
+        first = [f"NOTHING TO COMPARE WITH: {reason}; no arrow is drawn."]
+    verdict = [*first, *report.verdict]
+    reasons = [*comparison.summary(), *verdict[SENTENCES:], *report.reasons]
+    return replace(with_arrows, verdict=verdict[:SENTENCES], reasons=reasons)
 
 
 def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:

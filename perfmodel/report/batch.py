@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_time
-from perfmodel.report.answer import fit_phrase
+from perfmodel.report.answer import fit_phrase, upper_first
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -93,20 +93,24 @@ LIMITS = {"weights": "reading weights", "KV cache": "reading the KV cache"}
 
 def _verdict(curve: Curve) -> list[str]:
     """Verdict: how many sequences fit, where more stop paying, and what fills a step."""
-    first, last, knee = curve.points[0], curve.points[-1], _at_knee(curve)
-    resource, other = (LIMITS.get(point.bound, point.bound) for point in (first, last))
-    sides = f"{resource} at every batch" if resource == other else f"{resource} at batch 1, by {other} at batch {last.batch:,}"
     name = "knee at batch" if curve.knee else "most tokens/s at batch"
-    start = f"With more memory, {name}" if curve.max_batch == 0 else f"{name[0].upper()}{name[1:]}"
-    return [_fitting(curve), f"{start} {knee.batch:,}: {rates(curve)}.", f"Limited by {sides}."]
+    start = f"With more memory, {name}" if curve.max_batch == 0 else upper_first(name)
+    first, last = curve.points[0], curve.points[-1]
+    limit, limit_at_last = LIMITS.get(first.bound, first.bound), LIMITS.get(last.bound, last.bound)
+    limits = f"{limit} at every batch"
+    if limit != limit_at_last:
+        limits = f"{limit} at batch 1, by {limit_at_last} at batch {last.batch:,}"
+    return [_fitting(curve), f"{start} {_at_knee(curve).batch:,}: {rates(curve)}.", f"Limited by {limits}."]
 
 
 def rates(curve: Curve) -> str:
     """Sentence on tokens/s and step time at the knee, and on the highest tokens/s if another batch has them."""
     knee = _at_knee(curve)
     source = knee.step.times_from
-    rate = f"{at_most(source)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step{' or more' * (source != PREDICTED)}"
-    if curve.best is knee or curve.max_batch == 0 or source != PREDICTED:
+    rate = f"{at_most(source)}{tokens(knee.tokens_per_s)}, {format_time(knee.step.seconds, 3)} a step"
+    if source != PREDICTED:
+        return f"{rate} or more"
+    if curve.best is knee or curve.max_batch == 0:
         return rate
     return f"{rate}; best {tokens(curve.best.tokens_per_s)} at {curve.best.batch:,}"
 
@@ -157,10 +161,11 @@ def _metered(curve: Curve) -> tuple[str, list[Meter]]:
 
 def _listed(curve: Curve) -> list[int]:
     """Places of the points in the short table: among them the ends, the knee and the best."""
-    wanted = {0, len(curve.points) - 1} | {place for place, point in enumerate(curve.points) if point in (_at_knee(curve), curve.best)}
-    other_places = [place for place in range(len(curve.points)) if place not in wanted]
-    room = min(SCREEN_ROWS - len(wanted), len(other_places))
-    return sorted({*wanted, *(other_places[index * len(other_places) // room] for index in range(room))})
+    shown = {0, len(curve.points) - 1, curve.points.index(_at_knee(curve)), curve.points.index(curve.best)}
+    others = [place for place in range(len(curve.points)) if place not in shown]
+    room = min(SCREEN_ROWS - len(shown), len(others))
+    evenly_spaced = [others[index * len(others) // room] for index in range(room)]
+    return sorted({*shown, *evenly_spaced})
 
 
 def _curve(curve: Curve) -> LineChart:
@@ -169,11 +174,15 @@ def _curve(curve: Curve) -> LineChart:
     bound = [(float(point.step.cost.lower_s), point.batch / float(point.step.cost.lower_s)) for point in curve.points]
     name = TIMES[curve.points[0].step.times_from]
     series = [Series(name, sorted(predicted)), Series("lower bound", sorted(bound), "dashed")]
-    named = {curve.points[0].batch: "batch 1", curve.points[-1].batch: f"batch {curve.points[-1].batch:,}"}
-    named |= {curve.best.batch: f"best at {curve.best.batch:,}"} if curve.best.batch < curve.points[-1].batch else {}
-    named |= {curve.max_batch: f"memory ends at {curve.max_batch:,}"} if curve.max_batch else {}
-    named |= {curve.knee: f"knee at {curve.knee:,}"} if curve.knee else {}
-    marks = [Mark(point.step.seconds, named[point.batch], point.tokens_per_s) for point in curve.points if point.batch in named]
+    last = curve.points[-1].batch
+    labels = {curve.points[0].batch: "batch 1", last: f"batch {last:,}"}
+    if curve.best.batch < last:
+        labels[curve.best.batch] = f"best at {curve.best.batch:,}"
+    if curve.max_batch:
+        labels[curve.max_batch] = f"memory ends at {curve.max_batch:,}"
+    if curve.knee:
+        labels[curve.knee] = f"knee at {curve.knee:,}"
+    marks = [Mark(point.step.seconds, labels[point.batch], point.tokens_per_s) for point in curve.points if point.batch in labels]
     return LineChart("Tokens per second against time per step", "time per step", "tokens per second", series, "s", "tokens/s", marks=marks)
 
 

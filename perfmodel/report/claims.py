@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from perfmodel.claims import VERDICTS, Check, Claim, Computed
 from perfmodel.core.units import format_count, format_si, format_time
@@ -28,10 +29,16 @@ _NOTE = (
 
 def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
     """``claims`` as a Report with data of schema perfmodel.claims/1."""
-    sources, counts = Sources(), Counter(claim.verdict for claim in claims)
+    sources = Sources()
+    counts = Counter(claim.verdict for claim in claims)
     cards = [_metrics(claim, sources) for claim in claims]
     ranks = [FIRST.index(claim.verdict) if claim.verdict in FIRST else len(FIRST) for claim in claims]
-    first = [cards[place] for place in sorted(range(len(claims)), key=ranks.__getitem__)[:SHOWN]]
+    by_rank = sorted(range(len(claims)), key=lambda place: ranks[place])
+    brief = []
+    if 0 < len(cards) <= CARDS:
+        brief = [_cards(cards)]
+    elif cards:
+        brief = [as_rows("", [cards[place] for place in by_rank[:SHOWN]], labels=BRIEF)]
     plain = Report(
         "Claims of lecture notes and papers, recomputed",
         [_headline(len(claims), counts)],
@@ -43,7 +50,7 @@ def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
             Figure("sources", str(len({claim.source for claim in claims}))),
             *(Figure(verdict, str(number)) for verdict, number in counts.most_common(3)),
         ],
-        brief=[_cards(cards)] if 0 < len(cards) <= CARDS else [as_rows("", first, labels=BRIEF)] * bool(cards),
+        brief=brief,
     )
     if not explained:
         return replace(plain, notes=[*plain.notes, *sources.notes()])
@@ -56,9 +63,15 @@ def _headline(number: int, counts: Counter[str]) -> str:
     """The headline: number of claims, and how many have each verdict."""
     parts = []
     for verdict in VERDICTS:
-        singular, many = (verdict, verdict.replace("holds", "hold")) if verdict.startswith("holds") else (f"is {verdict}", f"are {verdict}")
-        parts += [f"{counts[verdict]} {singular if counts[verdict] == 1 else many}"] * bool(counts[verdict])
-    return f"{number} claim{'s' * (number != 1)}{': ' * bool(parts)}{', '.join(parts)}."
+        count = counts[verdict]
+        if verdict.startswith("holds"):
+            words = verdict if count == 1 else verdict.replace("holds", "hold")
+        else:
+            words = f"is {verdict}" if count == 1 else f"are {verdict}"
+        if count:
+            parts.append(f"{count} {words}")
+    claims = "1 claim" if number == 1 else f"{number} claims"
+    return f"{claims}: {', '.join(parts)}." if parts else f"{claims}."
 
 
 def _cards(cards: Sequence[Sequence[Metric]]) -> Table:
@@ -69,22 +82,24 @@ def _cards(cards: Sequence[Sequence[Metric]]) -> Table:
 
 
 def _metrics(claim: Claim, sources: Sources) -> list[Metric]:
-    pairs = list(zip(claim.checks, claim.numbers, strict=True))
-    claimed = "; ".join(dict.fromkeys(_claimed(check, number) for check, number in pairs if number.claimed_value is not None)) or "-"
-    several = len(claim.numbers) > 1
-    computed = "; ".join(f"{item.what} {_shown(item.value, item)}" if several else _shown(item.value, item) for item in claim.numbers)
-    figures = [{**asdict(number), "inputs": [asdict(item) for item in claim.inputs(check).values()]} for check, number in pairs]
-    entry = {
-        "quoted": bool(claim.quote),
-        "claimed": claimed,
-        "inputs": [asdict(item) for item in claim.inputs().values()],
-        "figures": figures,
-        "functions": [f"{function.__module__}.{function.__name__}" for function in claim.functions],
-    }
-    extras = {"computed": computed or "-", "cited": sources.cite(f"{claim.source}, {claim.place}")}
-    stated = of_fields(claim, "id", "source", "place", "statement", "verdict", "why", unit="text")
-    shared = [Metric(key, value, unit="text") for key, value in entry.items()]
-    return [*stated, *shared, *(Metric("", value, key, "text") for key, value in extras.items())]
+    claimed, computed, figures = list[str](), list[str](), list[dict[str, Any]]()
+    for check, number in zip(claim.checks, claim.numbers, strict=True):
+        if number.claimed_value is not None:
+            claimed.append(_claimed(check, number))
+        value = _shown(number.value, number)
+        computed.append(f"{number.what} {value}" if len(claim.numbers) > 1 else value)
+        figures.append({**asdict(number), "inputs": [asdict(item) for item in claim.inputs(check).values()]})
+    functions = [f"{function.__module__}.{function.__name__}" for function in claim.functions]
+    return [
+        *of_fields(claim, "id", "source", "place", "statement", "verdict", "why", unit="text"),
+        Metric("quoted", bool(claim.quote), unit="text"),
+        Metric("claimed", "; ".join(dict.fromkeys(claimed)) or "-", unit="text"),
+        Metric("inputs", [asdict(item) for item in claim.inputs().values()], unit="text"),
+        Metric("figures", figures, unit="text"),
+        Metric("functions", functions, unit="text"),
+        Metric("", "; ".join(computed) or "-", "computed", "text"),
+        Metric("", sources.cite(f"{claim.source}, {claim.place}"), "cited", "text"),
+    ]
 
 
 def _claimed(check: Check, number: Computed) -> str:
@@ -98,5 +113,6 @@ def _shown(value: float, number: Computed) -> str:
         return format_si(value, number.unit, number.digits)
     if number.unit == "s":
         return format_time(value)
-    exact = value.is_integer() and abs(value) >= 10**number.digits
-    return f"{format_count(int(value)) if exact else f'{value:.{number.digits}g}'} {number.unit}".strip()
+    is_long_count = value.is_integer() and abs(value) >= 10**number.digits
+    text = format_count(int(value)) if is_long_count else f"{value:.{number.digits}g}"
+    return f"{text} {number.unit}".strip()

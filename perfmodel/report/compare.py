@@ -45,7 +45,7 @@ PEAKS = ("peak", "bandwidth")
 """Beginnings of the labels of a device's roofs."""
 COMPARABLE = ("s", "tokens/s", "requests/s")
 """Units in which a median of ratios is meaningful, unlike over the peaks and bandwidths of a device."""
-SPELLED, MOST_LETTERS = 3, 60
+MOST_NAMES, MOST_LETTERS = 3, 60
 """Most things, and most letters of their names, for a headline that names all."""
 ALL = "all"
 """Key of metrics of the whole answer."""
@@ -101,13 +101,17 @@ class Change:
     @property
     def gain_with_ends(self) -> Interval:
         """The gain; for a time with the interval that follows from both sides."""
-        timed = self.before.unit == "s" and self.before.value
-        return ratio(_interval(self.before), _interval(self.after)) if timed else Interval(self.gain)
+        if self.before.unit == "s" and self.before.value:
+            return ratio(_interval(self.before), _interval(self.after))
+        return Interval(self.gain)
 
     @property
     def kind(self) -> KindOfMetric:
         """The kind of metric by its label, or ``OTHER``."""
-        return next((kind for kind in KINDS if self.before.label in kind.labels), OTHER)
+        for kind in KINDS:
+            if self.before.label in kind.labels:
+                return kind
+        return OTHER
 
     @property
     def rank(self) -> int:
@@ -121,8 +125,9 @@ class Change:
 
     @property
     def multiple(self) -> str:
-        """The ratio or its inverse, never below 1, as in ``2.24x``."""
-        return text(max(self.ratio or 1, 1 / (self.ratio or 1)), "ratio")
+        """The ratio or its inverse, never below 1, as in ``2.24x``; ``1x`` if it is unknown."""
+        ratio = self.ratio or 1
+        return text(max(ratio, 1 / ratio), "ratio")
 
 
 def is_speed(unit: str) -> bool:
@@ -132,27 +137,42 @@ def is_speed(unit: str) -> bool:
 
 def changes(before: Metrics, after: Metrics, threshold: float = DEFAULT_THRESHOLD) -> list[Change]:
     """Changes of the metrics that both have, in the order of ``before``. ``threshold``: largest relative change that is SAME."""
-    later = {(metric.key, metric.label, metric.unit): metric for metric in after}
-    pairs = ((old, later.get((old.key, old.label, old.unit))) for old in before)
-    return [_change(old, new, threshold) for old, new in pairs if new is not None]
+    after_by_name = {_identity(metric): metric for metric in after}
+    return [_change(old, after_by_name[_identity(old)], threshold) for old in before if _identity(old) in after_by_name]
+
+
+def _identity(metric: Metric) -> tuple[str, str, str]:
+    """What the metrics of both sides have in common: thing, quantity and unit."""
+    return metric.key, metric.label, metric.unit
 
 
 def _change(old: Metric, new: Metric, threshold: float) -> Change:
     if old.value == new.value:
         return Change(old, new, 1.0, SAME)
-    direction = better(old.unit) * (1 if new.value > old.value else -1)
-    good, bad = (FASTER, SLOWER) if is_speed(old.unit) else (BETTER, WORSE)
-    word = {1: good, -1: bad}.get(direction, MORE if new.value > old.value else LESS)
+    word = _word(old.unit, grown=new.value > old.value)
     if old.value * new.value <= 0:
         return Change(old, new, None, word)
-    ratio, allowed = new.value / old.value, 1 + max(threshold, _noise(old), _noise(new))
+    ratio = new.value / old.value
+    allowed = 1 + max(threshold, _noise(old), _noise(new))
     return Change(old, new, ratio, SAME if 1 / allowed <= ratio <= allowed else word)
+
+
+def _word(unit: str, grown: bool) -> str:
+    """The word for a number in ``unit`` that has ``grown`` or, if not, fallen."""
+    direction = better(unit)
+    if direction == 0:
+        return MORE if grown else LESS
+    is_good = grown == (direction > 0)
+    if is_speed(unit):
+        return FASTER if is_good else SLOWER
+    return BETTER if is_good else WORSE
 
 
 def _noise(metric: Metric) -> float:
     """(p90 - p10) / median of a measurement; 0 for other metrics."""
-    measured = metric.label == "time, measured" and metric.low is not None and metric.high is not None
-    return float((metric.high or 0) - (metric.low or 0)) / metric.value if measured else 0.0
+    if metric.label != "time, measured" or metric.low is None or metric.high is None:
+        return 0.0
+    return float(metric.high - metric.low) / float(metric.value)
 
 
 def _interval(metric: Metric) -> Interval:
@@ -180,11 +200,22 @@ class Compared:
     def of(self, thing: str) -> Side:
         """The best time and the roof of ``thing`` on this side."""
         by_label = {metric.label: metric for metric in self.metrics if metric.key == thing}
-        measured, predicted, roof = (
-            next((by_label[label] for label in kind.labels if label in by_label), None) for kind in (OF_MEASUREMENT, OF_PREDICTION, OF_ROOF)
-        )
+
+        def first_of(kind: KindOfMetric) -> Metric | None:
+            present = [by_label[label] for label in kind.labels if label in by_label]
+            return present[0] if present else None
+
+        measured, predicted, roof = first_of(OF_MEASUREMENT), first_of(OF_PREDICTION), first_of(OF_ROOF)
         best = measured or predicted
-        return Side(self.name, roof.value if roof else 0.0, _interval(best) if best else None, MEASURED if measured else PREDICTED)
+        time = _interval(best) if best else None
+        return Side(self.name, roof.value if roof else 0.0, time, MEASURED if measured else PREDICTED)
+
+
+class NamedChange(NamedTuple):
+    """A change and the short name of what changed."""
+
+    name: str
+    change: Change
 
 
 @dataclass(frozen=True)
@@ -204,22 +235,24 @@ class MetricComparison:
     def timed(self) -> list[Change]:
         """Changes of times and rates. Of each thing only the most telling kind of time counts: a roof shows no change of kernel."""
         speeds = [change for change in self.changes if change.speed]
-        best: dict[str, int] = {}
+        best_rank: dict[str, int] = {}
         for change in speeds:
             if change.kind is not OTHER:
-                best[change.before.key] = min(change.rank, best.get(change.before.key, len(KINDS)))
-        return [change for change in speeds if change.kind is OTHER or change.rank == best[change.before.key]]
+                best_rank[change.before.key] = min(change.rank, best_rank.get(change.before.key, len(KINDS)))
+        return [change for change in speeds if change.kind is OTHER or change.rank == best_rank[change.before.key]]
 
     @cached_property
-    def telling(self) -> list[tuple[str, Change]]:
-        """Name and change of the most telling kind with known ratios, the largest gain first."""
-        best = min((change.rank for change in self.timed), default=0)
-        fastest = sorted((change for change in self.timed if change.rank == best and change.ratio), key=lambda change: -change.gain)
-        return list(zip(_things(fastest), fastest, strict=True))
+    def telling(self) -> list[NamedChange]:
+        """The changes of the most telling kind with known ratios, the largest gain first."""
+        best_rank = min((change.rank for change in self.timed), default=0)
+        chosen = [change for change in self.timed if change.rank == best_rank and change.ratio]
+        by_gain = sorted(chosen, key=lambda change: -change.gain)
+        return [NamedChange(name, change) for name, change in zip(_things(by_gain), by_gain, strict=True)]
 
     def report(self, title: str = "") -> Report:
         """The comparison as a report; ``title`` begins those of tables. A note counts numbers that only one side has."""
-        sentences, drawn = self.summary(), self._chart()
+        sentences = self.summary()
+        chart = self._chart()
         return Report(
             f"{self.before.name} against {self.after.name}",
             self.answers(),
@@ -228,7 +261,7 @@ class MetricComparison:
             data_tables=self._tables(title or "changes"),
             brief=self._brief(),
             figures=self._figures(),
-            charts=[drawn] if drawn else [],
+            charts=[chart] if chart else [],
             reasons=sentences,
             sensitivity=self._sensitivity(),
         )
@@ -238,19 +271,23 @@ class MetricComparison:
         if not self.changes:
             return [f"{self.before.name} and {self.after.name} have nothing in common to compare."]
         sentences = [f"{self.after.name} against {self.before.name}: {self._counted()}."] if self.timed else []
-        named = sorted((change for change in self.timed if change.word == SLOWER), key=lambda change: change.gain)[:NAMED]
+        slower = [change for change in self.timed if change.word == SLOWER]
+        faster = [change for change in self.timed if change.word == FASTER]
+        named = sorted(slower, key=lambda change: change.gain)[:NAMED]
         if not named:
-            named = sorted((change for change in self.timed if change.word == FASTER), key=lambda change: (change.rank, -change.gain))[:1]
+            named = sorted(faster, key=lambda change: (change.rank, -change.gain))[:1]
         return [*sentences, *(f"{change.word}: {self._sentence(change)}." for change in named), *self._others()]
 
     def _others(self) -> list[str]:
         """Sentence on numbers that are neither times nor rates; empty without any."""
         words = [change.word for change in self.changes if not change.speed]
-        moved = Counter(word for word in words if word != SAME)
-        if moved:
-            parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in moved.items())
-            return [f"Of the other numbers {parts}."]
-        return [f"All {len(words)} other numbers are the same."] if words else []
+        if not words:
+            return []
+        changed = Counter(word for word in words if word != SAME)
+        if not changed:
+            return [f"All {len(words)} other numbers are the same."]
+        parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in changed.items())
+        return [f"Of the other numbers {parts}."]
 
     def answers(self) -> list[str]:
         """At most three short sentences: which side is faster and by how much; how many things are faster and slower; others."""
@@ -263,18 +300,24 @@ class MetricComparison:
 
     def headline(self) -> str:
         """Sentence on the median gain with its interval and on single gains, over times of the most telling kind or else rates."""
-        before, changes = self.before.spoken, [change for _, change in self.telling]
+        before = self.before.spoken
+        changes = [entry.change for entry in self.telling]
         if not changes:
             return f"{self.after.leading} against {before}: no ratio is known."
+        named = _named(self.telling)
         if not _alike(changes):
-            share = " to ".join(dict.fromkeys(ratio_text(change.gain) for change in (changes[-1], changes[0])))
-            has = f"{share} the rates of" if share != ratio_text(1.0) else "the same rates as"
-            of = "roofs" if _of_profiles(changes) else "rates"
-            return f"By the ratio of {of} {self.after.spoken} has {has} {before}{_named(self.telling)}."
+            least_and_most = dict.fromkeys(ratio_text(change.gain) for change in (changes[-1], changes[0]))
+            rates = f"{' to '.join(least_and_most)} the rates of"
+            if list(least_and_most) == [ratio_text(1.0)]:
+                rates = "the same rates as"
+            basis = "roofs" if _of_profiles(changes) else "rates"
+            return f"By the ratio of {basis} {self.after.spoken} has {rates} {before}{named}."
+        gain = gain_text(_median(changes), before)
+        if any(change.gain != 1 for change in changes):
+            gain += _median_ends(changes)
         slower = sum(change.word == SLOWER for change in changes)
-        but = f"; SLOWER: {slower} of {len(changes)}" if 0 < slower < len(changes) else ""
-        within = _median_ends(changes) * any(change.gain != 1 for change in changes)
-        return f"{self.after.leading} is {changes[0].kind.basis}{gain_text(_median(changes), before)}{within}{_named(self.telling)}{but}."
+        exceptions = f"; SLOWER: {slower} of {len(changes)}" if 0 < slower < len(changes) else ""
+        return f"{self.after.leading} is {changes[0].kind.basis}{gain}{named}{exceptions}."
 
     def _of_one(self, change: Change) -> str:
         """Sentence on a single change, such as ``new is predicted 1.3x slower than old (1.2x to 1.4x): 13 ms against 10 ms``."""
@@ -284,11 +327,12 @@ class MetricComparison:
         return f"{self.after.leading} is {change.kind.basis}{faster}: {times}, {old.key}"
 
     def _sentence(self, change: Change) -> str:
+        """Sentence without full stop on a single change, among others."""
         old, new = change.before, change.after
         if change.kind in (OF_MEASUREMENT, OF_PREDICTION, OF_ROOF):
             return f"{old.key}: {verdict_sentence(self.before.of(old.key), self.after.of(old.key))}"
-        of = (OF_ROOF if old.label.startswith(PEAKS) else change.kind).ratio
-        return f"{change.name}, {change.multiple}{of} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
+        kind = OF_ROOF if old.label.startswith(PEAKS) else change.kind
+        return f"{change.name}, {change.multiple}{kind.ratio} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
 
     def _counted(self, gains: bool = True) -> str:
         """Sentence on how many are faster, slower or the same per kind of time; ``gains``: also by how much."""
@@ -299,50 +343,62 @@ class MetricComparison:
                 continue
             counts = Counter(change.word for change in changes)
             parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
-            note = "" if clauses else f" (within {self.threshold:.0%} is SAME)"
-            clauses.append(f"{parts} of {_number_and_kind(changes)}{note}" + f"; {_gains(changes)}" * gains)
+            clause = f"{parts} of {_number_and_kind(changes)}"
+            if not clauses:
+                clause += f" (within {self.threshold:.0%} is SAME)"
+            clauses.append(f"{clause}; {_gains(changes)}" if gains else clause)
         return "; ".join(clauses)
 
     def _sensitivity(self) -> list[str]:
         """Sentences on what would change the answer: the thing that gains least, and a price ratio that cancels the gain."""
-        changes = [change for _, change in self.telling]
+        changes = [entry.change for entry in self.telling]
         if len(changes) < 2 or not _alike(changes):
             return []
-        top, bottom, middle = ratio_text(changes[0].gain), ratio_text(changes[-1].gain), ratio_text(_median(changes))
-        money = f"for the same money {self.after.spoken} may cost {middle} as much as {self.before.spoken} per hour"
-        return [f"Other work: {self.telling[-1][0]} gains least, {bottom}.", f"A price: {money}, {bottom} to {top} by workload."]
+        most, least, median = ratio_text(changes[0].gain), ratio_text(changes[-1].gain), ratio_text(_median(changes))
+        money = f"for the same money {self.after.spoken} may cost {median} as much as {self.before.spoken} per hour"
+        return [f"Other work: {self.telling[-1].name} gains least, {least}.", f"A price: {money}, {least} to {most} by workload."]
 
     def _figures(self) -> list[Figure]:
-        """Figures: gain and both times of a single thing, or the median, largest and least gain of several."""
-        changes, figures = [change for _, change in self.telling], list[Figure]()
+        """Figures: gain and both times of a single thing, or the median, largest and least gain of several; then counts of changes."""
+        changes = [entry.change for entry in self.telling]
+        figures = []
         if len(changes) == 1:
             [change] = changes
-            figures = [Figure(f"speedup, {change.name}", f"{gain_text(change.gain_with_ends.value)}{interval_text(change.gain_with_ends)}")]
-            figures += [Figure(side, _brief_cell(metric)) for side, metric in (("before", change.before), ("after", change.after))]
+            gain = change.gain_with_ends
+            figures.append(Figure(f"speedup, {change.name}", f"{gain_text(gain.value)}{interval_text(gain)}"))
+            figures.append(Figure("before", _brief_cell(change.before)))
+            figures.append(Figure("after", _brief_cell(change.after)))
         elif changes:
-            figures = [Figure("in the median", f"{gain_text(_median(changes))}{_median_ends(changes)}")] * _alike(changes)
-            extremes = (("most", self.telling[0]), ("least", self.telling[-1]))
-            figures += [Figure(f"{word}, {name}", gain_text(change.gain)) for word, (name, change) in extremes]
-        counts = Counter(change.word for change in self.timed)
-        figures += [Figure(f"times and rates that are {word}", str(counts[word])) for word in (FASTER, SLOWER, SAME) if counts]
-        other_words = Counter(change.word for change in self.changes if not change.speed)
-        return [*figures[:4], *(Figure(f"other numbers that are {word}", str(number)) for word, number in other_words.items())][:5]
+            if _alike(changes):
+                figures.append(Figure("in the median", f"{gain_text(_median(changes))}{_median_ends(changes)}"))
+            most, least = self.telling[0], self.telling[-1]
+            figures.append(Figure(f"most, {most.name}", gain_text(most.change.gain)))
+            figures.append(Figure(f"least, {least.name}", gain_text(least.change.gain)))
+        if self.timed:
+            counts = Counter(change.word for change in self.timed)
+            figures += [Figure(f"times and rates that are {word}", str(counts[word])) for word in (FASTER, SLOWER, SAME)]
+        other_counts = Counter(change.word for change in self.changes if not change.speed)
+        other_figures = [Figure(f"other numbers that are {word}", str(count)) for word, count in other_counts.items()]
+        return [*figures[:4], *other_figures][:5]
 
     def _notes(self) -> list[str]:
-        common = {(change.before.key, change.before.label, change.before.unit) for change in self.changes}
+        common = {_identity(change.before) for change in self.changes}
         notes = []
         for side in (self.before, self.after):
-            only = [metric for metric in side.metrics if (metric.key, metric.label, metric.unit) not in common]
+            only = [metric for metric in side.metrics if _identity(metric) not in common]
             if only:
                 notes.append(f"Only in {side.name}: {len(only)} number{'s' * (len(only) > 1)}, such as {only[0].key}, {only[0].label}.")
         left_out = len(self.changes) - len(self._listed)
-        notes += [f"{left_out} of {len(self.changes)} rows are the same and left out."] * bool(left_out)
+        if left_out:
+            notes.append(f"{left_out} of {len(self.changes)} rows are the same and left out.")
         return [*notes, f"SAME: within {self.threshold:.0%}, or within the noise of a measurement where that is larger."]
 
     @property
     def _listed(self) -> list[Change]:
         """Changes for the tables; those that are SAME are left out if there are many."""
-        return [change for change in self.changes if change.word != SAME] if len(self.changes) > MOST_ROWS else self.changes
+        if len(self.changes) <= MOST_ROWS:
+            return self.changes
+        return [change for change in self.changes if change.word != SAME]
 
     def _tables(self, title: str) -> list[DataTable]:
         """Tables by unit with a row per change."""
@@ -356,10 +412,11 @@ class MetricComparison:
                 Column("ratio", "after / before", "ratio"),
                 Column("change", "change"),
             ]
-            pairs = [(change, change.before) for change in self._listed if change.before.unit == unit]
-            rows: list[list[Value]] = [
-                [old.key, old.label, old.value, change.after.value, change.ratio, change.word] for change, old in pairs
-            ]
+            rows: list[list[Value]] = []
+            for change in self._listed:
+                old = change.before
+                if old.unit == unit:
+                    rows.append([old.key, old.label, old.value, change.after.value, change.ratio, change.word])
             tables.append(DataTable(f"{title}: {UNIT_TITLES.get(unit, unit)}", columns, rows))
         return tables
 
@@ -367,27 +424,34 @@ class MetricComparison:
         """The short table: slower things first, then faster ones, other changes, and the rest."""
 
         def place(change: Change) -> tuple[float, ...]:
-            return ORDER[change.word], change.rank, change.before.key != ALL, change.gain if change.word == SLOWER else -change.gain
+            least_telling_gain = change.gain if change.word == SLOWER else -change.gain
+            return ORDER[change.word], change.rank, change.before.key != ALL, least_telling_gain
 
         chosen = sorted(self.changes, key=place)[:ROWS_ON_SCREEN]
         several = len({change.before.key for change in chosen}) > 1
         rows = []
         for change in chosen:
-            of = f", {change.before.key}" * (several and change.before.key != ALL)
+            name = change.before.label
+            if several and change.before.key != ALL:
+                name += f", {change.before.key}"
             word = change.word if change.word == SAME or not change.ratio else f"{change.multiple} {change.word}"
-            rows.append([f"{change.before.label}{of}", word, _brief_cell(change.after), _brief_cell(change.before)])
+            rows.append([name, word, _brief_cell(change.after), _brief_cell(change.before)])
         heads = [side.spoken.removeprefix("the ") for side in (self.after, self.before)]
         return [Table("", ["number", "change", *heads], rows, "lrrr")] if rows else []
 
     def _chart(self) -> BarChart | None:
         """Chart of the gain of every time and rate, the worst first; None without any."""
-        chosen = sorted((change for change in self.timed if change.ratio), key=lambda change: change.gain)[:ROWS_ON_SCREEN]
-        several = len({change.before.label for change in chosen}) > 1
-        bars = [
-            Bar(change.name if several or change.before.key == ALL else change.before.key, [("gain", change.gain)]) for change in chosen
-        ]
+        with_ratio = [change for change in self.timed if change.ratio]
+        if not with_ratio:
+            return None
+        worst = sorted(with_ratio, key=lambda change: change.gain)[:ROWS_ON_SCREEN]
+        several = len({change.before.label for change in worst}) > 1
+        bars = []
+        for change in worst:
+            name = change.name if several or change.before.key == ALL else change.before.key
+            bars.append(Bar(name, [("gain", change.gain)]))
         title = f"How many times better {self.after.spoken} is than {self.before.spoken}"
-        return BarChart(title, "ratio", bars, origin=1) if bars else None
+        return BarChart(title, "ratio", bars, origin=1)
 
 
 def _median(changes: Sequence[Change]) -> float:
@@ -404,18 +468,25 @@ def _of_profiles(timed: Sequence[Change]) -> bool:
     return all(change.before.label.startswith(PEAKS) for change in timed)
 
 
-def _named(telling: Sequence[tuple[str, Change]]) -> str:
-    """Phrase with the gains by name, the largest first; of many only the largest and the least."""
-    names, gains = [name for name, _ in telling], [change.gain for _, change in telling]
-    lost = max(gains) <= 1
-    words = [ratio_text(1 / gain if lost else gain) if lost or min(gains) >= 1 else gain_text(gain) for gain in gains]
-    told = list(zip(names, words, strict=True))[:: -1 if lost else 1]
-    if len(set(words)) < 2:
+def _named(telling: Sequence[NamedChange]) -> str:
+    """Phrase with the gains by name, the largest first; of many only the largest and the least.
+
+    If all are losses, the largest loss comes first.
+    """
+    gains = [(entry.name, entry.change.gain) for entry in telling]
+    highest, lowest = gains[0][1], gains[-1][1]
+    if highest <= 1:
+        texts = [(name, ratio_text(1 / gain)) for name, gain in reversed(gains)]
+    elif lowest >= 1:
+        texts = [(name, ratio_text(gain)) for name, gain in gains]
+    else:
+        texts = [(name, gain_text(gain)) for name, gain in gains]
+    if len({text for _, text in texts}) < 2:
         return ""
-    if len(told) <= SPELLED and sum(map(len, names)) <= MOST_LETTERS:
-        return f": {', '.join(f'{name} {gain}' for name, gain in told)}"
-    (first, top), *_, (last, bottom) = told
-    return f": most {top} ({first}), least {bottom} ({last})"
+    if len(texts) <= MOST_NAMES and sum(len(name) for name, _ in texts) <= MOST_LETTERS:
+        return f": {', '.join(f'{name} {text}' for name, text in texts)}"
+    (first, most), *_, (last, least) = texts
+    return f": most {most} ({first}), least {least} ({last})"
 
 
 def _things(timed: Sequence[Change]) -> list[str]:
@@ -432,9 +503,14 @@ def _brief_cell(metric: Metric) -> str:
 def _number_and_kind(timed: Sequence[Change]) -> str:
     """Number and name of the kind, as in ``3 measured times``."""
     units = {change.before.unit for change in timed}
-    words = timed[0].kind.words or ("times" if units == {"s"} else "times and rates" if "s" in units else "rates")
-    singular = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
-    return f"{len(timed)} {words if len(timed) > 1 else singular}"
+    words = timed[0].kind.words
+    if not words and units == {"s"}:
+        words = "times"
+    elif not words:
+        words = "times and rates" if "s" in units else "rates"
+    if len(timed) == 1:
+        words = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
+    return f"{len(timed)} {words}"
 
 
 def _gains(timed: Sequence[Change]) -> str:
@@ -447,8 +523,8 @@ def _gains(timed: Sequence[Change]) -> str:
     least, most = min(change.gain for change in with_ratio), max(change.gain for change in with_ratio)
     if _of_profiles(timed) and most > least:
         return f"ratios of roofs {' to '.join(dict.fromkeys((ratio_text(least), ratio_text(most))))}"
-    low, *high = dict.fromkeys((gain_text(least), gain_text(most)))
-    return f"from {low} to {high[0]}" if high else f"all {low}"
+    least_text, most_text = gain_text(least), gain_text(most)
+    return f"all {least_text}" if least_text == most_text else f"from {least_text} to {most_text}"
 
 
 def _median_ends(timed: Sequence[Change]) -> str:

@@ -8,19 +8,23 @@ from collections.abc import Iterable
 _FAMILIES = frozenset(["NVIDIA", "AMD", "Intel", "Apple", "Google", "Amazon", "Instinct", "GeForce", "Tesla", "Xeon", "Platinum"])
 """Words that a short name leaves out."""
 _SPOKEN_AN = re.compile(r"[AEFHILMNORSX][A-Z\d]|[AEIOU]|8")
+"""Beginnings of names that are spoken with ``an``: letters such as H that begin with a vowel when spelled, vowels, and eight."""
 
 
 def short_name(name: str) -> str:
     """The short form of a device's ``name``.
 
-    >>> [short_name(one) for one in ("NVIDIA A100 SXM 80 GB", "NVIDIA GeForce RTX 4090", "Apple M3 Max, 40-core GPU", "Test device")]
+    >>> [short_name(name) for name in ("NVIDIA A100 SXM 80 GB", "NVIDIA GeForce RTX 4090", "Apple M3 Max, 40-core GPU", "Test device")]
     ['A100', 'RTX 4090', 'M3 Max', 'Test device']
     """
     words = [word for word in name.replace(",", "").split() if word not in _FAMILIES]
-    model = next((place for place, word in enumerate(words, 1) if any(map(str.isdigit, word))), None)
-    if model is None:
+    with_digit = [place for place, word in enumerate(words) if any(map(str.isdigit, word))]
+    if not with_digit:
         return name
-    return " ".join(words[: model + (words[model : model + 1] in (["Max"], ["Ultra"], ["Pro"]))])
+    end = with_digit[0] + 1
+    if end < len(words) and words[end] in ("Max", "Ultra", "Pro"):
+        end += 1
+    return " ".join(words[:end])
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

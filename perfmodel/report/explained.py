@@ -10,9 +10,9 @@ from typing import Any
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.document import Report, Table
-from perfmodel.report.op_common import Sources
+from perfmodel.report.op_common import STEPS_COLUMN, Sources
 
-SAME = {
+ALIASES = {
     "time": ("predicted", "step"),
     "predicted": ("step",),
     "rate predicted": ("predicted", "flop visible"),
@@ -55,38 +55,43 @@ def only(report: Report, name: str) -> Report:
     The number is the sum over kernels, unless the name is that of a single kernel.
     """
     groups: list[dict[str, Any]] = report.data.get("explanation", [])
-    matches = [(group, _meant(group["steps"], name)) for group in groups]
-    if not any(steps for _, steps in matches):
-        names = list(dict.fromkeys(_bare(step["name"]) for group in groups for step in group["steps"]))
-        plain = {_plain(known_name) for known_name in names}
-        words = [word for word, meant in SAME.items() if plain & {*meant}]
-        raise UsageError(f"--explain: no number here is called {name!r}", suggest(name, [*names, *words], "see them with --explain all"))
-    titles = [table for table in report.tables if table.columns[-1:] == ["formula = with values = value"]]
-    sources, verdict, tables, objects = Sources(), [], [], []
-    for (group, meant), table in zip(matches, titles, strict=True):
-        if not meant:
-            continue
-        listed = _with_parts(group["steps"], meant)
-        verdict += [f"{_group(group)}{step['name']} = {_value(step)}" for step in meant]
-        tables.append(_table(table.title, listed, sources))
-        objects.append({**group, "steps": listed})
+    step_tables = [table for table in report.tables if table.columns[-1:] == [STEPS_COLUMN]]
+    sources, verdict, tables, objects = Sources(), list[str](), list[Table](), list[dict[str, Any]]()
+    for group, table in zip(groups, step_tables, strict=True):
+        steps = _steps_named(name, group["steps"])
+        if steps:
+            listed = _with_parts(group["steps"], steps)
+            verdict += [f"{_group(group)}{step['name']} = {_value(step)}" for step in steps]
+            tables.append(_table(table.title, listed, sources))
+            objects.append({**group, "steps": listed})
+    if not objects:
+        names = dict.fromkeys(_bare(step["name"]) for group in groups for step in group["steps"])
+        plain_names = set(map(_plain, names))
+        aliases = [alias for alias, originals in ALIASES.items() if not plain_names.isdisjoint(originals)]
+        raise UsageError(f"--explain: no number here is called {name!r}", suggest(name, [*names, *aliases], "see them with --explain all"))
     notes = [*sources.notes(), "--explain NAME of a number in a formula shows that one; --explain all shows every number."]
     empty: dict[str, Any] = {field: [] for field in ("meters", "figures", "brief", "reasons", "charts", "data_tables")}
     data = {**report.data, "explanation": objects}
     return replace(report, verdict=verdict[:3], tables=tables, notes=notes, data=data, **empty)
 
 
-def _meant(steps: Sequence[Step], name: str) -> list[Step]:
-    """The ``steps`` that ``name`` means: the one with that whole name, else those with that name or an alias (``SAME``)."""
+def _steps_named(name: str, steps: Sequence[Step]) -> list[Step]:
+    """The ``steps`` that ``name`` means: the one with that whole name, else those with that name or one that it is an alias of."""
     exact = [step for step in steps if step["name"] == name]
-    matches = [_called(steps, alias) for alias in (_plain(name), *SAME.get(_plain(name), ()))]
-    return exact or [step for steps in matches for step in steps]
+    if exact:
+        return exact
+    plain = _plain(name)
+    named = []
+    for original in (plain, *ALIASES.get(plain, ())):
+        named += _steps_with_plain_name(original, steps)
+    return named
 
 
-def _called(steps: Sequence[Step], name: str) -> list[Step]:
-    """The ``steps`` with that plain name; the sum over kernels if there is one."""
+def _steps_with_plain_name(name: str, steps: Sequence[Step]) -> list[Step]:
+    """The ``steps`` with that plain name; only the sum over kernels if there is one."""
     matching = [step for step in steps if _plain(_bare(step["name"])) == name]
-    return [step for step in matching if not step["name"].startswith("[")] or matching
+    sums = [step for step in matching if not step["name"].startswith("[")]
+    return sums or matching
 
 
 def _bare(name: str) -> str:
@@ -102,14 +107,14 @@ def _plain(name: str) -> str:
 def _with_parts(steps: Sequence[Step], meant: Iterable[Step]) -> list[Step]:
     """Each of ``meant``, followed by the numbers in its formula."""
     by_name = {step["name"]: step for step in steps}
-    names = sorted(by_name, key=len, reverse=True)
-    pattern = re.compile("|".join(rf"(?<![\w]){re.escape(name)}(?![\w])" for name in names)) if names else re.compile("$^")
-    found: dict[str, Step] = {}
+    longest_first = sorted(by_name, key=len, reverse=True)
+    pattern = re.compile("|".join(rf"(?<![\w]){re.escape(name)}(?![\w])" for name in longest_first))
+    listed: dict[str, Step] = {}
     for step in meant:
-        found[step["name"]] = step
-        inside = pattern.findall(step["formula"])
-        found |= {name: by_name[name] for name in inside if name in by_name}
-    return list(found.values())
+        listed[step["name"]] = step
+        for name in pattern.findall(step["formula"]):
+            listed[name] = by_name[name]
+    return list(listed.values())
 
 
 def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
@@ -119,29 +124,40 @@ def _table(title: str, steps: Sequence[Step], sources: Sources) -> Table:
         meaning = re.sub(r"^(?:s|B|bytes|Hz|W|J)(?:,|$| (?=of|that|at))", "", step["meaning"]).strip()  # without its unit
         words = f", {meaning}" if meaning else ""
         rows.append([f"{step['name']} = {_value(step)}{words} {sources.cite(step['source'])}"])
-        formulas = [step["formula"], *([step["numbers"]] if step["numbers"] != str(step["value"]) else [])]
+        formulas = [step["formula"]]
+        if step["numbers"] != str(step["value"]):
+            formulas.append(step["numbers"])
         rows += [[f"  = {text}"] for text in formulas if text]
     return Table(title, [""], rows, "l")
 
 
 _UNIT = re.compile(r"(?:matmul )?(?:(FLOP/B|FLOP/s|B/s|FLOP|B|bytes)\b|(s|Hz|W|J)(?=,|$| of| that| at))")
 """Pattern of the unit with which the meaning of a step begins."""
-_NAMED = {"s": r"(roofline|lower bound|without overlap|predicted|term \w+)$", "B": r"bytes$", "FLOP": r"^FLOP"}
+_NAMES_BY_UNIT = {"s": r"(roofline|lower bound|without overlap|predicted|term \w+)$", "B": r"bytes$", "FLOP": r"^FLOP"}
 """Patterns of names by unit, for steps whose meaning only says how they are summed."""
 
 
 def _value(step: Step) -> str:
     """The value of ``step``, with its unit if meaning or name tell it."""
-    value, written = step["value"], _UNIT.match(step["meaning"])
+    value = step["value"]
     if not isinstance(value, (int, float)):
         return str(value)
-    if written:
-        unit = "B" if written[1] == "bytes" else written[1] or written[2]
-    else:
-        unit = next((unit for unit, words in _NAMED.items() if re.search(words, _bare(step["name"]))), "")
+    unit = _unit(step)
     if unit:
         return format_time(value) if unit == "s" else format_si(value, unit)
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else f"{value:.6g}"
+
+
+def _unit(step: Step) -> str:
+    """The unit of ``step`` by its meaning or its name; empty if neither tells it."""
+    stated = _UNIT.match(step["meaning"])
+    if stated:
+        unit = stated[1] or stated[2]
+        return "B" if unit == "bytes" else unit
+    for unit, pattern in _NAMES_BY_UNIT.items():
+        if re.search(pattern, _bare(step["name"])):
+            return unit
+    return ""
 
 
 def _group(group: dict[str, Any]) -> str:

@@ -112,12 +112,14 @@ def added_report(device: Device, reference: Device, files: Sequence[str]) -> Rep
     report, quantities = show_report(device), named_quantities(device)
     given_values = [f"{place} {quantity.value}" for place, quantity in quantities if quantity.source == USER]
     copied = sum(quantity.source == REFERENCE for _, quantity in quantities)
-    values = f"{len(given_values)} value{'s' * (len(given_values) != 1)} given" + (f" ({', '.join(given_values)})" if given_values else "")
-    profile = next((name for name in files if name.endswith(".yaml")), None)
-    used = [] if profile is None else [f"Use it: perfmodel attention --n 4096 --d 64 --hardware {profile}"]
-    return replace(
-        report, verdict=[f"{values}, {copied} copied from {reference.id}.", report.verdict[0], *used], profile=profile_text(device)
-    )
+    values = "1 value given" if len(given_values) == 1 else f"{len(given_values)} values given"
+    if given_values:
+        values += f" ({', '.join(given_values)})"
+    verdict = [f"{values}, {copied} copied from {reference.id}.", report.verdict[0]]
+    profiles = [name for name in files if name.endswith(".yaml")]
+    if profiles:
+        verdict.append(f"Use it: perfmodel attention --n 4096 --d 64 --hardware {profiles[0]}")
+    return replace(report, verdict=verdict, profile=profile_text(device))
 
 
 def _kind(quantity: Quantity) -> str:
@@ -127,11 +129,11 @@ def _kind(quantity: Quantity) -> str:
 
 def _memory_bound(ridges: dict[str, tuple[Quantity, float]]) -> str:
     """Sentence on the FLOP/B below which a kernel is memory bound."""
-    name = next((name for name in ("tensor fp16", "tensor bf16", "vector fp32") if name in ridges), None)
-    if name is None:
-        return "No peak or no DRAM bandwidth is known: no ridge point."
-    peak, ridge = ridges[name]
-    return f"Peak {name} {peak.value}: memory bound below {ridge:.1f} FLOP per DRAM byte."
+    for name in ("tensor fp16", "tensor bf16", "vector fp32"):
+        if name in ridges:
+            peak, ridge = ridges[name]
+            return f"Peak {name} {peak.value}: memory bound below {ridge:.1f} FLOP per DRAM byte."
+    return "No peak or no DRAM bandwidth is known: no ridge point."
 
 
 def _sizes(line: Sequence[Metric]) -> list[str]:
@@ -158,12 +160,14 @@ def _chart(device: Device, ridges: dict[str, tuple[Quantity, float]]) -> Chart:
 
 
 def _quantity(place: str, quantity: Quantity) -> list[str]:
-    lent = f"same chip: measured on {quantity.measured_on}" if quantity.measured_on else ""
-    return [place, str(quantity.value), quantity.kind, quantity.source, "; ".join(filter(None, (lent, quantity.note)))]
+    notes = [quantity.note] if quantity.note else []
+    if quantity.measured_on:
+        notes.insert(0, f"same chip: measured on {quantity.measured_on}")
+    return [place, str(quantity.value), quantity.kind, quantity.source, "; ".join(notes)]
 
 
 def _power(fit: PowerFit) -> Table:
-    """Sentence on what the power model of a device covers."""
+    """Table of the fitted parameters of the power model."""
     rows = [["static", f"{fit.static_w:g} W"]]
     rows += [[f"{name}, {'byte' if name in ('l2', 'dram') else 'operation'}", f"{value:g} pJ"] for name, value in fit.picojoules.items()]
     rows += [[f"multiprocessors at work, {name}", f"{value:g} W"] for name, value in fit.busy_w.items()]
@@ -177,8 +181,11 @@ def probe_rows(probes: Sequence[Microbenchmark]) -> list[list[str]]:
     """A row per microbenchmark, in the columns ``PROBES``; a single run has no noise."""
     rows = []
     for probe in probes:
-        name = probe.name + ("" if probe.shape is None else f", {' x '.join(str(probe.shape[side]) for side in 'mnk')}")
-        size, noise = "" if probe.size is None else f"{probe.size:,}", "-" if probe.runs == 1 else f"{probe.spread:.1%}"
+        name = probe.name
+        if probe.shape is not None:
+            name += f", {' x '.join(str(probe.shape[side]) for side in 'mnk')}"
+        size = "" if probe.size is None else f"{probe.size:,}"
+        noise = "-" if probe.runs == 1 else f"{probe.spread:.1%}"
         rows.append([name, size, probe.value, noise, str(probe.runs), probe.date, probe.source])
     return rows
 

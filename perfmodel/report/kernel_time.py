@@ -85,15 +85,19 @@ class KernelTime:
         """
         if not self.below_roof:
             return self.cost
-        needs, unit = self.cost.needs, "tensor" if self.cost.work.tensor else "vector"
-        terms = {unit: needs.work_s} if needs.work_s else {}
-        terms |= {"dram": needs.dram_bytes / needs.bandwidth} if needs.bandwidth else {}
+        needs = self.cost.needs
+        terms: dict[str, Number] = {}
+        if needs.work_s:
+            terms["tensor" if self.cost.work.tensor else "vector"] = needs.work_s
+        if needs.bandwidth:
+            terms["dram"] = needs.dram_bytes / needs.bandwidth
         return replace(self.cost, terms=terms, work=Work(), sram=Traffic(), dram=Traffic(needs.dram_bytes), multicast=0)
 
     def added_to(self, plain: Report, subject: str, measured_s: float | None = None) -> Report:
         """``plain`` with meters, figures and notes of this time, called ``subject``; ``measured_s``: a measured time to judge."""
         notes, prediction = list(plain.notes), self.prediction
-        notes += [] if prediction is None else [note(subject, prediction), *guess_notes([prediction]), *power_note(prediction.power)]
+        if prediction is not None:
+            notes += [note(subject, prediction), *guess_notes([prediction]), *power_note(prediction.power)]
         notes += self.below_roof_note(subject)
         report = replace(plain, notes=notes, meters=self.meters, metered=self.metered, figures=self.figures)
         return with_measured(report, measured_s, self.cost, self.predicted)
@@ -120,14 +124,17 @@ class KernelTime:
     @property
     def metered(self) -> str:
         """Phrase on what the meters are shares of, and on extra FLOP of the tensor unit."""
-        of = f" of {self.name}" if self.name else ""
+        time = "predicted time"
+        if not self.predicted:
+            time = "least time" if self.least else "roof"
+        if self.name:
+            time += f" of {self.name}"
         if self.predicted and self.below_roof:
-            return f"predicted time{of}, below its roof: what any kernel needs"
-        time = "predicted time" if self.predicted else "least time" if self.least else "roof"
-        over = float(self.cost.work.tensor / self.cost.flops) if self.cost.work.tensor and self.cost.flops else 1.0
-        if over <= 1 + ROOFS_EVEN:
-            return f"{time}{of}"
-        return f"{time}{of}{', which executes' if of else '; tiles execute'} {over:.3g}x the {self.flop}"
+            return f"{time}, below its roof: what any kernel needs"
+        executed = float(self.cost.work.tensor / self.cost.flops) if self.cost.work.tensor and self.cost.flops else 1.0
+        if executed <= 1 + ROOFS_EVEN:
+            return time
+        return f"{time}{', which executes' if self.name else '; tiles execute'} {executed:.3g}x the {self.flop}"
 
     @property
     def limit(self) -> str:
@@ -139,9 +146,10 @@ class KernelTime:
         """Sentence without full stop on the time with its interval, its rate and share of the peak; as if it fitted the memory."""
         if self.predicted is None and self.least:
             return f"Not predicted; at least {format_time(self.seconds, 3)}, with {self.causes[-1]}: at most {self.rate_and_share}"
-        start = f"Predicted {time_text(self.predicted)}" if self.predicted else f"Not predicted; roof {format_time(self.seconds, 3)}"
-        start = f"If it fitted: {lower_first(start)}" if self.device.fits(int(self.memory)) is False else start
-        return ", ".join(filter(None, [start, self.rate_and_share]))
+        sentence = f"Predicted {time_text(self.predicted)}" if self.predicted else f"Not predicted; roof {format_time(self.seconds, 3)}"
+        if self.device.fits(int(self.memory)) is False:
+            sentence = f"If it fitted: {lower_first(sentence)}"
+        return f"{sentence}, {self.rate_and_share}" if self.rate_and_share else sentence
 
     @cached_property
     def rate_and_share(self) -> str:
@@ -168,17 +176,19 @@ class KernelTime:
     @property
     def figures(self) -> list[Figure]:
         """Figures: time, rate, roof, memory."""
-        time = [Figure("predicted time" if self.predicted else "least time", time_text(self.time))] if self.time else []
-        rate = "rate" if self.predicted else "rate at most" if self.least else "rate at the roof"
+        figures, rate_label = [], "rate at the roof"
+        if self.predicted:
+            figures, rate_label = [Figure("predicted time", time_text(self.predicted))], "rate"
+        elif self.least:
+            figures, rate_label = [Figure("least time", time_text(self.least))], "rate at most"
+        if self.rate_and_share:
+            figures.append(Figure(rate_label, self.rate_and_share))
         bound = f", {RESOURCES[self.cost.bound][0]}" if self.cost.bound else ""
+        figures.append(Figure("roof", f"{format_time(float(self.cost.roofline_s), 3)}{bound}"))
         capacity = self.device.dram.capacity
-        memory = format_si(self.memory, "B", 3) + (f" of {format_si(capacity.number, 'B', 3)}" if capacity else "")
-        return [
-            *time,
-            *([Figure(rate, self.rate_and_share)] if self.rate_and_share else []),
-            Figure("roof", f"{format_time(float(self.cost.roofline_s), 3)}{bound}"),
-            Figure("memory", memory),
-        ]
+        size = format_si(self.memory, "B", 3)
+        figures.append(Figure("memory", f"{size} of {format_si(capacity.number, 'B', 3)}" if capacity else size))
+        return figures
 
     def metrics(self, labels: Mapping[str, str] | None = None, extra: Number | None = None) -> list[Metric]:
         """Metrics of counts, times, power and memory. ``labels``: unusual labels by key; ``extra``: bytes beyond inputs and outputs."""
@@ -206,8 +216,10 @@ def with_measured(plain: Report, measured_s: float | None, cost: Estimate, predi
     if measured_s is None:
         return plain
     roof, bound, time = float(cost.roofline_s), float(cost.lower_warm_s), format_time(measured_s, 3)
-    floor, name = (roof, "roof") if roof <= measured_s else (bound, "bound")
-    clause = f"{time} is {percent(floor / measured_s)} of the {name}"
+    if measured_s >= roof:
+        clause = f"{time} is {percent(roof / measured_s)} of the roof"
+    else:
+        clause = f"{time} is {percent(bound / measured_s)} of the bound"
     if measured_s < bound:
         clause = f"{time} is less than any kernel takes here, {format_time(bound, 3)}: less was computed or read, or the clock was higher"
     elif predicted is not None:

@@ -98,12 +98,14 @@ def _kernel(
     group: OperatorGroup, runs: Sequence[FileKernel], counts: KernelCount, points: Mapping[str, RooflinePoint], measured_s: float
 ) -> list[Metric]:
     """Metrics of all runs of one kernel; those of an operator first, null but for its time and FLOP."""
-    flops, moved = (sum(counts.flops.values()) if counts.flops else None), counts.bytes.get("dram")
-    told = {"name": group.kernels[0], "flops": flops, "unknown": OPERATORS}
-    metrics = [metric._replace(label="", value=told.get(metric.key, metric.value)) for metric in operator_metrics(group, None)]
+    flops = sum(counts.flops.values()) if counts.flops else None
+    moved = counts.bytes.get("dram")
+    known_values = {"name": group.kernels[0], "flops": flops, "unknown": OPERATORS}
+    metrics = [metric._replace(label="", value=known_values.get(metric.key, metric.value)) for metric in operator_metrics(group, None)]
     roof_s = float(points[counts.name].roofline_s or 0.0) if counts.name in points else None
     shapes = {(run.grid, run.block) for run in runs}
-    grid, block = shapes.pop() if len(shapes) == 1 else ((), ())
+    several_shapes = len(shapes) > 1
+    grid, block = ((), ()) if several_shapes else shapes.pop()
     return [
         *(metric for metric in metrics if metric.key),
         Metric("", _short(group.kernels[0]), "kernel", "text"),
@@ -113,7 +115,7 @@ def _kernel(
         Metric("share", group.measured_s / measured_s, "share", "share"),
         Metric("grid", list(grid) or None),
         Metric("block", list(block) or None),
-        Metric("", _sizes(grid, block, len(shapes)), "grid, block", "text"),
+        Metric("", "several" if several_shapes else _sizes(grid, block), "grid, block", "text"),
         Metric("dram_bytes", moved, unit="B"),
         Metric("bytes_per_s", moved and _rate(moved, group.measured_s), "DRAM", "B/s"),
         Metric("flops_per_s", flops and _rate(flops, group.measured_s), "arithmetic", "FLOP/s"),
@@ -126,10 +128,9 @@ def _rate(amount: float, seconds: float) -> float | None:
     return amount / seconds if seconds else None
 
 
-def _sizes(grid: Sequence[int], block: Sequence[int], others: int) -> str | None:
-    if not grid:
-        return "several" if others else None
-    return f"{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}"
+def _sizes(grid: Sequence[int], block: Sequence[int]) -> str | None:
+    """Grid and block as text; None if the file does not tell them."""
+    return f"{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}" if grid else None
 
 
 def _time(seconds: float, of_s: float) -> list[Metric]:
@@ -152,25 +153,31 @@ def _short(name: str) -> str:
 
 
 def _busy(answer: ProgramAnswer, started: bool) -> str:
-    profile, several = answer.profile, len(answer.profile.kernels) > 1
-    count = f"{len(profile.kernels):,} kernels" if several else "one kernel"
+    """Clause on the number of kernels and their time, with the busy and idle time of the GPU if start times are known."""
+    profile = answer.profile
+    count, take, run = "one kernel", "takes", "runs"
+    if len(profile.kernels) > 1:
+        count, take, run = f"{len(profile.kernels):,} kernels", "take", "run"
     if not started:
-        took = f"{count} take{'' if several else 's'} {format_time(answer.measured_s, 3)}"
-        return f"{took}, each measured alone: {profile.tool} has no start times"
+        return f"{count} {take} {format_time(answer.measured_s, 3)}, each measured alone: {profile.tool} has no start times"
     share = percent(profile.busy_s / profile.span_s) if profile.span_s else "0%"
     idle = format_time(profile.span_s - profile.busy_s, 3)
-    return f"{count} run{'' if several else 's'} in {format_time(profile.span_s, 3)}, of which the GPU is busy {share} and idle {idle}"
+    return f"{count} {run} in {format_time(profile.span_s, 3)}, of which the GPU is busy {share} and idle {idle}"
 
 
 def _largest(answer: ProgramAnswer, kinds: dict[str, float], points: dict[str, RooflinePoint]) -> str:
     """Clause on the kinds that take most, and on how near to their roofs kernels with counters come."""
     shares = [f"{kind} {percent(seconds / answer.measured_s)}" for kind, seconds in kinds.items()]
-    said = f"of the kernels' {format_time(answer.measured_s, 3)} by their names: {', '.join(shares[:4])}"
-    roofs = [(float(point.roofline_s), float(point.measured.value)) for point in points.values() if point.roofline_s and point.measured]
-    if not roofs:
-        return said
-    reached = percent(sum(roof for roof, _ in roofs) / sum(spent for _, spent in roofs))
-    return f"{said}; those with counters ({percent(sum(spent for _, spent in roofs) / answer.measured_s)}) reach {reached} of their roofs"
+    clause = f"of the kernels' {format_time(answer.measured_s, 3)} by their names: {', '.join(shares[:4])}"
+    roofs_s = measured_s = 0.0
+    for point in points.values():
+        if point.roofline_s and point.measured:
+            roofs_s += float(point.roofline_s)
+            measured_s += float(point.measured.value)
+    if not measured_s:
+        return clause
+    counted = percent(measured_s / answer.measured_s)
+    return f"{clause}; those with counters ({counted}) reach {percent(roofs_s / measured_s)} of their roofs"
 
 
 def _notes(answer: ProgramAnswer, points: dict[str, RooflinePoint], comparing: bool) -> list[str]:

@@ -100,8 +100,11 @@ def _rooms(columns: Sequence[_Column], width: int) -> list[int]:
         if excess() > 0:
             rooms[place] = max(columns[place].widths[1], rooms[place] - excess())
     texts = [place for place, column in enumerate(columns) if not column.numbers]
-    while excess() > 0 and (wide := [place for place in texts if rooms[place] > columns[place].widths[2]]):
-        rooms[max(wide, key=lambda place: rooms[place])] -= 1
+    while excess() > 0:
+        shrinkable = [place for place in texts if rooms[place] > columns[place].widths[2]]
+        if not shrinkable:
+            break
+        rooms[max(shrinkable, key=lambda place: rooms[place])] -= 1
     for place, column in enumerate(columns):
         if excess() > 0 and column.numbers:
             rooms[place] = column.widths[2]

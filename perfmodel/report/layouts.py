@@ -48,21 +48,28 @@ def search_report(search: SearchResult, pictures: bool = False) -> Report:
     plain = Report(title, _refusal(search), [], _notes(search), data, metered="peaks, in the fastest layout")
     if not search.layouts:
         return plain
-    best, capacity = search.layouts[0], search.machine.device.dram.capacity
-    size, mfu = format_si(best.bytes, "B") + (f" of {format_si(capacity.number, 'B')}" if capacity else ""), _mfu(best, search)
-    predicted = of_job(job_of(best.training, search.machine, search.system, half=search.half)).prediction is not None
-    at_least, at_most = ("", "") if predicted else ("at least ", "at most ")  # where a kernel is not calibrated, its roof stands for it
+    best = search.layouts[0]
+    mfu = _mfu(best, search)
+    meters = [Meter("matmul peak (MFU)", mfu)]
+    size, fits = format_si(best.bytes, "B"), ""
+    capacity = search.machine.device.dram.capacity
+    if capacity:
+        size, fits = f"{size} of {format_si(capacity.number, 'B')}", "fits: "
+        meters.append(Meter("memory of a GPU", best.bytes / capacity.number, size))
+    at_least = at_most = ""
+    if of_job(job_of(best.training, search.machine, search.system, half=search.half)).prediction is None:
+        at_least, at_most = "at least ", "at most "  # where a kernel is not calibrated, its roof stands for it
     step, rate = f"{at_least}{format_time(best.seconds, 3)}", f"{at_most}{tokens(best.tokens_per_s)}"
     return replace(
         plain,
         verdict=headline(
-            f"{'fits: ' * bool(capacity)}{size} on the fullest of {search.gpus:,} GPUs",
+            f"{fits}{size} on the fullest of {search.gpus:,} GPUs",
             f"a step takes {step}: {rate}, MFU {mfu:.1%}",
             f"fastest: {options(best.training)}",
         ),
         tables=[as_rows("", layouts)],
         charts=_charts(search) if pictures else [],
-        meters=[Meter("matmul peak (MFU)", mfu), *([Meter("memory of a GPU", best.bytes / capacity.number, size)] if capacity else [])],
+        meters=meters,
         figures=[
             Figure("fastest layout", options(best.training)),
             Figure("time of a step", step),
@@ -101,16 +108,18 @@ def _mfu(layout: TimedLayout, search: SearchResult) -> float:
 
 def _listed(search: SearchResult) -> Table:
     """Table of the fastest layouts, with a column per option that one of them sets."""
-    listed = search.layouts[:SCREEN_ROWS]
-    options = [_given(layout.training) for layout in listed]
-    names = [name for name in options[0] if any(option[name] != ABSENT for option in options)]
-    rows = [[metric for metric in _layout(layout, search) if metric.key in BRIEF] for layout in listed]
-    cells = [[*(metric.brief for metric in row), *(option[name] for name in names)] for row, option in zip(rows, options, strict=True)]
-    heads = [*(metric.label for metric in rows[0]), *(name.removeprefix("--").replace("-", " ") for name in names)]
-    return Table("", heads, cells, "r" * len(heads))
+    layouts = search.layouts[:SCREEN_ROWS]
+    values_by_option = [_option_values(layout.training) for layout in layouts]
+    shown = [option for option in values_by_option[0] if any(values[option] != ABSENT for values in values_by_option)]
+    heads, rows = list[str](), list[list[str]]()
+    for layout, values in zip(layouts, values_by_option, strict=True):
+        metrics = [metric for metric in _layout(layout, search) if metric.key in BRIEF]
+        rows.append([*(metric.brief for metric in metrics), *(values[option] for option in shown)])
+        heads = [*(metric.label for metric in metrics), *(option.removeprefix("--").replace("-", " ") for option in shown)]
+    return Table("", heads, rows, "r" * len(heads))
 
 
-def _given(t: TrainingConfig) -> dict[str, str]:
+def _option_values(t: TrainingConfig) -> dict[str, str]:
     """Options of a layout and their values; ``-`` for an option that it does not set."""
     p = t.parallel
     sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
@@ -126,7 +135,8 @@ def options(t: TrainingConfig) -> str:
     >>> options(TrainingConfig(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
     '--micro-batch 2'
     """
-    return " ".join(name if value == YES else f"{name} {value}" for name, value in _given(t).items() if value != ABSENT)
+    values = {name: value for name, value in _option_values(t).items() if value != ABSENT}
+    return " ".join(name if value == YES else f"{name} {value}" for name, value in values.items())
 
 
 def _charts(search: SearchResult) -> list[Chart]:
@@ -141,12 +151,14 @@ def _charts(search: SearchResult) -> list[Chart]:
 
 def _notes(search: SearchResult) -> list[str]:
     system = search.system
-    unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in search.layouts)
+    notes = []
+    if search.machine.device.power is not None:
+        notes.append("Times are bursts: run for seconds, the power limit may slow a step, by as much as its layout without --search shows.")
+    if system is not None and any(over_network(system, layout.training.parallel) for layout in search.layouts):
+        notes.append("Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel.")
     timed = f"{format_count(search.tried)} layouts timed in {format_time(search.took_s, 3)}"
     return [
-        *["Times are bursts: run for seconds, the power limit may slow a step, by as much as its layout without --search shows."]
-        * (search.machine.device.power is not None),
-        *["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] * unsure,
+        *notes,
         f"{timed}, {digits(search.tried / search.took_s, 2)} a second; {format_count(search.refused)} faster ones do not fit.",
         "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "
         "ZeRO (stages 2 and 3 without a pipeline), micro-batches in powers of two, recomputation of nothing, attention or layers.",

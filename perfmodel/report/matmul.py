@@ -56,14 +56,20 @@ def report(
 ) -> Report:
     """``result`` as a Report with data of schema perfmodel.matmul/1. ``unpredicted``: why there is no ``prediction``."""
     w, time = result.workload, _time(result, prediction)
-    options = [f"batch {w.batch}"] * (w.batch > 1) + [f"split-k {w.split_k}"] * (w.split_k > 1)
-    title = f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"
+    words = [f"m {w.m}", f"n {w.n}", f"k {w.k}"]
+    if w.batch > 1:
+        words.append(f"batch {w.batch}")
+    if w.split_k > 1:
+        words.append(f"split-k {w.split_k}")
     rows = [Metric("", f"{result.tile.br} x {result.tile.bc} x {SLICE_DEPTH}", "tile", "text"), *_metrics(result, time), *time.rates]
+    notes = _notes(result)
+    if prediction is None and unpredicted:
+        notes.append(unpredicted)
     plain = Report(
-        title,
+        f"Matmul: {', '.join([*words, w.dtype.name])} on {result.device.name}",
         _headline(result, time),
         _tables(result, rows),
-        [*_notes(result), *[unpredicted] * bool(prediction is None and unpredicted)],
+        notes,
         data(result, time),
         charts=_charts(result, time) if pictures else [],
         brief=[as_table("", {"total": [*rows, *_fill(result)]}, labels=BRIEF, without=time.rows_left_out)],
@@ -103,16 +109,21 @@ def _metrics(result: MatmulResult, time: KernelTime) -> list[Metric]:
 
 
 def _traffic(result: MatmulResult) -> list[Metric]:
-    sizes = {"minimum": minimum_elements(result.workload), "tiled": _tiled_elements(result)}
-    pairs = [
-        (Metric(f"{name}_traffic.elements", n), Metric(f"{name}_traffic.bytes", in_bytes(result.workload, n))) for name, n in sizes.items()
+    """Metrics of the fewest elements that a matmul moves, and of those that these tiles move."""
+    minimum, tiled = minimum_elements(result.workload), _tiled_elements(result)
+    return [
+        Metric("minimum_traffic.elements", minimum),
+        Metric("minimum_traffic.bytes", in_bytes(result.workload, minimum)),
+        Metric("tiled_traffic.elements", tiled),
+        Metric("tiled_traffic.bytes", in_bytes(result.workload, tiled)),
     ]
-    return [metric for pair in pairs for metric in pair]
 
 
 def _io_lower_bound(result: MatmulResult) -> list[Metric]:
+    """Metrics of the IO lower bound with SRAM and registers, and with the SRAM alone."""
     w, chip, tiled = result.workload, result.chip, _tiled_elements(result)
-    bound, in_sram = (io_lower_bound(w, size / w.dtype.bytes) for size in (chip.total, chip.sram))
+    bound = io_lower_bound(w, chip.total / w.dtype.bytes)
+    in_sram = io_lower_bound(w, chip.sram / w.dtype.bytes)
     return [
         Metric("m_bytes", chip.total),
         Metric("sram_bytes", chip.sram),
@@ -177,11 +188,13 @@ def _elements(count: float) -> str:
 
 def _headline(result: MatmulResult, time: KernelTime) -> list[str]:
     """The headline: whether it fits, its side of the ridge point, time and rate, and what limits it."""
-    fits, rates = fit_phrase(time.memory, result.device).partition(":")[0], rates_of(result.device, result.workload.dtype)
-    best, ridge = float(minimum_intensity(result.workload)), float(rates.matmul / rates.dram)
-    side = "memory bound" if best < ridge else "compute bound"
-    first = f"{side} if operands move once: {digits(best, 4)} FLOP/B, ridge point {ridge:.4g}"
-    return headline("; ".join(filter(None, [fits, first])), time.rate, time.limit)
+    rates = rates_of(result.device, result.workload.dtype)
+    ridge = float(rates.matmul / rates.dram)
+    intensity = float(minimum_intensity(result.workload))
+    side = "memory bound" if intensity < ridge else "compute bound"
+    first = f"{side} if operands move once: {digits(intensity, 4)} FLOP/B, ridge point {ridge:.4g}"
+    fits = fit_phrase(time.memory, result.device).partition(":")[0]
+    return headline(f"{fits}; {first}" if fits else first, time.rate, time.limit)
 
 
 def _bound(result: MatmulResult) -> str:
@@ -207,9 +220,12 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
         return []
     w, slots = result.workload, result.device.multiprocessors.number
     blocks = int(w.batch * ceil_div(w.m, tile.br) * ceil_div(w.n, tile.bc) * tile.splits)
-    half = wave_quantization(blocks, slots) < WASTEFUL
-    causes = few_blocks(blocks, result.device) or [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"] * half
-    return [words if blocks == result.blocks else f"{words} ({tile.br} x {tile.bc} tiles)" for words in causes]
+    causes = few_blocks(blocks, result.device)
+    if not causes and wave_quantization(blocks, slots) < WASTEFUL:
+        causes = [f"{ceil_div(blocks, slots):.0f} waves of {blocks:,} blocks"]
+    if blocks == result.blocks:
+        return causes
+    return [f"{words} ({tile.br} x {tile.bc} tiles)" for words in causes]
 
 
 def _charts(result: MatmulResult, time: KernelTime) -> list[Chart]:

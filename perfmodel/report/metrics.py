@@ -90,11 +90,14 @@ def unit_by_name(key: str) -> str:
     ['B', 'FLOP/B', 'us', 'share']
     """
     for name in reversed(key.split(".")[-2:]):
-        if rate := _RATE.match(name):
+        rate = _RATE.match(name)
+        if rate:
             return f"{_ENDS.get(rate['what'], rate['what'])}/s"
-        for written in (f"_{name}", _QUALIFIED.sub("", f"_{name}")):
-            if unit := next((unit for end, unit in _ENDS.items() if written.endswith(end)), ""):
-                return unit
+        unqualified = _QUALIFIED.sub("", f"_{name}")
+        for written in (f"_{name}", unqualified):
+            for end, unit in _ENDS.items():
+                if written.endswith(end):
+                    return unit
     return "count"
 
 
@@ -171,14 +174,12 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) ->
     entry_rows = list(entries)
     heads = _labels(entry_rows, labels)
     cells = [[_metric_of(entry, keys, labels) for _, keys in heads] for entry in entry_rows]
-    texts = [{metric.unit for metric in column if metric is not None} for column in zip(*cells, strict=True)]
     rows = [[ABSENT if metric is None else metric.brief for metric in row] for row in cells]
-    return Table(
-        title,
-        [label for label, _ in heads],
-        rows,
-        "".join("l" if not place or units & {"text", "resource"} else "r" for place, units in enumerate(texts)),
-    )
+    align = ""
+    for column in zip(*cells, strict=True):
+        has_words = any(metric is not None and metric.unit in ("text", "resource") for metric in column)
+        align += "l" if has_words or not align else "r"  # the first column names the row
+    return Table(title, [label for label, _ in heads], rows, align)
 
 
 def _labels(columns: Iterable[Metrics], labels: Labels) -> list[tuple[str, list[str]]]:
@@ -192,14 +193,21 @@ def _labels(columns: Iterable[Metrics], labels: Labels) -> list[tuple[str, list[
 
 def _whole(columns: Iterable[Metrics], keys: Sequence[str]) -> dict[str, str]:
     """The labels of ``keys``; an indented label gets its parent's in front if that does not come before it."""
-    labels, parents, parent, whole_labels = dict[str, str](), dict[str, str](), "", dict[str, str]()
-    for metric in (entry for metrics in columns for entry in metrics if entry.label):
-        parent = parent if metric.label.startswith(" ") else metric.label
-        labels[metric.key or metric.label], parents[metric.key or metric.label] = metric.label, parent
-    label = ""
-    for key in (key for key in keys if key in labels):
-        whole_labels[key] = labels[key] if parents[key] in (label, labels[key]) else f"{parents[key]}, {labels[key].strip()}"
-        label = parents[key]
+    label_of, parent_of = dict[str, str](), dict[str, str]()
+    parent = ""
+    for metrics in columns:
+        for metric in metrics:
+            if metric.label:
+                parent = parent if metric.label.startswith(" ") else metric.label
+                label_of[metric.key or metric.label] = metric.label
+                parent_of[metric.key or metric.label] = parent
+    whole_labels = dict[str, str]()
+    previous_parent = ""
+    for key in keys:
+        if key in label_of:
+            label, parent = label_of[key], parent_of[key]
+            whole_labels[key] = label if parent in (previous_parent, label) else f"{parent}, {label.strip()}"
+            previous_parent = parent
     return whole_labels
 
 

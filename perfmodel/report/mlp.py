@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import total
 from perfmodel.core.units import format_si
@@ -26,10 +27,10 @@ KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "L2 traffic"
 
 def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool = False, pictures: bool = False) -> Report:
     """``results`` as a Report with data of schema perfmodel.mlp/1."""
-    columns = {result.direction: _time(result, w, device) for result in _shown(results)}
-    passes, total = " + ".join(result.direction for result in results), list(columns.values())[-1]
-    total = replace(total, name=passes)
-    rows = {direction: time.metrics() for direction, time in columns.items()}
+    times = {result.direction: _time(result, w, device) for result in _shown(results)}
+    passes = " + ".join(result.direction for result in results)
+    whole = replace(list(times.values())[-1], name=passes)
+    rows = {direction: time.metrics() for direction, time in times.items()}
     notes = [
         f"{mlp.SOURCE}. Tiles re-read operands: see perfmodel matmul.",
         "Biases are left out; ReLU and its gradient count 1 per element.",
@@ -38,7 +39,7 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
     gradients = f"two gradients per layer{'' if w.input_gradient else ', but the first layer needs no gradient of its input'}"
     plain = Report(
         f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}",
-        _headline(w, total),
+        _headline(w, whole),
         [as_table("", rows, without=NO_EXPONENTIALS), *_tables(w, results)],
         notes,
         data(w, device, results),
@@ -46,9 +47,11 @@ def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool 
         brief=[as_table("", rows, labels=BRIEF)],
         reasons=[f"Backward computes {gradients}. {_bounds(results)}"],
     )
-    plain, directions = total.added_to(plain, passes), [result.direction for result in results]
-    steps = ((direction, {"pass": direction}, mlp.explain(w, device, direction)) for direction in directions)
-    return with_steps(plain, steps) if explained else plain
+    plain = whole.added_to(plain, passes)
+    if not explained:
+        return plain
+    directions = [result.direction for result in results]
+    return with_steps(plain, [(direction, {"pass": direction}, mlp.explain(w, device, direction)) for direction in directions])
 
 
 def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:
@@ -81,16 +84,20 @@ def _shown(results: list[MlpResult]) -> list[MlpResult]:
 
 
 def _layers(w: Mlp) -> list[list[Metric]]:
-    """Table of layers: FLOP of one matmul, and of the gradients of the backward pass."""
-    first, second = layer_flops(w.batch, w.d_in, w.d_hidden), layer_flops(w.batch, w.d_hidden, w.d_out)
-    return [
-        [
+    """Metrics of both layers: FLOP of one matmul, and of the gradients of the backward pass."""
+
+    def layer(name: str, flops: Number, gradients: int) -> list[Metric]:
+        return [
             Metric("name", name, "layer", "text"),
             Metric("forward_flops", flops, FORWARD, "FLOP"),
             Metric("backward_flops", gradients * flops, BACKWARD, "FLOP"),
             Metric("gradients", gradients),
         ]
-        for name, flops, gradients in (("x W1", first, 2 if w.input_gradient else 1), ("a1 W2", second, 2))
+
+    first_gradients = 2 if w.input_gradient else 1
+    return [
+        layer("x W1", layer_flops(w.batch, w.d_in, w.d_hidden), first_gradients),
+        layer("a1 W2", layer_flops(w.batch, w.d_hidden, w.d_out), 2),
     ]
 
 
@@ -110,10 +117,11 @@ def _tables(w: Mlp, results: list[MlpResult]) -> list[Table]:
     ]
 
 
-def _headline(w: Mlp, total: KernelTime) -> list[str]:
+def _headline(w: Mlp, time: KernelTime) -> list[str]:
     """The headline: whether it fits, what backward takes, time and rate at the roof, and what limits it."""
     ratio = f"backward takes {backward_flops(w) / forward_flops(w):.3g}x the FLOP of forward"
-    return headline("; ".join(filter(None, [fit_phrase(total.memory, total.device).partition(":")[0], ratio])), total.rate, total.limit)
+    fits = fit_phrase(time.memory, time.device).partition(":")[0]
+    return headline(f"{fits}; {ratio}" if fits else ratio, time.rate, time.limit)
 
 
 def _bounds(results: list[MlpResult]) -> str:

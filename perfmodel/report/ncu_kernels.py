@@ -33,17 +33,20 @@ def with_flops(kernels: Sequence[KernelCount], name: str, text: str) -> list[Ker
     if not matching:
         raise UsageError(f"--flops: no kernel is called {name!r}", suggest(name, [k.name for k in kernels]))
     unit = DTYPES[dtype].matmul_unit
-    return [
-        replace(k, flops={(unit, dtype): float(flops)}, missing=tuple(w for w in k.missing if "FLOP" not in w)) if k in matching else k
-        for k in kernels
-    ]
+
+    def told(kernel: KernelCount) -> KernelCount:
+        missing = tuple(words for words in kernel.missing if "FLOP" not in words)
+        return replace(kernel, flops={(unit, dtype): float(flops)}, missing=missing)
+
+    return [told(kernel) if kernel in matching else kernel for kernel in kernels]
 
 
 def _kernels_called(kernels: Sequence[KernelCount], name: str) -> list[KernelCount]:
     """Kernels with the ID ``#name``, else with exactly that name, else with it in their name."""
     if name.startswith("#"):
-        return [k for k in kernels if name[1:] in map(str, k.runs)]
-    return [k for k in kernels if k.name.split(" #")[0] == name] or [k for k in kernels if name in k.name]
+        return [kernel for kernel in kernels if name[1:] in map(str, kernel.runs)]
+    exact = [kernel for kernel in kernels if kernel.name.split(" #")[0] == name]
+    return exact or [kernel for kernel in kernels if name in kernel.name]
 
 
 def points_of(kernels: Sequence[KernelCount], device: Device) -> list[RooflinePoint]:
@@ -52,22 +55,32 @@ def points_of(kernels: Sequence[KernelCount], device: Device) -> list[RooflinePo
 
 
 def _point(kernel: KernelCount, device: Device, time_s: float) -> RooflinePoint:
-    peaks = {(unit, dtype): device.peaks_of(unit).get(dtype) for unit, dtype in kernel.flops}
-    seconds = {key: flops / float(peak.number) for key, flops in kernel.flops.items() if (peak := peaks[key]) is not None}
+    """The point of a kernel: its FLOP are those of the unit and format that take most of its time at their peak."""
+    seconds: dict[tuple[str, str], float] = {}
+    for (unit, dtype), flops in kernel.flops.items():
+        peak = device.peaks_of(unit).get(dtype)
+        if peak is not None:
+            seconds[unit, dtype] = flops / float(peak.number)
     main = max(kernel.flops, key=lambda key: seconds.get(key, 0.0), default=UNKNOWN)
     if NO_VECTOR in kernel.missing and not any(kernel.flops.values()):
         main = UNKNOWN  # of one unit none are counted, of the other nothing is known
+    without_peak, besides = list[str](), list[str]()
+    for (unit, dtype), flops in kernel.flops.items():
+        if flops and (unit, dtype) not in seconds:
+            without_peak.append(f"the profile has no {unit} {dtype} peak for its {format_si(flops, 'FLOP')}")
+        if flops and (unit, dtype) != main:
+            besides.append(f"besides {format_si(flops, 'FLOP')} of {unit} {dtype}")
+    missing = [f"not in the file: {', '.join(kernel.missing)}"] if kernel.missing else []
+    terms: dict[str, float] = {}
+    for name, moved in kernel.bytes.items():
+        level = device.level(name)
+        rate = level.bandwidth_bytes_per_s if level else None
+        if rate and moved:
+            terms[name] = moved / rate
+    for (unit, _), unit_s in seconds.items():
+        if unit_s:
+            terms[unit] = terms.get(unit, 0.0) + unit_s
     unit, dtype = main
-    counted = {f"{key[0]} {key[1]}": (key, format_si(flops, "FLOP")) for key, flops in kernel.flops.items() if flops}
-    notes = [f"not in the file: {', '.join(kernel.missing)}"] * bool(kernel.missing)
-    notes += [f"the profile has no {name} peak for its {flops}" for name, (key, flops) in counted.items() if key not in seconds]
-    notes += [f"besides {flops} of {name}" for name, (key, flops) in counted.items() if key != main]
-    levels = {name: device.level(name) for name in kernel.bytes}
-    rates = {name: level.bandwidth_bytes_per_s for name, level in levels.items() if level is not None}
-    terms = {name: kernel.bytes[name] / rate for name, rate in rates.items() if rate and kernel.bytes[name]}
-    for (name, _), spent in seconds.items():
-        if spent:
-            terms[name] = terms.get(name, 0.0) + spent
     return RooflinePoint(
         number=0,
         name=kernel.name,
@@ -79,7 +92,7 @@ def _point(kernel: KernelCount, device: Device, time_s: float) -> RooflinePoint:
         roofline_s=max(terms.values(), default=None),
         measured=Interval(time_s),
         terms=terms,
-        note="; ".join(notes),
+        note="; ".join([*missing, *without_peak, *besides]),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from perfmodel.core.occupancy import LIMIT_WORDS, SOURCE, cuda_major
 from perfmodel.core.units import format_binary
@@ -28,17 +29,7 @@ LONGER = ("warps", "bytes")
 
 def report(result: Filling, *, explained: bool = False, pictures: bool = False) -> Report:
     """``result`` as a Report with data of schema perfmodel.occupancy/1."""
-    block, access, filled = result.block, result.access, result.occupancy
-    inputs = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
-    inputs |= {"stride": access and access.stride, "element_bytes": access and access.element_bytes}
-    entry = {
-        **as_json([*_active(result), *_on_device(result)]),
-        "limits": filled.limits,
-        "limited_by": filled.limited_by,
-        **as_json([Metric("occupancy", _share(result), unit="share")]),
-        "request": None if access is None else as_json(_request(access, result.sm.warp)),
-    }
-    data = {**head("occupancy", inputs, result.device), "results": [entry]}
+    block = result.block
     registers = "" if block.registers is None else f", {block.registers} registers each"
     shared = f"{format_binary(int(block.sram_bytes)) if block.sram_bytes else 'no'} shared memory"
     tables = _tables(result)
@@ -47,7 +38,7 @@ def report(result: Filling, *, explained: bool = False, pictures: bool = False) 
         _headline(result),
         tables,
         _notes(result),
-        data,
+        data(result),
         charts=[_chart(result)] if pictures else [],
         meters=_meters(result),
         metered="blocks that each resource allows",
@@ -57,7 +48,28 @@ def report(result: Filling, *, explained: bool = False, pictures: bool = False) 
     return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
 
 
+def data(result: Filling) -> dict[str, Any]:
+    """The object of schema perfmodel.occupancy/1."""
+    block, access, filled = result.block, result.access, result.occupancy
+    inputs = {
+        "threads": block.threads,
+        "registers": block.registers,
+        "sram_bytes": block.sram_bytes,
+        "stride": None if access is None else access.stride,
+        "element_bytes": None if access is None else access.element_bytes,
+    }
+    entry = {
+        **as_json([*_active(result), *_on_device(result)]),
+        "limits": filled.limits,
+        "limited_by": filled.limited_by,
+        **as_json([Metric("occupancy", _share(result), unit="share")]),
+        "request": None if access is None else as_json(_request(access, result.sm.warp)),
+    }
+    return {**head("occupancy", inputs, result.device), "results": [entry]}
+
+
 def _active(result: Filling) -> list[Metric]:
+    """Metrics of what runs at once on a multiprocessor."""
     filled = result.occupancy
     return [
         Metric("blocks_per_multiprocessor", filled.blocks, "blocks"),
@@ -113,11 +125,12 @@ def _most_warps(result: Filling) -> int | None:
 
 
 def _headline(result: Filling) -> list[str]:
-    filled, full = result.occupancy, _share(result)
-    words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
-    blocks = f"{filled.blocks} block{'s' if filled.blocks > 1 else ''}"
-    of_all = "" if full is None else f": {filled.warps} of {_most_warps(result)} warps ({full:.1%})"
-    sentences = headline("", f"{blocks} per multiprocessor{of_all}", f"limited by {words}")
+    filled, share = result.occupancy, _share(result)
+    blocks = f"{filled.blocks} block{'s' if filled.blocks > 1 else ''} per multiprocessor"
+    if share is not None:
+        blocks += f": {filled.warps} of {_most_warps(result)} warps ({share:.1%})"
+    limits = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
+    sentences = headline("", blocks, f"limited by {limits}")
     if result.access is not None:
         request = as_json(_request(result.access, result.sm.warp))
         kind = "Coalesced" if request["coalesced"] else "Not coalesced"
@@ -136,16 +149,17 @@ def _meters(result: Filling) -> list[Meter]:
 
 
 def _figures(result: Filling) -> list[Figure]:
-    filled, full = result.occupancy, _share(result)
-    metrics = [
+    filled, share = result.occupancy, _share(result)
+    figures = [
         Figure("blocks per multiprocessor", str(filled.blocks)),
         Figure("limited by", " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)),
     ]
-    metrics += [] if full is None else [Figure("occupancy", f"{full:.1%} of {_most_warps(result)} warps")]
+    if share is not None:
+        figures.append(Figure("occupancy", f"{share:.1%} of {_most_warps(result)} warps"))
     if result.access is not None:
         used = as_json(_request(result.access, result.sm.warp))["efficiency"]
-        metrics.append(Figure("bytes used of those moved", f"{used:.1%}"))
-    return metrics
+        figures.append(Figure("bytes used of those moved", f"{used:.1%}"))
+    return figures
 
 
 def _chart(result: Filling) -> BarChart:

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 def head(name: str, inputs: dict[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
     """The first keys of a JSON object: schema, version, inputs and device."""
     content: dict[str, Any] = {"schema": f"perfmodel.{name}/1", "version": __version__}
-    content |= {} if inputs is None else {"inputs": inputs}
-    return content if device is None else {**content, "hardware": {"id": device.id, "name": device.name}}
+    if inputs is not None:
+        content["inputs"] = inputs
+    if device is not None:
+        content["hardware"] = {"id": device.id, "name": device.name}
+    return content
 
 
 class Sources:
@@ -44,6 +47,8 @@ class Sources:
 
 
 STEP_KEYS = ("name", "meaning", "formula", "numbers", "value", "source")
+STEPS_COLUMN = "formula = with values = value"
+"""Head of the last column of a table of steps, by which it is known among other tables."""
 Explained = tuple[str, dict[str, Any], Sequence[FormulaStep]]
 """An explanation: (title of its table, keys that identify it in the JSON object, steps)."""
 
@@ -52,7 +57,7 @@ def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | Non
     """``plain`` with the explanations ``parts``. ``sources``: sources cited so far, to which new ones are added."""
     sources, tables, objects = sources or Sources(), list(plain.tables), []
     for title, names, steps in parts:
-        columns = ["number", "", "source", "formula = with values = value"]
+        columns = ["number", "", "source", STEPS_COLUMN]
         rows = [[step.name, step.meaning, sources.cite(step.source), _chain(step)] for step in steps]
         tables.append(Table(title, columns, rows, "llll"))
         objects.append({**names, "steps": [{key: getattr(step, key) for key in STEP_KEYS} for step in steps]})
@@ -63,7 +68,8 @@ def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | Non
 def _chain(step: FormulaStep) -> str:
     """Text ``formula = numbers = value``; only the value for an input."""
     value = f"{step.value:,}" if isinstance(step.value, int) and abs(step.value) < 10**15 else f"{step.value:.6g}"
-    return " = ".join(filter(None, [step.formula, step.numbers if step.numbers != value else "", value]))
+    numbers = "" if step.numbers == value else step.numbers
+    return " = ".join(filter(None, [step.formula, numbers, value]))
 
 
 def unknown_rates(costs: Iterable[Estimate | Chained], device: Device, left_out: str = "left out of the roof") -> list[str]:
@@ -80,12 +86,16 @@ def note(name: str, prediction: Prediction) -> str:
 
 def guess_notes(predictions: Iterable[Prediction]) -> list[str]:
     """A note per reason why a predicted time is only a guess, such as estimated numbers."""
-    reasons = dict.fromkeys(prediction.guess for prediction in predictions if prediction.guess)
-    whys: dict[str, list[str]] = {}
-    for phrase, _, why in (reason.rpartition("; ") for reason in reasons):
-        whys.setdefault(why, []).append(phrase)
-    words = ("; ".join(filter(None, [", ".join(filter(None, whats)), why])) for why, whats in whys.items())
-    return [f"{sentence[:1].upper()}{sentence[1:]}: {GUESSED}" for sentence in words]
+    numbers_by_reason: dict[str, list[str]] = {}
+    for guess in dict.fromkeys(prediction.guess for prediction in predictions if prediction.guess):
+        numbers, _, reason = guess.rpartition("; ")
+        numbers_by_reason.setdefault(reason, []).append(numbers)
+    notes = []
+    for reason, phrases in numbers_by_reason.items():
+        named = ", ".join(filter(None, phrases))
+        sentence = f"{named}; {reason}" if named else reason
+        notes.append(f"{sentence[:1].upper()}{sentence[1:]}: {GUESSED}")
+    return notes
 
 
 def assumptions_of(prediction: Prediction) -> str:
@@ -155,8 +165,10 @@ def axis(parts: Sequence[tuple[int, str]]) -> list[str]:
     """
     line, names = "└", " "
     for width, name in parts:
-        line += "┬" + "─" * (width - 1) if width else ""
-        names += (name if len(name) < width else name.split(",")[0][: max(width - 1, 0)]).ljust(width)
+        if width:
+            line += "┬" + "─" * (width - 1)
+        short = name if len(name) < width else name.split(",")[0][: max(width - 1, 0)]
+        names += short.ljust(width)
     return [line, names.rstrip()]
 
 

@@ -19,19 +19,28 @@ def with_provenance(report: Report, call: str, devices: Iterable[str]) -> Report
     """``report`` with its provenance: ``call``, and the profiles of ``devices`` and of devices in the report."""
     if report.provenance is not None:
         return report
-    used = [report.data.get(key) for key in ("hardware", "device")]
-    named = [entry["id"] for entry in used if isinstance(entry, dict) and "id" in entry] + [chart.device for chart in report.rooflines]
-    listed = [entry for entry in report.data.get("devices", ()) if isinstance(entry, str)]
+    names = list(devices)
+    for key in ("hardware", "device"):
+        entry = report.data.get(key)
+        if isinstance(entry, dict) and "id" in entry:
+            names.append(entry["id"])
+    names += [chart.device for chart in report.rooflines]
+    names += [entry for entry in report.data.get("devices", ()) if isinstance(entry, str)]
     profiles: dict[str, ProfileUse] = {}
-    for device_name in filter(None, map(_profile, [*devices, *named, *listed])):
-        profiles.setdefault(device_name.id, device_name)
+    for profile in map(_profile, names):
+        if profile is not None:
+            profiles.setdefault(profile.id, profile)
     return replace(report, provenance=Provenance(call, __version__, list(profiles.values())))
 
 
 def named_devices(options: Mapping[str, Any]) -> list[str]:
     """Names and paths of devices among the values of ``options``."""
-    values = [options.get(name) or () for name in ("hardware", "device", "devices")]
-    return [name for value in values for text in ([value] if isinstance(value, str) else value) for name in text.split(",")]
+    names: list[str] = []
+    for option in ("hardware", "device", "devices"):
+        value = options.get(option) or ()
+        for text in [value] if isinstance(value, str) else value:
+            names += text.split(",")
+    return names
 
 
 def _profile(name: str) -> ProfileUse | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels import recompute
@@ -17,34 +17,34 @@ from perfmodel.report.speedup import Side, faster_sentence
 
 COLUMNS = {"choice": "", "recompute_s": "time", "store_s": "time", "break_even_flop_per_byte": "recompute below", "fits": "fits"}
 LEVELS = {"dram": "DRAM", "l2": "L2"}
+"""Names of the memories in sentences."""
 
 
 def report(result: RecomputeResult, *, explained: bool = False, pictures: bool = False) -> Report:
     """``result`` as a Report with data of schema perfmodel.recompute/1."""
-    w, device, words = result.workload, result.device, _headline(result)
-    times = _times(result)
-    names, (slowest, longest) = {"recompute": f"{w.dtype.matmul_unit} unit: recompute"}, times[-1]
+    w, device = result.workload, result.device
+    verdict = _headline(result)
+    choices = _choices(result)
+    slowest = choices[-1]
     uses = f"{w.times} uses" if w.times > 1 else "one use"
     table = as_rows("", [_recomputed(result), *map(_level, result.levels)], labels=COLUMNS)
-    unit = f"Recomputing runs on the {w.dtype.matmul_unit} unit at {format_si(result.peak, 'FLOP/s')} of {w.dtype.name}"
-    missing = any(level.store_s is None for level in result.levels)
-    bars = [Bar(way, [("time at the roof", time)]) for way, time in times]
+    peak = f"{format_si(result.peak, 'FLOP/s')} of {w.dtype.name}"
+    notes = [f"{recompute.SOURCE}.", f"Recomputing runs on the {w.dtype.matmul_unit} unit at {peak}; its inputs are at hand."]
+    if any(level.store_s is None for level in result.levels):
+        notes.append(f"The profile of {device.id} has no L2 bandwidth: the L2 has no time.")
+    bars = [Bar(choice.name, [("time at the roof", choice.seconds)]) for choice in choices]
     plain = Report(
         f"Store or recompute: {format_si(w.size, 'B')}, {format_si(w.flops, 'FLOP')}, {uses}, {w.dtype.name} on {device.name}",
-        words,
+        verdict,
         [table],
-        [
-            f"{recompute.SOURCE}.",
-            f"{unit}; its inputs are at hand.",
-            *[f"The profile of {device.id} has no L2 bandwidth: the L2 has no time."] * missing,
-        ],
+        notes,
         data(result),
-        charts=[BarChart("Time to store it or to compute it again, at the roof", "s", bars, caption=words[0])] if pictures else [],
+        charts=[BarChart("Time to store it or to compute it again, at the roof", "s", bars, caption=verdict[0])] if pictures else [],
         meters=[
-            Meter(names.get(way, f"{way.rpartition(' ')[2]} bandwidth: {way}"), time / (longest or 1.0), format_time(time, 3))
-            for way, time in times
+            Meter(f"{choice.resource}: {choice.name}", choice.seconds / (slowest.seconds or 1.0), format_time(choice.seconds, 3))
+            for choice in choices
         ],
-        metered=f"time to {slowest}",
+        metered=f"time to {slowest.name}",
         figures=_figures(result),
         brief=[table],
     )
@@ -80,31 +80,43 @@ def _level(level: Level) -> list[Metric]:
     ]
 
 
-def _times(result: RecomputeResult) -> list[tuple[str, float]]:
-    """Choices and their seconds, the fastest first, without levels that are too small."""
-    levels = [level for level in result.levels if level.fits is not False]
-    stored = [(f"store in {level.name.upper()}", level.store_s) for level in levels if level.store_s is not None]
-    return sorted([("recompute", result.recompute_s), *stored], key=lambda pair: pair[1])
+class _Choice(NamedTuple):
+    """A choice: to recompute, or to store in a memory. ``resource``: what limits it."""
+
+    name: str
+    resource: str
+    seconds: float
+
+
+def _choices(result: RecomputeResult) -> list[_Choice]:
+    """The choices, the fastest first, without levels that are too small."""
+    choices = [_Choice("recompute", f"{result.workload.dtype.matmul_unit} unit", result.recompute_s)]
+    for level in result.levels:
+        if level.fits is not False and level.store_s is not None:
+            memory = level.name.upper()
+            choices.append(_Choice(f"store in {memory}", f"{memory} bandwidth", level.store_s))
+    return sorted(choices, key=lambda choice: choice.seconds)
 
 
 def _headline(result: RecomputeResult) -> list[str]:
     """The headline: what to do, what both take, and what limits each."""
     if result.levels[0].fits is False:
         return [f"Recompute it: the tensor does not fit the DRAM; by roofs that takes {format_time(result.recompute_s, 3)}."]
-    best, where = result.best, LEVELS[result.best.name]
-    choice, side = ("Recompute", "below") if result.recomputes else ("Store", "not below")
-    even = (
-        ""
-        if best.break_even is None
-        else f": {digits(result.intensity, 4)} FLOP/B is {side} the break-even of {digits(best.break_even, 4)} FLOP/B"
-    )
-    sides = [Side("storing", best.store_s or 0.0), Side("recomputing", result.recompute_s)]
-    limit = f"limited by the {result.workload.dtype.matmul_unit} unit if recomputed, by {where} bandwidth if stored"
-    return headline(f"{choice} it{even} ({where})", faster_sentence(*(sides if result.recomputes else reversed(sides))), limit)
+    best, memory = result.best, LEVELS[result.best.name]
+    storing, recomputing = Side("storing", best.store_s or 0.0), Side("recomputing", result.recompute_s)
+    if result.recomputes:
+        choice, relation, speed = "Recompute it", "below", faster_sentence(storing, recomputing)
+    else:
+        choice, relation, speed = "Store it", "not below", faster_sentence(recomputing, storing)
+    if best.break_even is not None:
+        choice += f": {digits(result.intensity, 4)} FLOP/B is {relation} the break-even of {digits(best.break_even, 4)} FLOP/B"
+    limit = f"limited by the {result.workload.dtype.matmul_unit} unit if recomputed, by {memory} bandwidth if stored"
+    return headline(f"{choice} ({memory})", speed, limit)
 
 
 def _figures(result: RecomputeResult) -> list[Figure]:
-    figures, even = [Figure(way, format_time(time, 3)) for way, time in _times(result)], result.best.break_even
-    if even is not None:
-        figures += [Figure("recompute below", f"{even:.4g} FLOP/B"), Figure("here", f"{result.intensity:.4g} FLOP/B")]
+    figures = [Figure(choice.name, format_time(choice.seconds, 3)) for choice in _choices(result)]
+    break_even = result.best.break_even
+    if break_even is not None:
+        figures += [Figure("recompute below", f"{break_even:.4g} FLOP/B"), Figure("here", f"{result.intensity:.4g} FLOP/B")]
     return figures

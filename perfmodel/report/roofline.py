@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.units import format_si, format_time
@@ -18,33 +19,45 @@ NAMED = 2
 """Most points above their roofs that a sentence names."""
 NO_ROOM = "CANNOT RUN: it does not fit the memory"
 """Beginning of the note of a point whose tensors are too large."""
-Placed = tuple[Roofline, RooflinePoint]
 
 
-def placed(charts: Iterable[Roofline]) -> list[Placed]:
+class PlacedPoint(NamedTuple):
+    """A point and the roofline that it is on. ``several``: there are others, so that names need the device."""
+
+    chart: Roofline
+    point: RooflinePoint
+    several: bool
+
+    @property
+    def device_name(self) -> str:
+        """Name of the device if there are several rooflines; else empty."""
+        return self.chart.device_name if self.several else ""
+
+
+def placed(charts: Sequence[Roofline]) -> list[PlacedPoint]:
     """Every point with its chart."""
-    return [(chart, point) for chart in charts for point in chart.points]
+    return [PlacedPoint(chart, point, len(charts) > 1) for chart in charts for point in chart.points]
 
 
 def answers(charts: Sequence[Roofline]) -> list[str]:
     """Sentences on points: one each if they are few, else one on the range of roof shares and on the farthest point."""
-    points, several = placed(charts), len(charts) > 1
+    points = placed(charts)
     if len(points) <= EACH:
-        return [f"{answer_of(point, chart.device_name * several)}." for chart, point in points]
-    by_share = sorted(((share, pair) for pair in points if (share := share_of_roof(pair[1])) is not None), key=lambda entry: entry[0])
-    if not by_share:
+        return [f"{answer_of(entry.point, entry.device_name)}." for entry in points]
+    timed = [(share, entry) for entry in points if (share := share_of_roof(entry.point)) is not None]
+    if not timed:
         return [f"{len(points)} points; no time of theirs is known."]
-    shares, (chart, farthest) = [share for share, _ in by_share], by_share[0][1]
+    shares = sorted(share for share, _ in timed)
+    _, farthest = min(timed, key=lambda pair: pair[0])
     low, high = percent(shares[0]), percent(shares[-1])
-    ends = low if low == high else f"{low} to {high}"
-    median = "" if low == high else f", {percent(quantile(shares, 0.5))} in the median"
-    above = [point.name for _, point in points if flag(point)]
-    others = f" and {len(above) - NAMED} more" if len(above) > NAMED else ""
-    wrong = f"; ABOVE ITS ROOF: {', '.join(above[:NAMED])}{others}" if above else ""
-    return [
-        f"{len(shares)} points reach {ends} of their roofs{median}{wrong}.",
-        f"Farthest: {answer_of(farthest, chart.device_name * several)}.",
-    ]
+    reach = f"{len(shares)} points reach {low} of their roofs"
+    if low != high:
+        reach = f"{len(shares)} points reach {low} to {high} of their roofs, {percent(quantile(shares, 0.5))} in the median"
+    above = [entry.point.name for entry in points if flag(entry.point)]
+    if above:
+        others = f" and {len(above) - NAMED} more" if len(above) > NAMED else ""
+        reach += f"; ABOVE ITS ROOF: {', '.join(above[:NAMED])}{others}"
+    return [f"{reach}.", f"Farthest: {answer_of(farthest.point, farthest.device_name)}."]
 
 
 def answer_of(point: RooflinePoint, device: str = "") -> str:
@@ -55,29 +68,40 @@ def answer_of(point: RooflinePoint, device: str = "") -> str:
     >>> answer_of(known)
     'flash2: predicted 8 ms, 500 TFLOP/s, 50% of its tensor roof'
     """
-    name, time = f"{point.name}, {device}" if device else point.name, point.measured or point.predicted
+    name = f"{point.name}, {device}" if device else point.name
     if time_s(point) is None:
         return f"{name}: not predicted, {format_time(point.roofline_s, 3)} at its roof" if point.roofline_s else f"{name}: no roof is known"
-    spent = f"{'measured' if point.measured else 'predicted'} {time_text(time)}" if time else ""
-    return f"{name}: {', '.join(filter(None, [spent, _rate(point), _near(point)]))}"
+    phrases = [_rate(point), _share_phrase(point)]
+    if point.measured:
+        phrases.insert(0, f"measured {time_text(point.measured)}")
+    elif point.predicted:
+        phrases.insert(0, f"predicted {time_text(point.predicted)}")
+    return f"{name}: {', '.join(filter(None, phrases))}"
 
 
 def _rate(point: RooflinePoint) -> str:
     """Rate of a point in FLOP/s, or in B/s over DRAM if it has no FLOP."""
-    spent, amount, unit = time_s(point), point.flops or point.bytes.get("dram"), "FLOP/s" if point.flops else "B/s"
-    return format_si(amount / spent, unit, 3) if spent and amount else ""
+    spent_s = time_s(point)
+    amount = point.flops or point.bytes.get("dram")
+    unit = "FLOP/s" if point.flops else "B/s"
+    return format_si(amount / spent_s, unit, 3) if spent_s and amount else ""
 
 
-def _near(point: RooflinePoint) -> str:
+def _share_phrase(point: RooflinePoint) -> str:
     """Phrase on the share of which roof the time reaches."""
     share, limit = share_of_roof(point), bound(point)
     if share is None or limit is None:
         return ""
     if launch_bound(point):
         return f"most of it the launch ({percent(share)} of its roof)"
-    wrong = "ABOVE ITS ROOF, " * bool(flag(point)) + "by other tiles or a higher clock " * bool(above_roof(point))
-    room = "; it does NOT FIT the memory" * point.note.startswith(NO_ROOM)
-    return f"{wrong}{percent(share)} of its {SHORT.get(limit, limit)} roof{room}"
+    phrase = f"{percent(share)} of its {SHORT.get(limit, limit)} roof"
+    if above_roof(point):
+        phrase = f"by other tiles or a higher clock {phrase}"
+    if flag(point):
+        phrase = f"ABOVE ITS ROOF, {phrase}"
+    if point.note.startswith(NO_ROOM):
+        phrase += "; it does NOT FIT the memory"
+    return phrase
 
 
 def table(charts: Sequence[Roofline]) -> list[Table]:
@@ -85,24 +109,26 @@ def table(charts: Sequence[Roofline]) -> list[Table]:
 
     Without points it lists the roofs of each device.
     """
-    points, several = placed(charts), len(charts) > 1
-    if len(points) > SCREEN_ROWS:
-        points = sorted(points, key=lambda pair: (-(pair[1].share or 0), share_of_roof(pair[1]) or 0))
+    points = placed(charts)
     if not points:
         from perfmodel.report.charts.chart_tables import roofs_table
 
         return [roofs_table(chart) for chart in charts]
-    rows = [[f"{point.name}{f', {chart.device}' * several}", *_cells(point)] for chart, point in points]
+    if len(points) > SCREEN_ROWS:
+        points = sorted(points, key=lambda entry: (-(entry.point.share or 0), share_of_roof(entry.point) or 0))
     columns = ["workload", "time", "of roof", "bound", "of time"]
-    kept = 5 if any(point.share for _, point in points) else 4
-    return [Table("", columns[:kept], [row[:kept] for row in rows], "lrrlr"[:kept])]
+    with_shares = any(entry.point.share for entry in points)
+    shown = len(columns) if with_shares else len(columns) - 1
+    return [Table("", columns[:shown], [_cells(entry)[:shown] for entry in points], "lrrlr"[:shown])]
 
 
-def _cells(point: RooflinePoint) -> list[str]:
-    """Cells of a point: time, share of the roof, which roof, share of the time."""
-    spent, share = time_s(point), share_of_roof(point)
+def _cells(entry: PlacedPoint) -> list[str]:
+    """Cells of a point: name, time (* if measured), share of the roof (! if above it), which roof, share of the time."""
+    point = entry.point
+    spent_s, share = time_s(point), share_of_roof(point)
     return [
-        ABSENT if spent is None else format_time(spent, 3) + " *" * bool(point.measured),
+        f"{point.name}, {entry.chart.device}" if entry.several else point.name,
+        ABSENT if spent_s is None else format_time(spent_s, 3) + " *" * bool(point.measured),
         ABSENT if share is None else percent(share) + " !" * bool(flag(point)),
         SHORT.get(bound(point) or "", ABSENT),
         ABSENT if point.share is None else percent(point.share),
@@ -111,29 +137,44 @@ def _cells(point: RooflinePoint) -> list[str]:
 
 def figures(charts: Sequence[Roofline]) -> list[Figure]:
     """Figures: all of a single point, time and roof share of several, or the range of many."""
-    points, several = placed(charts), len(charts) > 1
+    points = placed(charts)
     if len(points) == 1:
-        return _of_one(points[0][1])
-    if len(points) <= 5:
-        timed = [(f"{point.name}{f', {chart.device_name}' * several}", time_s(point), share_of_roof(point)) for chart, point in points]
-        return [
-            Figure(name, format_time(spent, 3) + ("" if share is None else f", {percent(share)} of its roof"))
-            for name, spent, share in timed
-            if spent
-        ]
-    shares = sorted(share for _, point in points if (share := share_of_roof(point)) is not None)
-    named = {"least": shares[0], "median": quantile(shares, 0.5), "most": shares[-1]} if shares else {}
-    return [Figure("points", str(len(points))), *(Figure(f"of its roof, {name}", percent(share)) for name, share in named.items())]
+        return _figures_of_point(points[0].point)
+    if len(points) <= MOST_FIGURES:
+        return [figure for entry in points for figure in _time_figure(entry)]
+    shares = sorted(share for entry in points if (share := share_of_roof(entry.point)) is not None)
+    number = Figure("points", str(len(points)))
+    if not shares:
+        return [number]
+    by_name = {"least": shares[0], "median": quantile(shares, 0.5), "most": shares[-1]}
+    return [number, *(Figure(f"of its roof, {name}", percent(share)) for name, share in by_name.items())]
 
 
-def _of_one(point: RooflinePoint) -> list[Figure]:
-    share, limit, time = share_of_roof(point), bound(point) or "", point.measured or point.predicted
+MOST_FIGURES = 5
+"""Most points that get a figure each."""
+
+
+def _time_figure(entry: PlacedPoint) -> list[Figure]:
+    """The figure of a point's time and roof share; none if its time is unknown."""
+    spent_s, share = time_s(entry.point), share_of_roof(entry.point)
+    if not spent_s:
+        return []
+    name = f"{entry.point.name}, {entry.device_name}" if entry.several else entry.point.name
+    of_roof = "" if share is None else f", {percent(share)} of its roof"
+    return [Figure(name, f"{format_time(spent_s, 3)}{of_roof}")]
+
+
+def _figures_of_point(point: RooflinePoint) -> list[Figure]:
+    share, limit = share_of_roof(point), bound(point) or ""
+    time = point.measured or point.predicted
     roof = RESOURCES[limit][0] if limit in RESOURCES else SHORT.get(limit, limit)
+    if roof.endswith("unit"):
+        roof = f"the {roof}"
     values = {
         "measured time" if point.measured else "predicted time": time_text(time) if time else "",
         "rate": _rate(point),
         "of its roof": "" if share is None else percent(share),
-        "roof": f"{format_time(point.roofline_s, 3)}, {'the ' * roof.endswith('unit')}{roof}" if point.roofline_s else "",
+        "roof": f"{format_time(point.roofline_s, 3)}, {roof}" if point.roofline_s else "",
         "lower bound": format_time(point.lower_s, 3) if point.lower_s else "",
     }
     return [Figure(label, value) for label, value in values.items() if value]
@@ -143,12 +184,15 @@ def meters_of(point: RooflinePoint) -> list[Meter]:
     """Meters of a point's resources over its time, or else over its roof; empty if the roof is not that of its kernel."""
     if flag(point) or above_roof(point):
         return []
-    spent = time_s(point) or point.roofline_s
+    seconds = time_s(point) or point.roofline_s
+    if not seconds:
+        return []
     amounts = {point.unit: point.flops, **point.bytes}
-    return meters(point.terms, {name: amounts[name] for name in amounts if name in point.terms}, spent) if spent else []
+    return meters(point.terms, {name: amounts[name] for name in amounts if name in point.terms}, seconds)
 
 
 def metered(point: RooflinePoint) -> str:
     """Phrase on what the meters are shares of."""
-    kind = "measured time" if point.measured else "predicted time" if point.predicted else "roof"
-    return f"{kind} of {point.name}"
+    if point.measured:
+        return f"measured time of {point.name}"
+    return f"predicted time of {point.name}" if point.predicted else f"roof of {point.name}"

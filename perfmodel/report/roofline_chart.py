@@ -60,21 +60,22 @@ def ceilings(device: Device) -> list[Ceiling]:
 
     Of two measurements of a level, only the one that the model uses is listed.
     """
-    kept_points = [
-        _ceiling(device, peak, COMPUTE, f"{unit} {dtype}", unit=unit, dtype=dtype)
-        for unit in ("tensor", "vector")
-        for dtype, peak in device.peaks_of(unit).items()
-    ]
+    roofs = []
+    for unit in ("tensor", "vector"):
+        for dtype, peak in device.peaks_of(unit).items():
+            roofs.append(_ceiling(device, peak, COMPUTE, f"{unit} {dtype}", unit=unit, dtype=dtype))
     probes = {probe.name: probe for probe in device.microbenchmarks}
     if FMA_PROBE in probes:
-        kept_points.append(_reached(device, probes[FMA_PROBE], COMPUTE, "vector fp32", unit="vector", dtype="fp32"))
+        roofs.append(_reached(device, probes[FMA_PROBE], COMPUTE, "vector fp32", unit="vector", dtype="fp32"))
     for level in device.memory:
-        name, probe = LEVELS[level.level], probes.get(PROBES.get(level.level, ""))
-        rates = [rate for rate in (level.bandwidth, level.measured_bandwidth) if rate is not None]
-        kept_points += [_ceiling(device, rate, MEMORY, name, level=level.level) for rate in rates]
+        name = LEVELS[level.level]
+        for rate in (level.bandwidth, level.measured_bandwidth):
+            if rate is not None:
+                roofs.append(_ceiling(device, rate, MEMORY, name, level=level.level))
+        probe = probes.get(PROBES.get(level.level, ""))
         if level.measured_bandwidth is None and probe is not None:
-            kept_points.append(_reached(device, probe, MEMORY, name, level=level.level))
-    return kept_points
+            roofs.append(_reached(device, probe, MEMORY, name, level=level.level))
+    return roofs
 
 
 Roof = Literal["compute", "memory"]
@@ -98,22 +99,25 @@ def roofline(device: Device, points: Sequence[RooflinePoint], title: str = "", c
 
 def _level(points: Sequence[RooflinePoint]) -> str:
     """The level shown first. A point above its roof is visible as such only at the level of that roof, so these points decide first."""
-    wrong = [point for point in points if flag(point) and bound(point) in LEVELS]
-    limits = [
-        max(times, key=lambda name: times[name])
-        for point in wrong or points
-        if (times := {n: s for n, s in point.terms.items() if n in LEVELS})
-    ]
+    above_roofs = [point for point in points if flag(point) and bound(point) in LEVELS]
+    limits = []
+    for point in above_roofs or points:
+        seconds_by_level = {level: spent for level, spent in point.terms.items() if level in LEVELS}
+        if seconds_by_level:
+            limits.append(max(seconds_by_level, key=lambda level: seconds_by_level[level]))
+    if limits:
+        return max(limits, key=limits.count)
     levels = [level for point in points for level in point.bytes]
-    return max(limits, key=limits.count, default=None) or ("dram" if "dram" in levels or not levels else levels[0])
+    return "dram" if "dram" in levels or not levels else levels[0]
 
 
 def at_one_level(charts: Sequence[Roofline]) -> list[Roofline]:
     """``charts`` opening at one common level, that of most points, so that charts of two devices have the same x axis."""
-    shared = [level for level in LEVELS if all(level in {roof.level for roof in chart.ceilings} for chart in charts)]
-    level = _level([point for chart in charts for point in chart.points])
-    level = level if level in shared else "dram"
-    return [replace(chart, level=level) for chart in charts] if level in shared else list(charts)
+    levels_of_charts = [{roof.level for roof in chart.ceilings} for chart in charts]
+    for level in (_level([point for chart in charts for point in chart.points]), "dram"):
+        if level in LEVELS and all(level in levels for levels in levels_of_charts):
+            return [replace(chart, level=level) for chart in charts]
+    return list(charts)
 
 
 def point(
@@ -129,14 +133,16 @@ def point(
     note: str = "",
 ) -> RooflinePoint:
     """``cost`` as a point. ``unit``: preferred unit of its matmuls. Without matmuls the FLOP of the vector unit count."""
-    matmul = cost.flops > 0
-    runs_on = device.matmul_unit(dtype, unit) if matmul else "vector"
-    words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, _executed(cost), predicted_by(prediction)]
+    has_matmul = cost.flops > 0
+    runs_on = device.matmul_unit(dtype, unit) if has_matmul else "vector"
+    no_matmul = NO_MATMUL if cost.work.vector and not has_matmul else ""
+    notes = [note, no_matmul, _executed(cost), predicted_by(prediction)]
+    traffic = {"l2": cost.sram.total - cost.multicast, "dram": cost.dram.total}
     return RooflinePoint(
         number=number,
         name=name,
-        flops=cost.flops if matmul else cost.work.vector,
-        bytes={level: traffic for level, traffic in (("l2", cost.sram.total - cost.multicast), ("dram", cost.dram.total)) if traffic},
+        flops=cost.flops if has_matmul else cost.work.vector,
+        bytes={level: moved for level, moved in traffic.items() if moved},
         dtype=dtype,
         unit=runs_on,
         group=group,
@@ -145,7 +151,7 @@ def point(
         predicted=seconds(prediction),
         measured=measured,
         terms={name: float(spent) for name, spent in cost.terms.items()},
-        note="; ".join(filter(None, words)),
+        note="; ".join(filter(None, notes)),
     )
 
 
@@ -194,10 +200,10 @@ def _cost(case: Case, device: Device) -> Estimate:
 
 def with_shares(points: Iterable[RooflinePoint]) -> list[RooflinePoint]:
     """``points`` with each one's share of the total time: measured, else predicted, else at the roof."""
-    flagged = list(points)
-    spent = [time_s(point) or point.roofline_s or 0.0 for point in flagged]
-    total = sum(spent)
-    return [replace(point, share=time / total if total else None) for point, time in zip(flagged, spent, strict=True)]
+    points = list(points)
+    times = [time_s(point) or point.roofline_s or 0.0 for point in points]
+    whole = sum(times)
+    return [replace(point, share=time / whole if whole else None) for point, time in zip(points, times, strict=True)]
 
 
 def with_dtypes(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
@@ -208,7 +214,11 @@ def with_dtypes(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
 
 def with_baseline(points: Iterable[RooflinePoint], baseline: Iterable[RooflinePoint], name: str = "") -> list[RooflinePoint]:
     """``points``, each with the point of its name in ``baseline`` as ``before``, if that has a time."""
-    before = {old.name: Before(name or old.name, old.flops, old.bytes, spent) for old in baseline if (spent := time_s(old)) is not None}
+    before = {}
+    for old in baseline:
+        old_s = time_s(old)
+        if old_s is not None:
+            before[old.name] = Before(name or old.name, old.flops, old.bytes, old_s)
     return [replace(point, before=before.get(point.name)) for point in points]
 
 

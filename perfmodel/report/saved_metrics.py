@@ -25,7 +25,8 @@ PREFIXES = ("sram", "dram", "accesses", "work", "memory", "bytes")
 """Objects whose name goes before those of their fields."""
 WITH_ENDS = ("predicted", "mean", "seconds")
 """Keys whose interval has the ends ``low`` and ``high`` beside them."""
-WAYS = {-1: ", lower is better", 0: "", 1: ", higher is better"}
+DIRECTIONS = {-1: ", lower is better", 0: "", 1: ", higher is better"}
+"""Text after a unit, by which direction is better."""
 
 
 def metrics_of(raw: Any, name: str, units: Mapping[str, str] | None = None) -> list[Metric]:
@@ -36,12 +37,13 @@ def metrics_of(raw: Any, name: str, units: Mapping[str, str] | None = None) -> l
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema == SCHEMA:
         return of_report(from_data(raw))
-    if isinstance(schema, str) and schema.startswith("perfmodel."):
-        unit_maps = [unit_map for unit_map in (raw.get(UNITS), units) if isinstance(unit_map, dict)]
-        if not unit_maps:
-            raise DataError(f"{name}: its numbers have no units", "save the answer again with this version")
-        return _each_once(_of_object(raw, unit_maps[0] | unit_maps[-1]))
-    raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
+    if not isinstance(schema, str) or not schema.startswith("perfmodel."):
+        raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
+    unit_maps = [unit_map for unit_map in (raw.get(UNITS), units) if isinstance(unit_map, dict)]
+    if not unit_maps:
+        raise DataError(f"{name}: its numbers have no units", "save the answer again with this version")
+    unit_map = unit_maps[0] | unit_maps[-1]
+    return _each_once(_of_object(raw, unit_map))
 
 
 def units_of(raw: Any, place: str = "") -> dict[str, str]:
@@ -55,23 +57,29 @@ def units_of(raw: Any, place: str = "") -> dict[str, str]:
     if isinstance(raw, (list, tuple)):
         for item in raw:
             unit_map |= units_of(item, f"{place}[]")
-    for key, value in raw.items() if isinstance(raw, Mapping) else ():
+    if not isinstance(raw, Mapping):
+        return unit_map
+    for key, value in raw.items():
         if key in LEFT_OUT:
             continue
-        inside = _inside(place, key)
-        listed = value if isinstance(value, (list, tuple)) and value else [value]
-        if not all(map(_is_number, listed)):
-            unit_map |= units_of(value, inside)
+        path = _path(place, key)
+        if not _is_number(value) and not _is_list_of_numbers(value):
+            unit_map |= units_of(value, path)
             continue
-        declared = key.unit if isinstance(key, Name) else _unit_beside(raw, key)
-        unit = declared or unit_by_name(inside)
-        unit_map |= {inside: f"{unit}{WAYS[better(unit)]}"} if unit not in ("count", "text") else {}
+        declared_unit = key.unit if isinstance(key, Name) else _unit_beside(raw, key)
+        unit = declared_unit or unit_by_name(path)
+        if unit not in ("count", "text"):
+            unit_map[path] = f"{unit}{DIRECTIONS[better(unit)]}"
     return unit_map
 
 
-def _inside(place: str, key: Any) -> str:
+def _path(place: str, key: Any) -> str:
     """The path of ``key`` of the object at ``place``."""
     return f"{place}.{key}" if place else str(key)
+
+
+def _is_list_of_numbers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(map(_is_number, value))
 
 
 def _unit_beside(raw: Mapping[str, Any], key: str) -> str:
@@ -80,9 +88,13 @@ def _unit_beside(raw: Mapping[str, Any], key: str) -> str:
     >>> _unit_beside({"number": 1830000000, "value": "1830 MHz"}, "number"), _unit_beside({"value": 206.1, "unit": "FLOP/B"}, "value")
     ('Hz', 'FLOP/B')
     """
-    if key == "number":
-        return next((base for base in BASES if str(raw.get("value")).endswith(base)), "")
-    return str(raw.get("unit", "")) if key == "value" else ""
+    if key == "value":
+        return str(raw.get("unit", ""))
+    if key != "number":
+        return ""
+    text = str(raw.get("value"))
+    units = [base for base in BASES if text.endswith(base)]
+    return units[0] if units else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -92,15 +104,23 @@ def _is_number(value: Any) -> bool:
 def of_report(report: Report) -> list[Metric]:
     """Metrics from the points of its rooflines and the cells of its tables."""
     several = len({chart.device for chart in report.rooflines}) > 1
-    metrics = [metric for chart in report.rooflines for point in chart.points for metric in of_point(point, chart, several)]
-    return _each_once([*metrics, *(metric for table in report.data_tables for metric in _of_table(table))])
+    metrics = []
+    for chart in report.rooflines:
+        for point in chart.points:
+            metrics += of_point(point, chart, several)
+    for table in report.data_tables:
+        metrics += _of_table(table)
+    return _each_once(metrics)
 
 
 def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> list[Metric]:
     """Metrics of time, FLOP and bytes of a point."""
     name = f"{point.name}, {chart.device_name}" if several else point.name
-    time, kind = point.measured or point.predicted, "measured" if point.measured else "predicted"
-    metrics = [] if time is None else [Metric(name, time.value, f"time, {kind}", "s", time.low, time.high)]
+    metrics = []
+    if point.measured:
+        metrics.append(Metric(name, point.measured.value, "time, measured", "s", point.measured.low, point.measured.high))
+    elif point.predicted:
+        metrics.append(Metric(name, point.predicted.value, "time, predicted", "s", point.predicted.low, point.predicted.high))
     if point.roofline_s is not None:
         metrics.append(Metric(name, point.roofline_s, "time at the roof", "s"))
     if point.flops or point.dtype:  # without a dtype, FLOP were not counted
@@ -110,60 +130,75 @@ def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> li
 
 def _of_table(table: DataTable) -> Iterator[Metric]:
     """Metrics of cells from the first column with a unit other than a count on. The columns left of it name the row."""
-    measured = [place for place, column in enumerate(table.columns) if column.unit not in ("text", "count")]
-    ends = {key for column in table.columns for key in (column.low, column.high)}
-    keys = [column.key for column in table.columns]
-    for row in table.rows:
-        first = min(measured, default=len(row))
-        words = [
-            f"{column.title} {value:,}" if _is_number(value) else str(value)
-            for column, value in zip(table.columns[:first], row, strict=False)
-            if value not in (None, "")
-        ]
-        for column, value in list(zip(table.columns, row, strict=True))[first:]:
-            if _is_number(value) and column.key not in ends:
-                low, high = (row[keys.index(key)] if key in keys else None for key in (column.low, column.high))
-                interval = (low, high) if _is_number(low) and _is_number(high) else (None, None)
-                yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *interval)  # type: ignore[arg-type]
+    first = 0
+    while first < len(table.columns) and table.columns[first].unit in ("text", "count"):
+        first += 1
+    end_keys = {key for column in table.columns for key in (column.low, column.high)}
+    for record in table.records():
+        names = [table.title]
+        for column in table.columns[:first]:
+            value = record[column.key]
+            if value not in (None, ""):
+                names.append(f"{column.title} {value:,}" if _is_number(value) else str(value))
+        for column in table.columns[first:]:
+            value = record[column.key]
+            if _is_number(value) and column.key not in end_keys:
+                low, high = _numbers_or_none(record.get(column.low), record.get(column.high))
+                yield Metric(", ".join(names), value, column.title, column.unit, low, high)
+
+
+def _numbers_or_none(low: Any, high: Any) -> tuple[Any, Any]:
+    """Both ends of an interval; None twice unless both are numbers."""
+    return (low, high) if _is_number(low) and _is_number(high) else (None, None)
 
 
 def _each_once(metrics: Iterable[Metric]) -> list[Metric]:
     """``metrics`` without repetitions, where different numbers of one name are numbered. DataError for an interval not above zero."""
     by_label: dict[tuple[str, str], Metric] = {}
-    times = Counter[tuple[str, str]]()
+    further = Counter[tuple[str, str]]()
     for metric in metrics:
-        ends = [] if metric.low is None or metric.high is None else [metric.low, metric.high]
-        wrong = next((end for end in (metric.value, *ends) if not is_sound(end, above_zero=bool(ends))), None)
-        if wrong is not None:
-            raise DataError(f"{cut(f'{metric.key}, {metric.label}')} is {cut(str(wrong))}", "save the answer again")
-        first = by_label.setdefault((metric.key, metric.label), metric)
-        if first.value != metric.value or first.unit != metric.unit:
-            times[metric.key, metric.label] += 1
-            by_label[metric.key, f"{metric.label} ({times[metric.key, metric.label] + 1})"] = metric
+        name = (metric.key, metric.label)
+        _check_sound(metric)
+        first = by_label.setdefault(name, metric)
+        if (first.value, first.unit) != (metric.value, metric.unit):
+            further[name] += 1
+            by_label[metric.key, f"{metric.label} ({further[name] + 1})"] = metric
     return [metric._replace(label=label) for (_, label), metric in by_label.items()]
 
 
+def _check_sound(metric: Metric) -> None:
+    """DataError for a number that is not finite, or an interval not above zero."""
+    has_interval = metric.low is not None and metric.high is not None
+    numbers = [metric.value, metric.low, metric.high] if has_interval else [metric.value]
+    for number in numbers:
+        if not is_sound(number, above_zero=has_interval):
+            raise DataError(f"{cut(f'{metric.key}, {metric.label}')} is {cut(str(number))}", "save the answer again")
+
+
 def _of_object(
-    raw: Any, units: Mapping[str, str], path: tuple[str, ...] = (), things: tuple[str, ...] = (), place: str = ""
+    raw: Any, units: Mapping[str, str], path: tuple[str, ...] = (), item_names: tuple[str, ...] = (), place: str = ""
 ) -> Iterator[Metric]:
-    """Metrics of the numbers in ``raw`` at ``place``. ``path``: keys to it within a list's item; ``things``: names of such items."""
+    """Metrics of the numbers in ``raw`` at ``place``, the path by which ``units`` knows it.
+
+    ``item_names``: names of the list items that it is in. ``path``: keys to it within the innermost of these items.
+    """
     if isinstance(raw, Mapping):
         for key, value in _with_table(raw).items():
-            inside = _inside(place, key)
+            inside = _path(place, key)
             if isinstance(value, DataTable):
                 yield from _of_table(value)
             elif _is_number(value) and key not in (*LEFT_OUT, *NAMES):
-                ends = (raw.get("low"), raw.get("high")) if key in WITH_ENDS else (None, None)
-                yield _metric((*path, key), things, value, units.get(inside), ends if all(map(_is_number, ends)) else (None, None))
+                ends = _numbers_or_none(raw.get("low"), raw.get("high")) if key in WITH_ENDS else (None, None)
+                yield _metric((*path, key), item_names, value, units.get(inside), ends)
             elif key not in LEFT_OUT:
-                yield from _of_object(value, units, (*path, str(key)), things, inside)
+                yield from _of_object(value, units, (*path, str(key)), item_names, inside)
     elif isinstance(raw, list):
-        outer = (*things, *(word for word in path if word not in CONTAINERS))
+        keys = [key for key in path if key not in CONTAINERS]
         for name, item in zip(_names(raw), raw, strict=True):
             if _is_number(item):
-                yield _metric(path or ("value",), (*things, name), item, units.get(place))
+                yield _metric(path or ("value",), (*item_names, name), item, units.get(place))
             else:
-                yield from _of_object(item, units, (), (*outer, name), f"{place}[]")
+                yield from _of_object(item, units, (), (*item_names, *keys, name), f"{place}[]")
 
 
 def _with_table(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -178,23 +213,31 @@ def _with_table(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 def _names(items: Sequence[Any]) -> list[str]:
     """Names of the ``items`` of a list; their numbers if names are not different."""
     names = [_name(item) if isinstance(item, Mapping) else "" for item in items]
-    counted = Counter(names)
-    return [name if name and counted[name] == 1 else f"{name} {place}".strip() for place, name in enumerate(names, 1)]
+    counts = Counter(names)
+    return [name if name and counts[name] == 1 else f"{name} {number}".strip() for number, name in enumerate(names, 1)]
 
 
 def _name(item: Mapping[str, Any]) -> str:
     """The name of ``item``; a kernel goes only by its own name, without its algorithm."""
     keys = ("name",) if {"name", "algorithm"} <= set(item) else NAMES
-    return " ".join(str(item[key]) for key in keys if isinstance(item.get(key), (str, int, float)) and item[key] != "")
+    values = [item.get(key) for key in keys]
+    return " ".join(str(value) for value in values if isinstance(value, (str, int, float)) and value != "")
 
 
 def _metric(
-    path: tuple[str, ...], things: tuple[str, ...], value: float, known: str | None, ends: tuple[Any, Any] = (None, None)
+    path: tuple[str, ...], item_names: tuple[str, ...], value: float, known_unit: str | None, ends: tuple[Any, Any] = (None, None)
 ) -> Metric:
-    """The metric at ``path`` of ``things``, with a label such as ``sram read bytes``. ``unit``: its unit and better direction, if known."""
-    *head, quantity = path
-    unit = str(known or "count").partition(",")[0]
-    if head and head[-1] not in CONTAINERS and (head[-1] in PREFIXES or head[-1].endswith("_s")):
-        quantity = f"{head.pop().removesuffix('_s')} {quantity}"
-    label = (quantity.removesuffix("_s") if unit == "s" else quantity).replace("_", " ")
-    return Metric(", ".join([*things, *(word for word in head if word not in CONTAINERS)]) or ALL, value, label, unit, *ends)
+    """The metric at ``path`` of an item, with a label such as ``sram read bytes``.
+
+    ``known_unit``: its unit and better direction, as in ``units_of``; None for a count.
+    """
+    unit = str(known_unit or "count").partition(",")[0]
+    *outer_keys, quantity = path
+    parent = outer_keys[-1] if outer_keys else ""
+    if parent in PREFIXES or (parent.endswith("_s") and parent not in CONTAINERS):
+        outer_keys.pop()
+        quantity = f"{parent.removesuffix('_s')} {quantity}"
+    if unit == "s":
+        quantity = quantity.removesuffix("_s")
+    names = [*item_names, *(key for key in outer_keys if key not in CONTAINERS)]
+    return Metric(", ".join(names) or ALL, value, quantity.replace("_", " "), unit, *ends)

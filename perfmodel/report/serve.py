@@ -57,7 +57,7 @@ def report(answer: ServingAnswer, pictures: bool = False, timed: bool = False) -
 
 def _inputs(answer: ServingAnswer) -> dict[str, Any]:
     load, split, batching, base = answer.load, answer.split, answer.engine.batching, answer.times.base_pass
-    return {
+    inputs: dict[str, Any] = {
         "model": answer.memory.model.name,
         "engine": answer.engine.id,
         "gpus": answer.gpus,
@@ -67,9 +67,13 @@ def _inputs(answer: ServingAnswer) -> dict[str, Any]:
         **{"dtype": base.dtype.name, "weight_bits": base.weight_bits, "kv_bits": base.kv_bits, "imbalance": base.imbalance},
         **{"token_budget": batching.token_budget, "max_sequences": batching.max_sequences, "gpu_hour": answer.gpu_hour},
         **{"power_limit": answer.times.power.limit, "clock": answer.times.power.clock},
-        **({"weights": weights} if (weights := _weights(answer)) else {}),
-        **({"gpu_layers": len(answer.times.model.layers), "host_memory": host.bandwidth} if (host := answer.times.host) else {}),
     }
+    weights, host = _weights(answer), answer.times.host
+    if weights:
+        inputs["weights"] = weights
+    if host:
+        inputs |= {"gpu_layers": len(answer.times.model.layers), "host_memory": host.bandwidth}
+    return inputs
 
 
 def _weights(answer: ServingAnswer) -> str:
@@ -77,7 +81,8 @@ def _weights(answer: ServingAnswer) -> str:
     quantized = answer.memory.model.quantized
     if quantized is None or not answer.times.base_pass.weights_from_file:
         return ""
-    return quantized.main.name if " " in quantized.words and quantized.main is not None else quantized.words
+    several_words = " " in quantized.words
+    return quantized.main.name if several_words and quantized.main is not None else quantized.words
 
 
 def _metrics(answer: ServingAnswer) -> list[Metric]:
@@ -179,15 +184,19 @@ def _title(answer: ServingAnswer) -> str:
     device, load = answer.times.device, answer.load
     gpus = device.name if answer.gpus == 1 else f"{answer.gpus} x {device.name}"
     users = counted(load.concurrency or 0, "user") if load.rate is None else f"{load.rate:g} requests/s"
-    cut = split_words(answer.split)
-    if (p := answer.pools) is not None:
-        first = split_words(p.prefill.base_pass.split) or "1 GPU"
-        cut = f"{p.prefill_workers} x ({first}) to {p.decode_workers} x ({cut or '1 GPU'})"
+    layout = split_words(answer.split)
+    pools = answer.pools
+    if pools is not None:
+        prefill = split_words(pools.prefill.base_pass.split) or "1 GPU"
+        layout = f"{pools.prefill_workers} x ({prefill}) to {pools.decode_workers} x ({layout or '1 GPU'})"
     if answer.times.host is not None:
         on_gpu, on_host = len(answer.times.model.layers), len(answer.times.host.layers.layers)
-        cut = f"{on_gpu} of {on_gpu + on_host} layers, the others on the host"
-    model = f"{answer.memory.model.name}{f', {weights} weights' if (weights := _weights(answer)) else ''}"
-    return f"{model}: {answer.engine.name} on {gpus}{f' ({cut})' if cut else ''}, {load.isl:,} + {load.osl:,} tokens, {users}"
+        layout = f"{on_gpu} of {on_gpu + on_host} layers, the others on the host"
+    if layout:
+        gpus += f" ({layout})"
+    weights = _weights(answer)
+    model = f"{answer.memory.model.name}, {weights} weights" if weights else answer.memory.model.name
+    return f"{model}: {answer.engine.name} on {gpus}, {load.isl:,} + {load.osl:,} tokens, {users}"
 
 
 def _fitting(answer: ServingAnswer) -> str:
@@ -198,19 +207,26 @@ def _fitting(answer: ServingAnswer) -> str:
     fits = f"Fits: room for {room} beside {format_si(memory.weights, 'B', 4)} of weights per GPU{_reserved(memory)}"
     if waiting < LEAST_WAITING:
         return fits
-    early, queue = " as they grow" * (running > sequences + 0.5), f"{waiting:,.0f}" if waiting >= 10 else digits(waiting, 2)
-    return f"{fits}; {round(running):,} run{early}, {queue} wait"
+    growing = " as they grow" if running > sequences + 0.5 else ""
+    waiting_text = f"{waiting:,.0f}" if waiting >= 10 else digits(waiting, 2)
+    return f"{fits}; {round(running):,} run{growing}, {waiting_text} wait"
 
 
 def _time(answer: ServingAnswer) -> str:
     """Sentence on latencies, and on the throughput of all users."""
-    second = ", the second with it" if answer.metrics.mean_tpot_s == 0 else ""
-    if answer.tpot is not None:
-        took = _took(answer, answer.tpot)
-        second = f", then one every {took.removeprefix('at least ')}{' or more' * took.startswith('at least ')}"
-    price = "" if answer.price is None else f", {answer.price:.3g} per million tokens at {answer.gpu_hour:g} a GPU-hour"
-    rate = f"{'at most ' * answer.at_least}{tokens(answer.tokens_per_s)}, {digits(answer.tokens_per_s_gpu, 3)} per GPU{price}"
-    return f"First token after {_took(answer, answer.ttft)}{second}: {rate}"
+    first = f"First token after {_took(answer, answer.ttft)}"
+    if answer.tpot is not None and answer.at_least:
+        first += f", then one every {format_time(answer.tpot[0], 3)} or more"
+    elif answer.tpot is not None:
+        first += f", then one every {_took(answer, answer.tpot)}"
+    elif answer.metrics.mean_tpot_s == 0:
+        first += ", the second with it"
+    rate = f"{tokens(answer.tokens_per_s)}, {digits(answer.tokens_per_s_gpu, 3)} per GPU"
+    if answer.at_least:
+        rate = f"at most {rate}"
+    if answer.price is not None:
+        rate += f", {answer.price:.3g} per million tokens at {answer.gpu_hour:g} a GPU-hour"
+    return f"{first}: {rate}"
 
 
 def _unfitted(answer: ServingAnswer) -> list[str]:
@@ -229,10 +245,13 @@ def _reserved(memory: Memory) -> str:
 
 def _limited(answer: ServingAnswer) -> str:
     """Sentence on the largest shares of the time between two tokens."""
-    first, *later = answer.shares.items()
-    second = f"; {later[0][0]} {percent(later[0][1])}" if later else ""
+    (name, share), *others = answer.shares.items()
     between = "of the time between tokens" if answer.tpot is not None else "of the time"
-    return f"Limited by {first[0]}: {percent(first[1])} {between}{second}."
+    words = f"Limited by {name}: {percent(share)} {between}"
+    if others:
+        second_name, second_share = others[0]
+        words += f"; {second_name} {percent(second_share)}"
+    return f"{words}."
 
 
 def _figures(answer: ServingAnswer) -> list[Figure]:

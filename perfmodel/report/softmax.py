@@ -33,18 +33,20 @@ def report(
     measured_s: float | None = None,
 ) -> Report:
     """``results`` as a Report with data of schema perfmodel.softmax/1. ``prediction``: the time of a kernel asked for."""
-    ways, runs = [_time(result, w, device) for result in results], [result for result in results if result.row_fits is not False]
-    best = runs[-1]
-    time, faster = _time(best, w, device, prediction), faster_sentence(ways[0].side(), ways[len(runs) - 1].side())
-    columns = {variant.name: _metrics(result, w, variant) for variant, result in zip(ways, results, strict=True)}
+    times = [_time(result, w, device) for result in results]
+    fitting = [result for result in results if result.row_fits is not False]
+    best = fitting[-1]
+    time = _time(best, w, device, prediction)
+    faster = faster_sentence(times[0].side(), times[len(fitting) - 1].side())
+    columns = {variant.name: _metrics(result, w, variant) for variant, result in zip(times, results, strict=True)}
     inputs = {"pass": "forward", "implementation": None}
     data = {
         **head("softmax", {"rows": w.rows, "cols": w.columns, "stored": w.stored, "dtype": w.dtype.name}, device),
         "results": [{"algorithm": name, **inputs, **as_json(metrics)} for name, metrics in columns.items()],
     }
-    reasons = [_reasons(w, results, *ways)]
+    reasons = [_reasons(w, results, *times)]
     if prediction is not None:
-        roof = min(float(result.cost.roofline_s) for result in runs)
+        roof = min(float(result.cost.roofline_s) for result in fitting)
         reasons.insert(0, f"{side_clause(Side('The softmax', roof, time.predicted, by=time.name))}.")
         data["predicted"] = {
             **prediction_keys(prediction),
@@ -57,7 +59,7 @@ def report(
         [as_table("", columns, without=NO_MATMUL)],
         _notes(w, device, results),
         data,
-        charts=_charts(runs, faster, time) if pictures else [],
+        charts=_charts(fitting, faster, time) if pictures else [],
         brief=[as_table("", columns, labels=BRIEF)],
         reasons=reasons,
     )
@@ -102,20 +104,28 @@ def _reasons(w: Softmax, results: list[SoftmaxResult], safe: KernelTime, online:
 
 def _time(result: SoftmaxResult, w: Softmax, device: Device, prediction: Prediction | None = None) -> KernelTime:
     """The time of one variant, with causes outside the roof."""
-    launched = [] if prediction else slow_launches(1, float(result.cost.roofline_s), device)
-    causes = [*slow_start(prediction), *launched, *(few_blocks(int(w.rows), device) if prediction or launched else [])]
-    name = prediction.calibration.implementation if prediction else result.variant.name
+    if prediction:
+        name = prediction.calibration.implementation
+        causes = [*slow_start(prediction), *few_blocks(int(w.rows), device)]
+    else:
+        name = result.variant.name
+        causes = slow_launches(1, float(result.cost.roofline_s), device)
+        if causes:
+            causes += few_blocks(int(w.rows), device)
     return KernelTime(result.cost, device, w.dtype, result.memory_bytes, prediction, name, causes)
 
 
-def _charts(runs: list[SoftmaxResult], faster: str, time: KernelTime) -> list[Chart]:
+def _charts(results: list[SoftmaxResult], faster: str, time: KernelTime) -> list[Chart]:
     """Charts of times at the roof and predicted, and of the bytes that each variant moves."""
-    times = [Bar(result.variant.name, [("roof", float(result.cost.roofline_s))]) for result in runs]
-    times += [time_bar(time.name, float(time.cost.roofline_s), time.predicted)] if time.predicted else []
-    counted = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in runs)
+    bars = [Bar(result.variant.name, [("roof", float(result.cost.roofline_s))]) for result in results]
+    title = "Time of each way at its roof"
+    if time.predicted:
+        bars.append(time_bar(time.name, float(time.cost.roofline_s), time.predicted))
+        title = "Time of each way"
+    reads = ", ".join(f"{result.variant.name} {result.variant.reads}x" for result in results)
     return [
-        BarChart("Time of each way" + " at its roof" * (time.predicted is None), "s", times, caption=sentence(faster)),
-        traffic_chart([(run.variant.name, run.cost.sram, run.cost.dram) for run in runs], f"Reads of an element: {counted}."),
+        BarChart(title, "s", bars, caption=sentence(faster)),
+        traffic_chart([(result.variant.name, result.cost.sram, result.cost.dram) for result in results], f"Reads of an element: {reads}."),
     ]
 
 

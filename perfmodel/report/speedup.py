@@ -92,31 +92,41 @@ def gain_range_text(low: float, high: float, than: str) -> str:
         return gain_text(low, than)
     if low <= 1 + EVEN and high >= 1 - EVEN:
         return f"from {gain_text(low)} to {gain_text(high)} than {than}"
-    near, far, word = (low, high, "faster") if low > 1 else (1 / high, 1 / low, "slower")
-    return f"{' to '.join(dict.fromkeys(map(_rough, (near, far))))} times {word} than {than}"
+    word = "faster"
+    if high < 1:
+        low, high, word = 1 / high, 1 / low, "slower"
+    ends = dict.fromkeys((_two_digits(low), _two_digits(high)))
+    return f"{' to '.join(ends)} times {word} than {than}"
 
 
-def _rough(gain: float) -> str:
+def _two_digits(gain: float) -> str:
     return f"{float(f'{gain:.2g}'):,.12g}"
 
 
 def interval_text(interval: Interval) -> str:
-    """Phrase for the interval of a ratio, in the direction of ``way``; it says that either may be faster if 1 is inside."""
+    """Phrase for the interval of a ratio, inverted for a loss; it says that either may be faster if 1 is inside."""
     if interval.low is None or interval.high is None:
         return ""
-    low, high = (interval.low, interval.high) if interval.value >= 1 else (1 / interval.high, 1 / interval.low)
+    low, high = interval.low, interval.high
+    if interval.value < 1:
+        low, high = 1 / high, 1 / low
     return f" ({ratio_text(low)} to {ratio_text(high)}{EITHER if low < 1 else ''})"
 
 
 def verdict_sentence(reference: Side, other: Side, at: str = "") -> str:
     """Sentence without full stop on ``other`` against ``reference``. ``at``: the workload, such as `` at n 4,096``."""
     if reference.time is None or other.time is None:
-        return _at_most(reference, other, at)
+        return _verdict_by_roofs(reference, other, at)
     gain = ratio(reference.time, other.time)
-    kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
-    texts = " against ".join(f"{format_time(time.value)}{side.whose}" for side, time in ((other, other.time), (reference, reference.time)))
+    verdict = f"{other.name} is {_kinds(reference, other)} {gain_text(gain.value, reference.name)}{at}{interval_text(gain)}"
+    times = f"{format_time(other.time.value)}{other.whose} against {format_time(reference.time.value)}{reference.whose}"
     roofs = f"; ratio of roofs {ratio_text(reference.roof_s / other.roof_s)}" if reference.roof_s and other.roof_s else ""
-    return f"{other.name} is {kind} {gain_text(gain.value, reference.name)}{at}{interval_text(gain)}: {texts}{roofs}"
+    return f"{verdict}: {times}{roofs}"
+
+
+def _kinds(reference: Side, other: Side) -> str:
+    """What the times are: measured or predicted, or which of them is which."""
+    return other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
 
 
 def faster_sentence(reference: Side, other: Side) -> str:
@@ -132,31 +142,36 @@ def faster_sentence(reference: Side, other: Side) -> str:
     'flash2 is at least 1.25x faster than standard; standard is not predicted: its roof stands in'
     """
     if reference.time is None or other.time is None:
-        gain_at, reach = roof_gain(reference, other)
-        words = f"{other.name} is {gain_text(gain_at, reference.name, reach)}"
-        unpredicted = next(side.name for side in (reference, other) if side.time is None)
-        return f"{words}; {unpredicted} is not predicted: its roof stands in" if reach else f"by the ratio of roofs {words}; not predicted"
+        gain_by_roof, limit = roof_gain(reference, other)
+        words = f"{other.name} is {gain_text(gain_by_roof, reference.name, limit)}"
+        if not limit:
+            return f"by the ratio of roofs {words}; not predicted"
+        unpredicted = reference if reference.time is None else other
+        return f"{words}; {unpredicted.name} is not predicted: its roof stands in"
     gain = ratio(reference.time, other.time)
-    kind = other.kind if other.kind == reference.kind else f"{other.kind}, against {reference.kind},"
-    within = interval_text(gain)
-    if EITHER in within:  # first, and short: a sentence is a line
-        return f"either may be faster: {other.name} is {kind} {gain_text(gain.value)}{within.replace(EITHER, '')}"
-    return f"{other.name} is {kind} {gain_text(gain.value, reference.name)}{within}"
+    kind = _kinds(reference, other)
+    interval = interval_text(gain)
+    if EITHER in interval:  # first, and short: a sentence is a line
+        return f"either may be faster: {other.name} is {kind} {gain_text(gain.value)}{interval.replace(EITHER, '')}"
+    return f"{other.name} is {kind} {gain_text(gain.value, reference.name)}{interval}"
 
 
-def _at_most(reference: Side, other: Side, at: str) -> str:
-    """Sentence by roofs, with the time of the side that has one."""
-    gain, reach = roof_gain(reference, other)
-    words = f"{other.name} is {gain_text(gain, reference.name, reach)}{at}{' by roofs' * (not reach)}"
-    roofs = f"({'roofs' if reach else 'ratio of roofs'}: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
-    timed = next((side for side in (other, reference) if side.time), None)
-    one_time = f"only {timed.name} is {timed.kind}, {time_text(timed.time)}{timed.whose}" if timed and timed.time else ""
-    left_out = "; ".join(words for side in (reference, other) if side.time is None for words in side.left_out)
-    return f"{words} {roofs}; {one_time or 'neither is predicted'}" + (f". Left out: {left_out}" if left_out else "")
+def _verdict_by_roofs(reference: Side, other: Side, at: str) -> str:
+    """Sentence without full stop by roofs, with the time of the side that has one."""
+    gain, limit = roof_gain(reference, other)
+    words = f"{other.name} is {gain_text(gain, reference.name, limit)}{at}"
+    times = f"{format_time(other.roof_s)} against {format_time(reference.roof_s)}"
+    words += f" (roofs: {times})" if limit else f" by roofs (ratio of roofs: {times})"
+    timed = "neither is predicted"
+    for side in (reference, other):
+        if side.time is not None:
+            timed = f"only {side.name} is {side.kind}, {time_text(side.time)}{side.whose}"
+    left_out = [cause for side in (reference, other) if side.time is None for cause in side.left_out]
+    return f"{words}; {timed}. Left out: {'; '.join(left_out)}" if left_out else f"{words}; {timed}"
 
 
 def roof_gain(reference: Side, other: Side) -> tuple[float, str]:
-    """Gain of ``other`` if at least one side has only a roof, and whether that is an upper or a lower limit."""
+    """Gain of ``other`` if at least one side has only a roof, and ``at least`` or ``at most`` if only one side does; else empty."""
     if other.time is not None:
         return reference.roof_s / other.time.value, "at least "
     if reference.time is not None:
@@ -169,10 +184,12 @@ def side_clause(side: Side) -> str:
     """Clause on the time and roof of one side."""
     if side.time is None:
         return f"{side.name} has a roof of {format_time(side.roof_s)} and is not predicted"
+    time = f"{side.name} is {side.kind} at {time_text(side.time)}{side.whose}"
+    if not side.roof_s:
+        return time
     share = side.roof_s / side.time.value
-    roof = f"{'below' if share > 1 + EVEN else f'{percent(share)} of'} its roof of {format_time(side.roof_s)}"
-    roof = f", {roof}" if side.roof_s else ""
-    return f"{side.name} is {side.kind} at {time_text(side.time)}{side.whose}{roof}"
+    place = "below" if share > 1 + EVEN else f"{percent(share)} of"
+    return f"{time}, {place} its roof of {format_time(side.roof_s)}"
 
 
 def ratio_notes(verdict: Iterable[str]) -> list[str]:

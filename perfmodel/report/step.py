@@ -80,21 +80,26 @@ def _order(runs: Sequence[int]) -> list[int]:
     >>> _order([1, 2, 4, 2, 1])
     [0, 1, 2, 2, 3, 1, 2, 2, 3, 4]
     """
-    several = [count for count in runs if count > 1]
-    layers = max(several, key=several.count, default=1)
-    layered = [place for place, count in enumerate(runs) if count > 1] or [len(runs)]
-    inside = range(layered[0], layered[-1] + 1) if layers > 1 else range(0)
+    repeated = [place for place, count in enumerate(runs) if count > 1]
+    if not repeated:
+        return list(range(len(runs)))
+    counts = [runs[place] for place in repeated]
+    layers = max(counts, key=counts.count)
+    first, last = repeated[0], repeated[-1]
     turns = []
     for layer in range(layers):
-        for place in inside:
-            turns += [place] * (runs[place] * (layer + 1) // layers - runs[place] * layer // layers)
-    return [*range(layered[0]), *turns, *range(layered[-1] + 1, len(runs))]
+        for place in range(first, last + 1):
+            so_far, with_this_layer = runs[place] * layer // layers, runs[place] * (layer + 1) // layers
+            turns += [place] * (with_this_layer - so_far)
+    return [*range(first), *turns, *range(last + 1, len(runs))]
 
 
 def _details(part: StepPart, runs: int) -> dict[str, str]:
     """Details of a kernel: what limits it, and the ends of its interval."""
-    ends = "" if part.times is None else between(*(format_time(end / runs, 3) for end in part.times[1:]))
-    return {"limited by": part.limit} | ({"80 % interval": ends} if ends else {"time": "its roof"})
+    if part.times is None:
+        return {"limited by": part.limit, "time": "its roof"}
+    _, low, high = part.times
+    return {"limited by": part.limit, "80 % interval": between(format_time(low / runs, 3), format_time(high / runs, 3))}
 
 
 def as_time(seconds: float, interval: Times | None, prefix: str = "") -> str:
@@ -128,15 +133,18 @@ def limit_text(parts: Sequence[StepPart], seconds: float, others: Shares = NONE)
 
     It states the share of their roofs that kernels reach if the step takes longer than kernels without any overlap would.
     """
-    name, share = next(iter(limit_shares(parts, seconds, others).items()), ("", 0.0))
-    if name in BOUND_WORDS:
-        roofs, busy = sum(float(part.cost.roofline_s) for part in parts), sum(part.seconds for part in parts)
-        if seconds > sum(part.cost.no_overlap_s for part in parts):
-            return f"Limited by {BOUND_WORDS[name]} {percent(share)} of the time; kernels reach {percent(roofs / busy)} of their roofs."
-        return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time."
+    shares = limit_shares(parts, seconds, others)
+    if not shares:
+        return "What limits it is unknown."
+    name, share = next(iter(shares.items()))
     if name == LATENCY:
         return f"Limited by latency: kernels far from every roof take {percent(share)} of the time."
-    return f"Limited by {name}: it takes {percent(share)} of the time." if name else "What limits it is unknown."
+    if name not in BOUND_WORDS:
+        return f"Limited by {name}: it takes {percent(share)} of the time."
+    if seconds <= sum(part.cost.no_overlap_s for part in parts):
+        return f"Limited by {BOUND_WORDS[name]}: kernels bound by it take {percent(share)} of the time."
+    roofs_s, busy_s = sum(float(part.cost.roofline_s) for part in parts), sum(part.seconds for part in parts)
+    return f"Limited by {BOUND_WORDS[name]} {percent(share)} of the time; kernels reach {percent(roofs_s / busy_s)} of their roofs."
 
 
 def longest(parts: Sequence[StepPart], seconds: float) -> str:
@@ -194,13 +202,19 @@ def _summed(entries: Sequence[Metrics]) -> Metrics:
 
 def time_bars(parts: Sequence[StepPart], title: str = "Time by op") -> BarChart:
     """Chart with a bar per part, the longest first: its lower bound, and the time beyond."""
-    listed = sorted(((part.name, float(part.cost.lower_s), part.seconds) for part in parts), key=lambda row: -row[2])
-    if len(listed) > MOST_BARS:
-        remaining = listed[MOST_BARS - 1 :]
-        other_parts = (f"{len(remaining)} others", sum(lower for _, lower, _ in remaining), sum(seconds for *_, seconds in remaining))
-        listed = [*listed[: MOST_BARS - 1], other_parts]
-    bars = [Bar(name, [("lower bound", min(lower, total_s)), ("beyond it", max(total_s - lower, 0.0))]) for name, lower, total_s in listed]
+    longest_first = sorted(parts, key=lambda part: -part.seconds)
+    others: list[StepPart] = []
+    if len(longest_first) > MOST_BARS:
+        longest_first, others = longest_first[: MOST_BARS - 1], longest_first[MOST_BARS - 1 :]
+    bars = [_time_bar(part.name, float(part.cost.lower_s), part.seconds) for part in longest_first]
+    if others:
+        lower_s = sum(float(part.cost.lower_s) for part in others)
+        bars.append(_time_bar(f"{len(others)} others", lower_s, sum(part.seconds for part in others)))
     return BarChart(title, "s", bars)
+
+
+def _time_bar(name: str, lower_s: float, seconds: float) -> Bar:
+    return Bar(name, [("lower bound", min(lower_s, seconds)), ("beyond it", max(seconds - lower_s, 0.0))])
 
 
 def op_point(number: int, part: StepPart, count: Number, device: Device, dtype: Dtype, group: str = "", kernel: str = "") -> RooflinePoint:
@@ -208,8 +222,9 @@ def op_point(number: int, part: StepPart, count: Number, device: Device, dtype: 
     from perfmodel.report.roofline_chart import point
 
     drawn = point(number, part.name, part.cost, device, dtype.name, dtype.matmul_unit, group=group)
-    note = "; ".join(filter(None, [f"{int(count)} runs" if count != 1 else "", drawn.note, kernel]))
-    return replace(drawn, predicted=None if part.times is None else Interval(*map(float, part.times)), note=note)
+    runs = f"{int(count)} runs" if count != 1 else ""
+    predicted = None if part.times is None else Interval(*map(float, part.times))
+    return replace(drawn, predicted=predicted, note="; ".join(filter(None, [runs, drawn.note, kernel])))
 
 
 def op_roofline(parts: Sequence[StepPart], device: Device, dtype: Dtype) -> list[Chart]:

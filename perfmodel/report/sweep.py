@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.answer import upper_first
@@ -39,11 +38,12 @@ WIN_LABELS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere"
 
 def report(result: SweepResult, written: str = "", pictures: bool = False) -> Report:
     """``result`` as a Report with data of schema perfmodel.sweep/1. ``written``: phrase on where the rows are."""
-    grid, shares = result.grid, result.summary.shares
-    wins_by_axis = [row for other, axes in shares.items() for axis, share in axes.items() for row in _along(other, axis, share)]
-    axes = ", ".join(f"{len(values):,} x {words(name)}" for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1)
+    grid = result.grid
+    wins_by_axis = _wins_by_axis(result)
+    axes = [f"{len(values):,} x {words(name)}" for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1]
+    title = f"Sweep over {grid.workload.name}: {grid.points:,} rows"
     return Report(
-        f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({axes})' if axes else ''}",
+        f"{title} ({', '.join(axes)})" if axes else title,
         [*_headline(result), " ".join(filter(None, [_counts(result), written, _kernels(result)]))],
         _tables(result, wins_by_axis),
         _notes(result),
@@ -59,8 +59,11 @@ def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[
     """The object of schema perfmodel.sweep/1; ``rows`` is null if there are too many."""
     workload, counts, summary = result.grid.workload, result.counts, result.summary
     meanings = {item.name: item.meaning for item in workload.inputs} | {item.name: item.meaning for item in workload.columns}
-    best, pareto = result.best, result.pareto
-    searched = {"maximize" if best.most else "minimize": {"column": best.column, "rows": best.rows}} if best else {}
+    pareto = result.pareto
+    searched: dict[str, Any] = {"minimize": None, "maximize": None}
+    if result.best:
+        option = "maximize" if result.best.most else "minimize"
+        searched[option] = {"column": result.best.column, "rows": result.best.rows}
     return {
         **head("sweep", result.grid.study.as_json()),
         "devices": list(map(str, result.grid.choices.get("hardware", ()))),
@@ -68,65 +71,107 @@ def data(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": summary.objective, "groups": list(summary.best.values())},
         "comparison": _comparison(result, wins_by_axis) if summary.compared else None,
-        **{option: searched.get(option) for option in ("minimize", "maximize")},
+        **searched,
         "pareto": None if pareto is None else {"columns": [pareto.first, pareto.second], "rows": pareto.rows},
         "rows": result.rows,
     }
 
 
 def _comparison(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> dict[str, Any]:
+    """The wins of each value of the compared choice against the first, in all configurations and along each axis."""
     summary = result.summary
-    wins, predicted = (
-        {other: {"wins": wins, "of": of} for other, (wins, of) in pairs.items()} for pairs in (summary.compared, summary.predicted)
-    )
-    names = {"reference": str(summary.reference), "column": summary.objective}
-    return {**names, "wins": wins, "predicted": predicted, "along": list(map(as_json, wins_by_axis))}
+
+    def counts(pairs: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
+        return {other: {"wins": wins, "of": total} for other, (wins, total) in pairs.items()}
+
+    return {
+        "reference": str(summary.reference),
+        "column": summary.objective,
+        "wins": counts(summary.compared),
+        "predicted": counts(summary.predicted),
+        "along": list(map(as_json, wins_by_axis)),
+    }
 
 
 # Metrics: where one value of the compared choice beats the first, such as flash attention against standard
 
 
-def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
-    """Metrics: values of ``axis`` at which ``other`` wins in every configuration or in none, and the range of its share of wins.
+def _wins_by_axis(result: SweepResult) -> list[list[Metric]]:
+    """The metrics of ``_along`` of each alternative and axis."""
+    rows = []
+    for other, axes in result.summary.shares.items():
+        rows += [_along(other, axis, shares) for axis, shares in axes.items() if _share_changes(shares)]
+    return rows
 
-    For numbers, ``always_at`` and ``never_at`` are all such ranges, and ``always`` and ``never`` those at an end of the axis, or None. For
-    words, ``always`` and ``never`` are lists.
-    """
+
+def _share_changes(shares: WinShares) -> bool:
+    """Whether the share of wins is not the same at all values that have any configuration."""
     present = shares.of > 0
-    if present.sum() < 2:
-        return
+    return len(set((shares.wins[present] / shares.of[present]).tolist())) > 1
+
+
+class _Where(NamedTuple):
+    """The values of an axis at which an alternative wins everywhere, or nowhere.
+
+    Numbers: all such ``ranges``, and as ``value`` the one at an end of the axis or None. Words: the words as ``value``. ``text``: either as
+    text.
+    """
+
+    value: Any
+    ranges: list[AxisRange]
+    text: str
+
+
+def _along(other: str, axis: str, shares: WinShares) -> list[Metric]:
+    """Metrics: values of ``axis`` at which ``other`` wins in every configuration or in none, and the range of its share of wins."""
+    present = shares.of > 0
     values, share = shares.values[present], shares.wins[present] / shares.of[present]
+    is_numeric = values.dtype.kind not in "US"
+    if is_numeric:
+        order = values.argsort()
+        values, share = values[order], share[order]
+
+    def where(holds: Any) -> _Where:
+        if not is_numeric:
+            chosen = values[holds].tolist()
+            return _Where(chosen, [], _listed(chosen))
+        ranges = _ranges(values, holds)
+        at_end = _range_at_end(ranges, values)
+        return _Where(at_end, ranges, _listed(ranges))
+
+    never, always = where(share == 0), where(share == 1)
     low, high = float(share.min()), float(share.max())
-    if low == high:
-        return
-    numbers = values.dtype.kind not in "US"
-    order = values.argsort() if numbers else slice(None)
-    values, share = values[order], share[order]
-    ranges = [_ranges(values, share == end) if numbers else [] for end in (0, 1)]
-    ends = [_end(places, values) if numbers else values[share == end].tolist() for end, places in enumerate(ranges)]
-    named = [_listed(places or end) for places, end in zip(ranges, ends, strict=True)]
-    yield [
+    return [
         Metric("name", other, unit="text"),
         Metric("axis", axis, unit="text"),
-        *(Metric(key, end) for key, end in zip(("never", "always"), ends, strict=True)),
-        *(Metric(key, places) for key, places in zip(("never_at", "always_at"), ranges, strict=True)),
+        Metric("never", never.value),
+        Metric("always", always.value),
+        Metric("never_at", never.ranges),
+        Metric("always_at", always.ranges),
         Metric("least_share", low),
         Metric("most_share", high),
-        *(Metric("", words, key) for key, words in zip(("nowhere", "everywhere"), named, strict=True)),
+        Metric("", never.text, "nowhere"),
+        Metric("", always.text, "everywhere"),
         Metric("", f"{low:.0%} to {high:.0%}", "share"),
     ]
 
 
 def _ranges(values: Any, holds: Any) -> list[AxisRange]:
-    """Ranges of the axis in which ``holds`` is true."""
-    runs = [list(places) for true, places in groupby(range(len(values)), holds.tolist().__getitem__) if true]
-    return [(_plain(values[run[0]]), _plain(values[run[-1]])) for run in runs]
+    """Ranges of the sorted ``values`` in which ``holds`` is true."""
+    ranges: list[AxisRange] = []
+    was_true = False
+    for value, is_true in zip(map(_plain, values), holds, strict=True):
+        if is_true:
+            start = ranges.pop()[0] if was_true else value
+            ranges.append((start, value))
+        was_true = is_true
+    return ranges
 
 
-def _end(ranges: Sequence[AxisRange], values: Any) -> AxisRange | None:
-    """The range at an end of the axis, the longer of two; None if there is none."""
-    at_ends = [places for places in ranges if places[0] == values[0] or places[1] == values[-1]]
-    return max(at_ends, key=lambda places: ((places[0] <= values) & (values <= places[1])).sum(), default=None)
+def _range_at_end(ranges: Sequence[AxisRange], values: Any) -> AxisRange | None:
+    """The range at an end of the axis; of two, the one with more of ``values``; None if there is none."""
+    at_ends = [(low, high) for low, high in ranges if low == values[0] or high == values[-1]]
+    return max(at_ends, key=lambda ends: ((ends[0] <= values) & (values <= ends[1])).sum(), default=None)
 
 
 def _plain(value: Any) -> int | float:
@@ -137,11 +182,11 @@ def _listed(ranges: Any) -> str:
     """Words or ranges as text: the first few, then the number of others and their extent."""
     if not ranges:
         return "-"
-    named = [item if isinstance(item, str) else " to ".join(f"{end:,}" for end in dict.fromkeys(item)) for item in ranges]
-    if len(named) <= SHOWN_WORDS:
-        return ", ".join(named)
-    remaining = f"{len(named) - SHOWN_WORDS} more"
-    return f"{', '.join(named[:SHOWN_WORDS])} and {remaining}" + ("" if isinstance(ranges[-1], str) else f" up to {ranges[-1][1]:,}")
+    texts = [item if isinstance(item, str) else " to ".join(f"{end:,}" for end in dict.fromkeys(item)) for item in ranges]
+    if len(texts) <= SHOWN_WORDS:
+        return ", ".join(texts)
+    first = f"{', '.join(texts[:SHOWN_WORDS])} and {len(texts) - SHOWN_WORDS} more"
+    return first if isinstance(ranges[-1], str) else f"{first} up to {ranges[-1][1]:,}"
 
 
 # Headline
@@ -158,18 +203,22 @@ def _column(result: SweepResult) -> str:
 def _headline(result: SweepResult) -> list[str]:
     """The headline: the best row, and how often an algorithm beats the reference."""
     best = result.best or Best(result.summary.objective, rows=_ranked(result))
-    column, rows = best.column, best.rows
-    if not rows:
+    if not best.rows:
         return ["No row is left."]
-    room = {None: "", 0: "; it does NOT FIT the memory", 1: ", fits the memory"}[rows[0].get(FITS)]
-    values = [(name, rows[0][name]) for name in _swept(result) if name in rows[0]]
-    named = [_word(name, at) if isinstance(at, (str, bool)) else f"{words(name)} {cell(name, at, result)}" for name, at in values]
-    at = f" at {', '.join(named)}" if named else ""
-    first = f"{upper_first(best.word)} {words(column)}: {cell(column, rows[0][column], result)}{at}{room}."
+    row = best.rows[0]
+    inputs = [_input_words(name, row[name], result) for name in _swept(result) if name in row]
+    at = f" at {', '.join(inputs)}" if inputs else ""
+    room = {None: "", 0: "; it does NOT FIT the memory", 1: ", fits the memory"}[row.get(FITS)]
+    first = f"{upper_first(best.word)} {words(best.column)}: {cell(best.column, row[best.column], result)}{at}{room}."
     if result.pareto is not None:
         front = result.pareto
         return [first, f"Pareto front: {len(front.rows):,} rows that none beats in {words(front.first)} and {words(front.second)}."]
     return [first, *_faster(result)]
+
+
+def _input_words(name: str, value: Any, result: SweepResult) -> str:
+    """An input with its value; a choice as its value alone, a flag as its name."""
+    return _word(name, value) if isinstance(value, (str, bool)) else f"{words(name)} {cell(name, value, result)}"
 
 
 def _ranked(result: SweepResult) -> list[dict[str, Any]]:
@@ -185,73 +234,106 @@ def _swept(result: SweepResult) -> list[str]:
 
 def _word(name: str, value: str | bool) -> str:
     """A choice as its value; a flag as its name."""
-    return value if isinstance(value, str) else name if value else f"not {name}"
+    if isinstance(value, str):
+        return value
+    return name if value else f"not {name}"
 
 
 def _faster(result: SweepResult) -> list[str]:
     """Sentence on which algorithm is better than the reference, by prediction or by objective, in what share of configurations."""
     summary = result.summary
-    predicted = {other: pair for other, pair in summary.predicted.items() if pair[1]}
-    phrase = "Faster by prediction" if predicted else "Lower roof" if summary.objective == ROOF else f"Less {words(summary.objective)}"
-    predicted = predicted or {other: pair for other, pair in summary.compared.items() if pair[1]}
-    named = [f"{other} in {_share(wins, of, 0)}" for other, (wins, of) in predicted.items()]
-    rows = [row for other, axes in summary.shares.items() for axis, share in axes.items() for row in _along(other, axis, share)]
-    if len(named) == len(rows) == 1 and (phrase != "Faster by prediction" or summary.objective == PREDICTED):
-        by_label = {metric.label or metric.key: metric.value for metric in rows[0]}
-        where = f", {by_label['axis']} {by_label['everywhere']}" if by_label["everywhere"] else ""
-        return [f"{phrase} than {summary.reference}: {named[0]} of the configurations{where}."]
-    return [f"{phrase} than {summary.reference}: {', '.join(named)} of the configurations."] if named else []
+    predicted = {other: counts for other, counts in summary.predicted.items() if counts[1]}
+    compared = {other: counts for other, counts in summary.compared.items() if counts[1]}
+    if not predicted and not compared:
+        return []
+    if predicted:
+        phrase = "Faster by prediction"
+    elif summary.objective == ROOF:
+        phrase = "Lower roof"
+    else:
+        phrase = f"Less {words(summary.objective)}"
+    shares = [f"{other} in {_share(wins, total, 0)}" for other, (wins, total) in (predicted or compared).items()]
+    wins_by_axis = _wins_by_axis(result)
+    same_column = not predicted or summary.objective == PREDICTED  # wins along an axis are by the objective
+    where = ""
+    if len(shares) == len(wins_by_axis) == 1 and same_column:
+        by_label = {metric.label or metric.key: metric.value for metric in wins_by_axis[0]}
+        where = f", {by_label['axis']} {by_label['everywhere']}"
+    return [f"{phrase} than {summary.reference}: {', '.join(shares)} of the configurations{where}."]
 
 
-def _share(wins: int, of: int, decimals: int) -> str:
+def _share(wins: int, total: int, decimals: int) -> str:
     """A share in percent, rounded so that it is 0 or 100 only if exact."""
+    if wins == total:
+        return "all"
+    if not wins:
+        return "none"
     smallest = 10.0 ** -(decimals + 2)
-    if wins == of or not wins:
-        return "all" if wins == of else "none"
-    return f"{min(max(wins / of, smallest), 1 - smallest):.{decimals}%}"
+    return f"{min(max(wins / total, smallest), 1 - smallest):.{decimals}%}"
 
 
 def _counts(result: SweepResult) -> str:
     """Sentence on the number of rows, and of those left out."""
     counts = result.counts
-    excluded = f"; {counts.excluded:,} excluded by constraints" if counts.excluded else ""
-    missing = f"; {sum(counts.left_out.values()):,} without an answer" if counts.left_out else ""
-    unfit = sum(row.get(FITS) == 0 for row in result.rows or ())
-    large = f"; {unfit:,} do{'es' * (unfit == 1)} not fit the memory" if unfit else ""
-    return f"{counts.rows:,} rows{excluded}{missing}{large}."
+    phrases = [f"{counts.rows:,} rows"]
+    if counts.excluded:
+        phrases.append(f"{counts.excluded:,} excluded by constraints")
+    if counts.left_out:
+        phrases.append(f"{sum(counts.left_out.values()):,} without an answer")
+    unfit = sum(_is_unfit(row) for row in result.rows or ())
+    if unfit:
+        phrases.append(f"{unfit:,} {'does' if unfit == 1 else 'do'} not fit the memory")
+    return f"{'; '.join(phrases)}."
+
+
+def _is_unfit(row: Row) -> bool:
+    """Whether ``row`` is known not to fit the memory."""
+    return row.get(FITS) == 0
 
 
 def _kernels(result: SweepResult) -> str:
     """Sentence that predicted times of several devices may be of different kernels; empty if one is given."""
     choices = result.grid.choices
-    named = choices.get("implementation", (None,)) != (None,)
-    if PREDICTED not in result.grid.columns or len(choices.get("hardware", ())) < 2 or named:
+    is_given = choices.get("implementation", (None,)) != (None,)
+    several_devices = len(choices.get("hardware", ())) > 1
+    if is_given or not several_devices or PREDICTED not in result.grid.columns:
         return ""
-    return f"Devices may be predicted for different kernels{': take one with --implementation' * ('implementation' in choices)}."
+    advice = ": take one with --implementation" if "implementation" in choices else ""
+    return f"Devices may be predicted for different kernels{advice}."
 
 
 def _compared(result: SweepResult) -> list[str]:
     """A sentence per alternative on how many configurations it wins against the reference."""
-    summary, sentences = result.summary, []
-    roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
-    for other, pair in summary.compared.items():
-        predicted, has = "is predicted to take less time", f"has less {words(summary.objective)}"
-        for phrase, (wins, of), note in ((predicted, summary.predicted.get(other, (0, 0)), ""), (has, pair, roofs)):
-            share = f"{_share(wins, of, 1)} of {of:,}"
-            sentences += [f"{other} {phrase} than {summary.reference} in {share} configurations{note}."] * (of > 0)
+    summary = result.summary
+    by_roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
+
+    def wins_text(wins: int, total: int) -> str:
+        return f"than {summary.reference} in {_share(wins, total, 1)} of {total:,} configurations"
+
+    sentences = []
+    for other, (wins, total) in summary.compared.items():
+        predicted_wins, predicted_total = summary.predicted.get(other, (0, 0))
+        if predicted_total:
+            sentences.append(f"{other} is predicted to take less time {wins_text(predicted_wins, predicted_total)}.")
+        if total:
+            sentences.append(f"{other} has less {words(summary.objective)} {wins_text(wins, total)}{by_roofs}.")
     return sentences
 
 
 def _figures(result: SweepResult) -> list[Figure]:
     """Figures: rows, ends of the main column, rows that fit, size of the front."""
+    figures = [Figure("rows", f"{result.counts.rows:,}")]
     column = _column(result)
     values = [row[column] for row in result.rows or result.summary.best.values() if row.get(column) is not None]
-    ends = (("least", min(values)), ("most", max(values))) if values else ()
+    if values:
+        figures.append(Figure(f"least {words(column)}", cell(column, min(values), result)))
+        figures.append(Figure(f"most {words(column)}", cell(column, max(values), result)))
     fitting = [row[FITS] for row in result.rows or () if row.get(FITS) is not None]
-    figures = [Figure("rows", f"{result.counts.rows:,}")]
-    figures += [Figure(f"{word} {words(column)}", cell(column, end, result)) for word, end in ends]
-    figures += [Figure("fit the memory", f"{sum(fitting):,.0f} of {len(fitting):,}")] if fitting else []
-    return [*figures, *([Figure("on the Pareto front", f"{len(result.pareto.rows):,}")] if result.pareto else [])]
+    if fitting:
+        figures.append(Figure("fit the memory", f"{sum(fitting):,.0f} of {len(fitting):,}"))
+    if result.pareto:
+        figures.append(Figure("on the Pareto front", f"{len(result.pareto.rows):,}"))
+    return figures
 
 
 def _brief(result: SweepResult) -> list[Table]:
@@ -268,9 +350,11 @@ def _brief(result: SweepResult) -> list[Table]:
         title, rows = "rows", spread(result.rows or [], SCREEN_ROWS)
     if not rows:
         return []
-    sought = [*([pareto.first, pareto.second] if pareto else []), _column(result), *MATTER]  # as a narrow screen keeps them
-    columns = [name for name in sought if name in rows[0] and any(row[name] is not None for row in rows)]
-    return [rows_table(title, rows, result, list(dict.fromkeys([*_swept(result), *columns])))]
+    by_weight = [_column(result), *MATTER]  # a narrow screen leaves out the last
+    if pareto:
+        by_weight = [pareto.first, pareto.second, *by_weight]
+    filled = [name for name in by_weight if name in rows[0] and any(row[name] is not None for row in rows)]
+    return [rows_table(title, rows, result, list(dict.fromkeys([*_swept(result), *filled])))]
 
 
 def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> list[Table]:
@@ -290,8 +374,10 @@ def _tables(result: SweepResult, wins_by_axis: Sequence[Sequence[Metric]]) -> li
     if result.pareto is not None:
         rows, first, second = result.pareto.rows, result.pareto.first, result.pareto.second
         note = f", {SHOWN_ROWS} of {len(rows):,}" if len(rows) > SHOWN_ROWS else ""
-        less = [("less", "no more") if sign > 0 else ("more", "no less") for sign in result.pareto.signs]
-        title = f"Pareto front: no row has {less[0][0]} {words(first)} and {less[1][1]} {words(second)}{note}"
+        first_sign, second_sign = result.pareto.signs
+        better = "less" if first_sign > 0 else "more"
+        no_worse = "no more" if second_sign > 0 else "no less"
+        title = f"Pareto front: no row has {better} {words(first)} and {no_worse} {words(second)}{note}"
         tables.append(rows_table(title, spread(rows, SHOWN_ROWS), result))
     return tables
 
@@ -319,9 +405,10 @@ def spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult, names: Sequence[str] | None = None) -> Table:
     """Table of ``rows`` with the columns ``names``, by default all."""
     by_name = {field.name: field for field in result.grid.fields if rows and field.name in rows[0]}
-    fields = [by_name[name] for name in (by_name if names is None else names) if name in by_name]
-    cells = [[cell(field.name, row[field.name], result) for field in fields] for row in rows]
-    return Table(title, [words(field.name) for field in fields], cells, "".join("l" if field.kind == WORD else "r" for field in fields))
+    shown = list(by_name) if names is None else [name for name in names if name in by_name]
+    cells = [[cell(name, row[name], result) for name in shown] for row in rows]
+    align = "".join("l" if by_name[name].kind == WORD else "r" for name in shown)
+    return Table(title, [words(name) for name in shown], cells, align)
 
 
 def cell(name: str, value: Any, result: SweepResult) -> str:
@@ -355,38 +442,55 @@ def _unit(result: SweepResult, name: str) -> str:
     return unit if unit in UNITS else "count"
 
 
-def _better(result: SweepResult, name: str) -> int:
-    return next((entry.better for entry in result.grid.workload.columns if entry.name == name), -1) or -1
+def _rank(result: SweepResult, column: str) -> Callable[[Row], float]:
+    """A function that is smaller for a row with a better value of ``column``; less is better where nothing else is known."""
+    more_is_better = any(entry.name == column and entry.better > 0 for entry in result.grid.workload.columns)
+    return lambda row: float(-row[column] if more_is_better else row[column])
 
 
 def _lines(result: SweepResult) -> LineChart | None:
     """Chart with a line per combination of words; at each value it has the best row over the other axes."""
-    counts = {field.name: len(result.grid.numbers[field.source]) for field in result.grid.fields if field.source in result.grid.numbers}
-    axis, column = max(counts, key=lambda name: counts[name], default=""), _column(result)
-    if result.rows is None or counts.get(axis, 0) < 2:
+    numbers = result.grid.numbers
+    counts = {field.name: len(numbers[field.source]) for field in result.grid.fields if field.source in numbers}
+    several = {name: count for name, count in counts.items() if count > 1}
+    if result.rows is None or not several:
         return None
-    best = _best_along(result, axis, column)
-    sign = -_better(result, column)
-    named = sorted(best, key=lambda name: (-(x := max(best[name])), sign * best[name][x][column]))[:LINES]
-    series = [Series(name, [(x, row[column]) for x, row in sorted(best[name].items())], group=name) for name in named]
-    unfit = sorted((x, row[column]) for name in named for x, row in best[name].items() if row.get(FITS) == 0)
-    series += [Series(NO_ROOM, unfit, "markers")] if unfit else []
-    other_axes = [name for name, count in counts.items() if count > 1 and name != axis]
-    notes = [f"At each {axis} the best over {' and '.join(other_axes)}."] * bool(other_axes)
-    notes += [f"{len(named)} of {len(best)} lines: the best at the largest {axis}."] * (len(best) > len(named))
+    axis, column = max(several, key=lambda name: several[name]), _column(result)
+    lines = _best_along(result, axis, column)
+    rank = _rank(result, column)
+
+    def by_last_value(name: str) -> tuple[float, float]:
+        last = max(lines[name])
+        return -last, rank(lines[name][last])
+
+    shown = sorted(lines, key=by_last_value)[:LINES]
+    series, unfit = list[Series](), list[tuple[float, float]]()
+    for name in shown:
+        series.append(Series(name, [(x, row[column]) for x, row in sorted(lines[name].items())], group=name))
+        unfit += [(x, row[column]) for x, row in lines[name].items() if _is_unfit(row)]
+    if not series:
+        return None
+    if unfit:
+        series.append(Series(NO_ROOM, sorted(unfit), "markers"))
+    notes = []
+    other_axes = [name for name in several if name != axis]
+    if other_axes:
+        notes.append(f"At each {axis} the best over {' and '.join(other_axes)}.")
+    if len(lines) > len(shown):
+        notes.append(f"{len(shown)} of {len(lines)} lines: the best at the largest {axis}.")
     title = upper_first(f"{words(column)} over {words(axis)}")
-    chart = LineChart(title, words(axis), words(column), series, "count", _unit(result, column), caption=" ".join(notes))
-    return chart if any(line.points for line in series) else None
+    return LineChart(title, words(axis), words(column), series, "count", _unit(result, column), caption=" ".join(notes))
 
 
 def _best_along(result: SweepResult, axis: str, column: str) -> dict[str, dict[float, Row]]:
-    """The best row by line and value of the axis."""
-    sign, lines = -_better(result, column), dict[str, dict[float, Row]]()
+    """The best row by line and value of the axis; a row that fits the memory is better than any that does not."""
+    rank = _rank(result, column)
+    lines = dict[str, dict[float, Row]]()
     for row in result.rows or []:
         if (row.get(column) or 0) > 0 and row[axis] > 0:
             line = lines.setdefault(_name(row, result), {})
-            best = line.setdefault(row[axis], row)
-            line[row[axis]] = min(best, row, key=lambda row: (row.get(FITS) == 0, sign * row[column]))  # what fits comes first
+            best = line.get(row[axis], row)
+            line[row[axis]] = min(best, row, key=lambda row: (_is_unfit(row), rank(row)))
     return lines
 
 
@@ -405,29 +509,40 @@ def _front(result: SweepResult) -> LineChart | None:
     x, y = pareto.first, pareto.second
     best = {(row[x], row[y]) for row in pareto.rows}
     rows = [row for row in result.rows or [] if row.get(x) and row.get(y) and (row[x], row[y]) not in best]
-    step = max(1, len(rows) // CLOUD)
-    fit, unfit = ([row for row in rows[::step] if (row.get(FITS) == 0) is wrong] for wrong in (False, True))
     front = sorted((row[x], row[y]) for row in pareto.rows if row[x] > 0 and row[y] > 0)
+    if not front:
+        return None
+    step = max(1, len(rows) // CLOUD)
+    unfit = sorted((row[x], row[y]) for row in rows[::step] if _is_unfit(row))
+    fitting = sorted((row[x], row[y]) for row in rows[::step] if not _is_unfit(row))
     series = [Series("Pareto front", front, group="front")]
-    groups = (("rows", fit), (NO_ROOM, unfit))
-    series += [Series(name, sorted((row[x], row[y]) for row in group), "markers") for name, group in groups if group]
+    if fitting:
+        series.append(Series("rows", fitting, "markers"))
+    if unfit:
+        series.append(Series(NO_ROOM, unfit, "markers"))
     title = f"Pareto front: {words(y)} against {words(x)}"
-    return LineChart(title, words(x), words(y), series, _unit(result, x), _unit(result, y)) if front else None
+    return LineChart(title, words(x), words(y), series, _unit(result, x), _unit(result, y))
 
 
 def _bars(result: SweepResult) -> list[Chart]:
     """Chart of the best row of each combination of words."""
     column = _column(result)
     rows: Sequence[Row] = result.best.rows if result.best else list(result.summary.best.values()) or result.rows or []
-    ranked = sorted((row for row in rows if row.get(column)), key=lambda row: -_better(result, column) * row[column])[:BARS]
-    bars = [Bar(f"{_name(row, result)}{f', {NO_ROOM}' * (row.get(FITS) == 0)}", [(column, row[column])]) for row in ranked]
+    ranked = sorted((row for row in rows if row.get(column)), key=_rank(result, column))[:BARS]
+    bars = []
+    for row in ranked:
+        name = _name(row, result)
+        bars.append(Bar(f"{name}, {NO_ROOM}" if _is_unfit(row) else name, [(column, row[column])]))
     return [BarChart(f"{upper_first(words(column))}, the best rows", _unit(result, column), bars)] if bars else []
 
 
 def _notes(result: SweepResult) -> list[str]:
-    sample = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
-    unfit = any(row.get(FITS) == 0 for row in sample)
-    notes = ["fits NO: times are those of a GPU with more memory. Only rows that fit: --where 'fits == 1'."] * unfit
+    shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values()]
+    if result.best:
+        shown += result.best.rows
+    notes = []
+    if any(map(_is_unfit, shown)):
+        notes.append("fits NO: times are those of a GPU with more memory. Only rows that fit: --where 'fits == 1'.")
     reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
     notes += [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
     if len(reasons) > SHOWN_REASONS:

@@ -82,24 +82,38 @@ class SweptSeries:
         """Whether every value is predicted."""
         return all(answer.point.predicted for answer in self.answers.values())
 
+    @property
+    def unfit_from(self) -> int | None:
+        """The first value at which it does not fit the memory; None if it fits at all."""
+        unfit = [value for value, answer in self.answers.items() if answer.fits is False]
+        return min(unfit, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class SpeedCrossover:
-    """A turn of the order. ``at``: first value after it; ``seconds``: of the faster series there. ``rises``: the other series leads."""
+    """A turn of the order of two series: from the value ``at`` on the other series leads (``rises``) or the first one.
+
+    ``seconds``: time of the faster series at that value.
+    """
 
     at: int
     seconds: float
     rises: bool
 
+    @property
+    def word(self) -> str:
+        """What the other series is from the turn on."""
+        return "faster" if self.rises else "slower"
+
 
 @dataclass(frozen=True)
 class Pairwise:
-    """Two series over common values. ``again``: function that answers at any value, to find turns of the order."""
+    """Two series over common values. ``answers_at``: function that answers at any value, to find turns of the order."""
 
     first: SweptSeries
     other: SweptSeries
     over: str
-    again: Callable[[int], dict[str, WorkloadAnswer]]
+    answers_at: Callable[[int], dict[str, WorkloadAnswer]]
 
     @property
     def values(self) -> list[int]:
@@ -121,61 +135,82 @@ class Pairwise:
     def turns(self) -> list[SpeedCrossover]:
         """The turns of the order, found by bisection between the values."""
         turns = []
-        leads = {value: self._leads({series.name: series.answers[value] for series in (self.first, self.other)}) for value in self.values}
         for low, high in pairwise(self.values):
-            if leads[low] != leads[high]:
-                at = self._first(low, high, leads[high])
-                turns.append(SpeedCrossover(at, min(self._times(self.again(at))), leads[high]))
+            rises = self._other_leads(self._answers(high))
+            if self._other_leads(self._answers(low)) != rises:
+                at = self._turning_value(low, high, rises)
+                turns.append(SpeedCrossover(at, min(self._times(self.answers_at(at))), rises))
         return turns
 
-    def _times(self, pair: dict[str, WorkloadAnswer]) -> tuple[float, float]:
-        return seconds(pair[self.first.name], self.basis), seconds(pair[self.other.name], self.basis)
+    def _answers(self, value: int) -> dict[str, WorkloadAnswer]:
+        """The answers of both series at one of ``values``, by name of the series."""
+        return {series.name: series.answers[value] for series in (self.first, self.other)}
 
-    def _leads(self, pair: dict[str, WorkloadAnswer]) -> bool:
-        first, other = self._times(pair)
-        return other < first
+    def _times(self, answers: Mapping[str, WorkloadAnswer]) -> tuple[float, float]:
+        """Seconds of the first series and of the other."""
+        return seconds(answers[self.first.name], self.basis), seconds(answers[self.other.name], self.basis)
 
-    def _first(self, low: int, high: int, rises: bool) -> int:
+    def _other_leads(self, answers: Mapping[str, WorkloadAnswer]) -> bool:
+        first_s, other_s = self._times(answers)
+        return other_s < first_s
+
+    def _turning_value(self, low: int, high: int, rises: bool) -> int:
         """The first value above ``low`` with the order of ``high``; the search ends at a size without an answer."""
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                turned = self._leads(self.again(middle)) == rises
+                turned = self._other_leads(self.answers_at(middle)) == rises
             except PerfmodelError:
                 return high
-            low, high = (low, middle) if turned else (middle, high)
+            if turned:
+                high = middle
+            else:
+                low = middle
         return high
 
-    def _against(self, value: int, where: str) -> str:
-        sides = ((swept.name, swept.answers[value]) for swept in (self.first, self.other))
-        first, other = (Side(name, float(at.point.roofline_s or 0.0), at.point.predicted, left_out=at.left_out) for name, at in sides)
-        return verdict_sentence(first, other, f" at {self.over} {where}")
+    def _verdict_at(self, value: int, where: str) -> str:
+        """Sentence without full stop on which series is faster at ``value``. ``where``: the value in words."""
+
+        def side(swept: SweptSeries) -> Side:
+            answer = swept.answers[value]
+            return Side(swept.name, float(answer.point.roofline_s or 0.0), answer.point.predicted, left_out=answer.left_out)
+
+        return verdict_sentence(side(self.first), side(self.other), f" at {self.over} {where}")
 
     def sentence(self) -> str:
         """Sentence on which series is faster where, on what basis, and by how much at the ends."""
         first, last = self.values[0], self.values[-1]
-        end = self._against(last, f"{last:,}" + ", the largest of them at which both fit the memory" * self.cut)
+        where = f"{last:,}, the largest of them at which both fit the memory" if self.cut else f"{last:,}"
+        at_last = self._verdict_at(last, where)
         if self.turns:
-            words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in self.turns]
             basis = "predicted to be " if self.basis == PREDICTED else ""
-            then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
-            return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
-        return f"{end}." if first == last else f"{end}. {self._against(first, f'{first:,}')}."
+            first_turn, *later_turns = self.turns
+            words = f"{first_turn.word} than {self.first.name} from {self.over} {first_turn.at:,} on"
+            words += "".join(f" and {turn.word} from {self.over} {turn.at:,} on" for turn in later_turns)
+            words += "" if basis else ", by the ratio of roofs"
+            return f"{self.other.name} is {basis}{words}. {at_last}."
+        if first == last:
+            return f"{at_last}."
+        return f"{at_last}. {self._verdict_at(first, f'{first:,}')}."
 
     def answer(self) -> str:
         """Short sentence without full stop: which series is faster, by how much from where on, and which stops fitting."""
-        basis, name, first, gains = self._based, self.other.spoken, self.first.spoken, self.gains()
+        gains = self.gains()
         if self.turns:
-            word = "faster" if self.turns[0].rises else "slower"
-            sides = ", ".join(f"{gain_text(gains[value])} at {size(self.over, value)}" for value in dict.fromkeys((min(gains), max(gains))))
-            return f"{name} is {basis}{word} than {first} from {size(self.over, self.turns[0].at)} on: {sides}{self._unfit()}"
-        tail = self.settled()
-        since = f" from {size(self.over, min(tail))} on" * (len(tail) > 1) or f" at {size(self.over, min(tail))}"
-        either = "either may be faster: " * all(map(self._doubtful, tail))
-        return f"{either}{name} is {basis}{gain_range_text(min(tail.values()), max(tail.values()), first)}{since}{self._unfit()}"
+            turn = self.turns[0]
+            ends = dict.fromkeys((min(gains), max(gains)))
+            at_ends = ", ".join(f"{gain_text(gains[value])} at {size(self.over, value)}" for value in ends)
+            words = f"{turn.word} than {self.first.spoken} from {size(self.over, turn.at)} on: {at_ends}"
+            return f"{self.other.spoken} is {self._basis_words}{words}{self._unfit_clause()}"
+        settled = self.settled()
+        since = size(self.over, min(settled))
+        where = f"from {since} on" if len(settled) > 1 else f"at {since}"
+        either = "either may be faster: " if all(map(self._doubtful, settled)) else ""
+        gain = gain_range_text(min(settled.values()), max(settled.values()), self.first.spoken)
+        return f"{either}{self.other.spoken} is {self._basis_words}{gain} {where}{self._unfit_clause()}"
 
     @property
-    def _based(self) -> str:
+    def _basis_words(self) -> str:
         return "predicted " if self.basis == PREDICTED else "by the ratio of roofs "
 
     def _doubtful(self, value: int) -> bool:
@@ -187,28 +222,32 @@ class Pairwise:
         """Gain of the other series by value."""
         gains = {}
         for value in self.values:
-            first, other = self._times({series.name: series.answers[value] for series in (self.first, self.other)})
-            gains[value] = first / other
+            first_s, other_s = self._times(self._answers(value))
+            gains[value] = first_s / other_s
         return gains
 
     def settled(self) -> dict[int, float]:
         """The gains from the value on after which all are within a factor of two of the largest; all gains if that is only the last one."""
         gains = self.gains()
-        sizes = {value: max(gain, 1 / gain) for value, gain in gains.items()}
-        small = [value for value, gain in sizes.items() if 2 * gain < max(sizes.values())]
-        tail = {value: gain for value, gain in gains.items() if value > max(small, default=-1)}
-        return tail if len(tail) > 1 else gains
+        factors = {value: max(gain, 1 / gain) for value, gain in gains.items()}
+        small = [value for value, factor in factors.items() if 2 * factor < max(factors.values())]
+        settled = {value: gain for value, gain in gains.items() if value > max(small, default=-1)}
+        return settled if len(settled) > 1 else gains
 
     def sensitivity(self) -> list[str]:
         """Sentences on what would change the answer: other sizes, prediction errors, a missing prediction, more memory."""
-        gains, sentences, name = self.gains(), list[str](), self.other.spoken
-        small, doubtful = min(gains), list(filter(self._doubtful, gains))
-        if small not in self.settled() and not self.turns:
-            sentences.append(f"Small sizes: at {size(self.over, small)} {name} is {self._based}{gain_text(gains[small])}.")
+        gains = self.gains()
+        sentences = []
+        smallest = min(gains)
+        if smallest not in self.settled() and not self.turns:
+            gain = gain_text(gains[smallest])
+            sentences.append(f"Small sizes: at {size(self.over, smallest)} {self.other.spoken} is {self._basis_words}{gain}.")
+        doubtful = list(filter(self._doubtful, gains))
         if doubtful:
             sentences.append(f"The error of the prediction: at {size(self.over, doubtful[-1])} either may be faster.")
         sentences += [f"A prediction: {series.spoken} has a roof alone." for series in (self.first, self.other) if not series.predicted]
-        if (unfit := self.unfit()) is not None:
+        unfit = self.unfit()
+        if unfit is not None:
             series, value = unfit
             needs = text(float(series.answers[value].memory or 0), "B")
             sentences.append(f"More memory, or a smaller batch: {series.spoken} needs {needs} at {size(self.over, value)}.")
@@ -216,13 +255,15 @@ class Pairwise:
 
     def unfit(self) -> tuple[SweptSeries, int] | None:
         """The series that stops fitting the memory first, and at which value; None if both fit."""
-        unfit = ((value, series) for series in (self.first, self.other) for value, answer in series.answers.items() if answer.fits is False)
-        first = min(unfit, key=lambda pair: pair[0], default=None)
-        return None if first is None else (first[1], first[0])
+        starts = [(series, start) for series in (self.first, self.other) if (start := series.unfit_from) is not None]
+        return min(starts, key=lambda pair: pair[1], default=None)
 
-    def _unfit(self) -> str:
+    def _unfit_clause(self) -> str:
         unfit = self.unfit()
-        return "" if unfit is None else f"; {unfit[0].spoken} stops fitting the memory at {size(self.over, unfit[1])}"
+        if unfit is None:
+            return ""
+        series, value = unfit
+        return f"; {series.spoken} stops fitting the memory at {size(self.over, value)}"
 
     def gain(self, value: int) -> Interval | None:
         """Gain of the other series at ``value`` with its interval; None if one is not predicted."""
@@ -247,11 +288,11 @@ def size(over: str, value: int) -> str:
 def single_sentence(swept: SweptSeries, over: str) -> str:
     """Sentence on a single series from the first value to the last."""
     first, last = min(swept.runs), max(swept.runs)
-    a, b = seconds(swept.answers[first]), seconds(swept.answers[last])
-    before, after = _limit(swept.answers[first]), _limit(swept.answers[last])
-    binds = f"bound by {before}" + (f", at the end by {after}" if after != before else " throughout")
-    grown, basis = f"{text(b, 's')} ({text(b / a, 'ratio')})", PREDICTED if swept.predicted else ROOF
-    return f"{swept.name} takes {text(a, 's')} at {over} {first:,} and {grown} at {last:,}, {basis}, {binds}."
+    first_s, last_s = seconds(swept.answers[first]), seconds(swept.answers[last])
+    first_limit, last_limit = _limit(swept.answers[first]), _limit(swept.answers[last])
+    limits = f"{first_limit} throughout" if first_limit == last_limit else f"{first_limit}, at the end by {last_limit}"
+    times = f"{text(first_s, 's')} at {over} {first:,} and {text(last_s, 's')} ({text(last_s / first_s, 'ratio')}) at {last:,}"
+    return f"{swept.name} takes {times}, {PREDICTED if swept.predicted else ROOF}, bound by {limits}."
 
 
 def _limit(answer: WorkloadAnswer) -> str:
@@ -260,10 +301,10 @@ def _limit(answer: WorkloadAnswer) -> str:
 
 def too_large(swept: SweptSeries, over: str) -> str:
     """Sentence on the value from which the series does not fit the memory; empty if it fits."""
-    beyond = next((value for value, answer in swept.answers.items() if answer.fits is False), None)
-    if beyond is None:
+    start = swept.unfit_from
+    if start is None:
         return ""
-    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(swept.answers[beyond].memory, 'B')}."
+    return f"{swept.name} does not fit the memory from {over} {start:,} on: it needs {text(swept.answers[start].memory, 'B')}."
 
 
 def table(all_series: Sequence[SweptSeries], over: str) -> Table:
@@ -272,9 +313,12 @@ def table(all_series: Sequence[SweptSeries], over: str) -> Table:
     names = short_names(swept.device.name for swept in all_series)
     if len(values) > SCREEN_ROWS:
         values = [values[place * (len(values) - 1) // (SCREEN_ROWS - 1)] for place in range(SCREEN_ROWS)]
-    heads = [swept.name + f" {names[swept.device.name]}" * (len(names) > 1) + ", roof" * (not swept.predicted) for swept in all_series]
+    heads = [over]
+    for swept in all_series:
+        name = f"{swept.name} {names[swept.device.name]}" if len(names) > 1 else swept.name
+        heads.append(name if swept.predicted else f"{name}, roof")
     rows = [[f"{value:,}", *(_time(swept, value) for swept in all_series)] for value in values]
-    return Table("predicted time", [over, *heads], rows, "r" * (1 + len(all_series)))
+    return Table("predicted time", heads, rows, "r" * len(heads))
 
 
 def _time(swept: SweptSeries, value: int) -> str:

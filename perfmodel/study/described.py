@@ -66,26 +66,39 @@ def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
         yield from _subclasses(subclass)
 
 
-def _help_of(of: type[Any]) -> str:
-    return " ".join(docstring(of).replace("``", "`").split())
+def _help_of(class_: type[Any]) -> str:
+    """The docstring of ``class_`` as one line of Markdown."""
+    return " ".join(docstring(class_).replace("``", "`").split())
 
 
-def _described(part: dict[str, Any], of: type[Any] | None) -> dict[str, Any]:
-    """``part`` with names and help of the options of ``of``, without titles and empty defaults."""
-    options: dict[str, Any] = {} if of is None else {field_.name: field_.metadata.get("option") for field_ in fields(of)}
-    written = {field: name for name, field in getattr(of, "OPTION_NAMES", {}).items()}
+def _described(part: dict[str, Any], class_: type[Any] | None) -> dict[str, Any]:
+    """The schema ``part`` with names and help of the options of ``class_``, without titles and empty defaults."""
+    options: dict[str, Any] = {}
+    if class_ is not None:
+        options = {field_.name: field_.metadata.get("option") for field_ in fields(class_)}
+    option_of_field = {field: option for option, field in getattr(class_, "OPTION_NAMES", {}).items()}
     properties = {}
     for name, property_ in part.get("properties", {}).items():
-        if name == ON_DEVICES and options.get(name) is not None:
+        option = options.get(name)
+        if name == ON_DEVICES and option is not None:
             continue
-        help = {"description": options[name].help} if options.get(name) is not None else {}
-        properties[written.get(name, name)] = {**_without_titles(property_), **help}
-    text = {"description": _help_of(of)} if of is not None else {}
-    return {**{key: value for key, value in part.items() if key != "title" and key not in text}, **text, "properties": properties}
+        plain = _without_titles(property_)
+        if option is not None:
+            plain["description"] = option.help
+        properties[option_of_field.get(name, name)] = plain
+    described = {key: value for key, value in part.items() if key != "title"}
+    if class_ is not None:
+        described.pop("description", None)
+        described["description"] = _help_of(class_)
+    return {**described, "properties": properties}
 
 
 def _without_titles(raw: dict[str, Any]) -> dict[str, Any]:
     """The schema of a field without title, null type and empty default."""
-    plain = {key: value for key, value in raw.items() if key not in ("title", "anyOf") and not (key == "default" and value in (None, ""))}
+    plain = {key: value for key, value in raw.items() if key not in ("title", "anyOf")}
+    if plain.get("default") in (None, ""):
+        plain.pop("default", None)
     types = [kind for kind in raw.get("anyOf", []) if kind.get("type") != "null"]
-    return plain | (types[0] if len(types) == 1 else {"anyOf": types} if types else {})
+    if len(types) == 1:
+        return {**plain, **types[0]}
+    return {**plain, "anyOf": types} if types else plain

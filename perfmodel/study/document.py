@@ -58,71 +58,96 @@ def build(
     report = joined(study.title, parts, scope, command, notes)
     if kinds:
         return report
-    charts: list[Chart] = [replace(chart, caption=" ".join(filter(None, [caption(chart), chart.caption]))) for chart in report.charts]
+    charts: list[Chart] = [replace(chart, caption=f"{caption(chart)} {chart.caption}".strip()) for chart in report.charts]
     assumptions = [*notes, *report.assumptions] or report.notes[:ASSUMED]
     return replace(report, charts=charts, question=study.question or study.title, figures=report.figures[:DECIDE], assumptions=assumptions)
 
 
 def joined(title: str, parts: Sequence[Report], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
-    """``parts`` as one document with its provenance; the first sentence of each part comes first."""
-    whole, ordered = merged(parts, title), sorted(parts, key=_only_points)
-    leader = next(iter(ordered), None)
-    answers = [(_only_points(part), _titled(part, part.verdict or part.reasons, part is not leader)) for part in ordered]
-    in_order = [sentence for points in (False, True) for sentence in in_turn([sentences for only, sentences in answers if only is points])]
-    assumed, *other_assumptions = [list(dict.fromkeys(_titled(part, part.assumptions, part is not leader))) for part in ordered] or [[]]
-    verdict = in_order[:SENTENCES]
-    full = [sentence for firsts in (True, False) for part in parts for sentence in (part.reasons[:1] if firsts else part.reasons[1:])]
-    reasons = [sentence for sentence in dict.fromkeys([*in_order[SENTENCES:], *full]) if sentence not in verdict]
-    further = [sentence for listed in other_assumptions for sentence in listed]
-    once: dict[tuple[str, str], Formula] = {}
+    """``parts`` as one document with its provenance; the first sentence of each part comes first.
+
+    Parts with rooflines alone come after the others. The first part leads: its sentences have no title before them, and its assumptions
+    are those of the document, while the assumptions of later parts become notes.
+    """
+    whole = merged(parts, title)
+    others = [part for part in parts if not _only_points(part)]
+    only_points = [part for part in parts if _only_points(part)]
+    ordered = [*others, *only_points]
+    leader = ordered[0] if ordered else Report("", [], [])
+
+    def titled(part: Report, sentences: list[str]) -> list[str]:
+        return sentences if part is leader else _titled(part.title, sentences)
+
+    answers = in_turn([titled(part, part.verdict or part.reasons) for part in others])
+    answers += in_turn([titled(part, part.verdict or part.reasons) for part in only_points])
+    verdict = answers[:SENTENCES]
+    first_reasons = [reason for part in parts for reason in part.reasons[:1]]
+    later_reasons = [reason for part in parts for reason in part.reasons[1:]]
+    all_reasons = dict.fromkeys([*answers[SENTENCES:], *first_reasons, *later_reasons])
+    reasons = [reason for reason in all_reasons if reason not in verdict]
+    later_assumptions = [sentence for part in ordered[1:] for sentence in titled(part, part.assumptions)]
+    formula_by_name: dict[tuple[str, str], Formula] = {}
     for formula in whole.formulas:
-        once.setdefault((formula.group, formula.name), formula)
+        formula_by_name.setdefault((formula.group, formula.name), formula)
+    sensitivities = [part.sensitivity for part in ordered if part.sensitivity] or [[]]
     return replace(
         whole,
         verdict=verdict,
-        notes=list(dict.fromkeys([*notes, *whole.notes, *further, *ratio_notes([*verdict, *reasons])])),
-        formulas=list(once.values()),
+        notes=list(dict.fromkeys([*notes, *whole.notes, *later_assumptions, *ratio_notes([*verdict, *reasons])])),
+        formulas=list(formula_by_name.values()),
         provenance=scope.provenance(command),
         meters=whole.meters if len(parts) == 1 else [],
         figures=(whole.figures or roofline_answer.figures(whole.rooflines))[:FIGURES],
         brief=_brief(parts),
         reasons=reasons,
-        assumptions=assumed,
-        sensitivity=next((part.sensitivity[:SENSITIVE] for part in ordered if part.sensitivity), []),
+        assumptions=list(dict.fromkeys(leader.assumptions)),
+        sensitivity=sensitivities[0][:SENSITIVE],
     )
 
 
-def _titled(part: Report, sentences: list[str], titled: bool) -> list[str]:
-    """Sentences of a section; ``titled``: each begins with the section's title."""
-    if not titled or not part.title:
+def _titled(title: str, sentences: list[str]) -> list[str]:
+    """``sentences`` with the title of their section before each, if it has one."""
+    if not title:
         return sentences
-    return [f"{upper_first(part.title)}: {text[0].lower() if text.startswith(LEADING) else text[0]}{text[1:]}" for text in sentences]
+    lowered = [text[0].lower() + text[1:] if text.startswith(LEADING) else text for text in sentences]
+    return [f"{upper_first(title)}: {text}" for text in lowered]
 
 
 def caption(chart: Chart) -> str:
     """Sentence that says what a chart shows."""
     if isinstance(chart, Roofline):
-        shares = [share for point in chart.points if (share := share_of_roof(point)) is not None]
-        reach = f" They reach {between(percent(min(shares)), percent(max(shares)))} of their roofs." if len(shares) > 1 else ""
-        return f"FLOP per second against FLOP per byte on {chart.device_name}; lines are roofs, points are kernels.{reach}"
+        words = f"FLOP per second against FLOP per byte on {chart.device_name}; lines are roofs, points are kernels."
+        shares = [share for share in map(share_of_roof, chart.points) if share is not None]
+        if len(shares) > 1:
+            words += f" They reach {between(percent(min(shares)), percent(max(shares)))} of their roofs."
+        return words
     if isinstance(chart, LineChart):
-        drawn = [", shaded with the 80 % interval"] * any(line.band for line in chart.series)
-        drawn += ["; dashed: at the roof"] * any(line.style == "dashed" and line.name.endswith("roof") for line in chart.series)
-        return f"{upper_first(chart.y_label)} against {chart.x_label}{''.join(drawn)}.{_at_the_end(chart)}"
+        words = f"{upper_first(chart.y_label)} against {chart.x_label}"
+        if any(line.band for line in chart.series):
+            words += ", shaded with the 80 % interval"
+        if any(line.style == "dashed" and line.name.endswith("roof") for line in chart.series):
+            words += "; dashed: at the roof"
+        return f"{words}.{_at_the_end(chart)}"
     if isinstance(chart, BarChart):
-        lines = [limit.label for limit in chart.limits]
-        marked = f"; the line{'s are' if len(lines) > 1 else ' is'} {' and '.join(lines)}" * bool(lines)
-        return f"{BARS.get(chart.unit, upper_first(chart.unit))}{marked}."
+        words = BARS.get(chart.unit, upper_first(chart.unit))
+        if chart.limits:
+            words += "; the lines are " if len(chart.limits) > 1 else "; the line is "
+            words += " and ".join(limit.label for limit in chart.limits)
+        return f"{words}."
     return "Predicted against measured time; the band holds 80 % of the measurements."
 
 
 def _at_the_end(chart: LineChart) -> str:
     """Phrase with the last common values of a few lines; empty for many."""
-    lines = [(line.name, dict(line.points)) for line in chart.series if line.style != "dashed"]
-    last = max(set.intersection(*(set(points) for _, points in lines)), default=None) if lines else None
-    if last is None or chart.x_unit != "count" or sum(len(name) for name, _ in lines) > SPELLED:
+    points_of = {line.name: dict(line.points) for line in chart.series if line.style != "dashed"}
+    if not points_of or chart.x_unit != "count" or len("".join(points_of)) > SPELLED:
         return ""
-    return f" At {text(last, chart.x_unit)}: {', '.join(f'{name} {text(points[last], chart.y_unit)}' for name, points in lines)}."
+    common = set.intersection(*(set(points) for points in points_of.values()))
+    if not common:
+        return ""
+    last = max(common)
+    values = ", ".join(f"{name} {text(points[last], chart.y_unit)}" for name, points in points_of.items())
+    return f" At {text(last, chart.x_unit)}: {values}."
 
 
 def _only_points(part: Report) -> bool:
@@ -142,8 +167,9 @@ def _brief(parts: Sequence[Report]) -> list[Table]:
     """The table for the screen: the first section's own, its roofline points, or its first table."""
     for part in parts:
         points = roofline_answer.table(part.rooflines)
-        if table_ := part.brief or points or [as_text(_without_ends(table)) for table in part.data_tables]:
-            return table_[:1]
+        tables = part.brief or points or [as_text(_without_ends(table)) for table in part.data_tables]
+        if tables:
+            return tables[:1]
     return []
 
 

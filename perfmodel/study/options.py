@@ -34,12 +34,14 @@ def study_of(texts_of: Mapping[str, Sequence[str]], devices: Sequence[str], impl
     """The study as its file would have it. ``texts_of``: values of the workload options by kind of workload."""
     requests = [swept(kind, text, implementation) for kind, texts in texts_of.items() for text in texts]
     sections = [_sweep(request, devices) for request in requests if request.over]
-    points = [workload for request in requests for workload in _points(request)]
-    written = [workload.written() for workload in points]
-    roofline = {"kind": "roofline", "title": "rooflines" * bool(sections), "devices": [*devices], "workloads": written}
-    named = " and ".join(device.name for device in scope.devices(devices))
-    title = f"{'; '.join(dict.fromkeys(map(_title, requests)))} on {named}"
-    return {"title": title, "sections": [*sections, {name: value for name, value in roofline.items() if value}]}
+    points = [workload.written() for request in requests for workload in _points(request)]
+    roofline: dict[str, Any] = {"kind": "roofline"}
+    if sections:
+        roofline["title"] = "rooflines"
+    roofline |= {"devices": [*devices], "workloads": points}
+    work = "; ".join(dict.fromkeys(map(_title, requests)))
+    device_names = " and ".join(device.name for device in scope.devices(devices))
+    return {"title": f"{work} on {device_names}", "sections": [*sections, roofline]}
 
 
 def swept(kind: str, text: str, implementation: str | None = None) -> SweptWorkload:
@@ -65,9 +67,10 @@ def swept(kind: str, text: str, implementation: str | None = None) -> SweptWorkl
 
 
 def _sweep(request: SweptWorkload, devices: Sequence[str]) -> dict[str, Any]:
+    """The section of a swept workload as a study file would have it."""
     workload, over, values = request
     written = workload.written()
-    if workload.kind != "matmul":  # a matmul requires all sizes
+    if workload.kind != "matmul":  # a matmul needs all its sizes; others may leave out the swept one
         written[workload.kind].pop(over, None)
     show = ["time", "memory"] if workload.attention else ["time"]
     return {"kind": "sweep", "devices": [*devices], "workload": written, "over": over, "values": values, "show": show}
@@ -104,16 +107,44 @@ EXAMPLES = {
 def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:
     """The workload of an option, such as ``n=4096 d=64 causal``, ``8192x128x8192`` or ``llama-3-8b decode batch=8``."""
     words = text.replace(",", " ").split()
-    if kind == "matmul" and words and "=" not in words[0] and words[0][:1].isdigit():
-        if words[0].count("x") != 2:
-            raise UsageError(f"--matmul: {words[0]!r} is not M x N x K", f"write it like --matmul {EXAMPLES['--matmul']}")
-        words = [f"{name}={size}" for name, size in zip("mnk", words[0].split("x"), strict=True)] + words[1:]
-    if kind == "model":
-        words = [f"phase={word}" if word in PHASES else word for word in words]
-        bare = [word for word in words if "=" not in word and word not in ("fused", "graph", "cuda_graph", "cuda-graph")]
-        words = [f"name={word}" if word in bare[:1] else word for word in words]
-    named: Any = {kind: options_of(f"--{kind}", words, KINDS[kind])}
-    return Workload(**named, implementation=implementation)
+    if kind == "matmul":
+        words = _with_sizes(words)
+    elif kind == "model":
+        words = _with_name_and_phase(words)
+    options: Any = {kind: options_of(f"--{kind}", words, KINDS[kind])}
+    return Workload(**options, implementation=implementation)
+
+
+def _with_sizes(words: list[str]) -> list[str]:
+    """The words of a matmul, with ``m=8192 n=128 k=8192`` in place of a first word such as ``8192x128x8192``."""
+    if not words or "=" in words[0] or not words[0][:1].isdigit():
+        return words
+    shape, *others = words
+    sizes = shape.split("x")
+    if len(sizes) != 3:
+        raise UsageError(f"--matmul: {shape!r} is not M x N x K", f"write it like --matmul {EXAMPLES['--matmul']}")
+    m, n, k = sizes
+    return [f"m={m}", f"n={n}", f"k={k}", *others]
+
+
+MODEL_SWITCHES = ("fused", "graph", "cuda_graph", "cuda-graph")
+"""Words of a model that are switches, not its name."""
+
+
+def _with_name_and_phase(words: list[str]) -> list[str]:
+    """The words of a model, with ``phase=`` before a phase and ``name=`` before the first other word without a key."""
+    keyed = []
+    name = ""
+    for word in words:
+        is_bare = "=" not in word and word not in PHASES and word not in MODEL_SWITCHES
+        name = name or (word if is_bare else "")
+        if word in PHASES:
+            keyed.append(f"phase={word}")
+        elif word == name:
+            keyed.append(f"name={word}")
+        else:
+            keyed.append(word)
+    return keyed
 
 
 def options_of(option: str, words: list[str], model: Any) -> Any:
@@ -126,11 +157,15 @@ def options_of(option: str, words: list[str], model: Any) -> Any:
             raise UsageError(f"{option}: {key} is empty", "give a value, or leave it out")
         if key in raw:
             raise UsageError(f"{option}: {key} appears twice")
-        raw[key] = (value.split("+") if "+" in value else value) if equals else True
+        if not equals:
+            raw[key] = True
+        else:
+            raw[key] = value.split("+") if "+" in value else value
     try:
         return TypeAdapter(model).validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"] if part in raw) or ".".join(map(str, first["loc"][:1]))
-        problem = " is missing" if first["type"] == "missing" else f": {first['msg'][:1].lower()}{first['msg'][1:]}"
-        raise UsageError(f"{option}: {field}{problem}", f"write it like {option} '{EXAMPLES[option]}'") from None
+        place, message = first["loc"], first["msg"]
+        keys = [str(part) for part in place if part in raw] or [str(part) for part in place[:1]]
+        problem = " is missing" if first["type"] == "missing" else f": {message[:1].lower()}{message[1:]}"
+        raise UsageError(f"{option}: {'.'.join(keys)}{problem}", f"write it like {option} '{EXAMPLES[option]}'") from None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
+from typing import NamedTuple
 
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
@@ -40,8 +41,8 @@ NAMED = 2
 
 def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     """The answers to ``w`` on ``device``: one per algorithm of an attention, else a single one."""
-    answered = {"attention": _attention, "matmul": _matmul, "model": _model}[w.kind](w, device, scope)
-    return [_flagged(answer) if too_large(answer, device) else answer for answer in answered]
+    answers_of_kind = {"attention": _attention, "matmul": _matmul, "model": _model}[w.kind]
+    return [_flagged(answer) if too_large(answer, device) else answer for answer in answers_of_kind(w, device, scope)]
 
 
 def with_dtypes(answered: Sequence[WorkloadAnswer]) -> list[WorkloadAnswer]:
@@ -71,22 +72,39 @@ def with_one_kernel(w: Workload, devices: Sequence[Device], scope: Scope) -> tup
     chosen = [_kernels_on(w, device, scope) for device in devices]
     shared = dict[str, str]()
     for name in dict.fromkeys(name for kernels in chosen for name in kernels):
-        candidates = {kernel for kernels in chosen for kernel in kernels.get(name, ("", 0.0))[0].split(" + ")}
-        widths = dict[str, float]()
-        for kernel in sorted(candidates & {*models_of()}) if len(candidates) > 1 else ():
-            forced = replace(w, implementation=kernel if w.matmul else {name: kernel})
-            forced_on = [_kernels_on(forced, device, scope).get(name) for device in devices]
-            widths |= {kernel: prod(kernel_width[1] for kernel_width in forced_on if kernel_width)} if all(forced_on) else {}
-        shared |= {name: min(widths, key=lambda kernel: widths[kernel], default="")} if len(candidates) > 1 else {}
+        candidates = set[str]()
+        for kernels in chosen:
+            candidates |= {*kernels[name].kernel.split(" + ")} if name in kernels else {""}
+        if len(candidates) > 1:
+            shared[name] = _narrowest(w, name, sorted(candidates & {*models_of()}), devices, scope)
     named = {name: kernel for name, kernel in shared.items() if kernel}
     return replace(w, implementation=named.get("matmul", named) or None), shared
 
 
+def _narrowest(w: Workload, name: str, candidates: Sequence[str], devices: Sequence[Device], scope: Scope) -> str:
+    """The kernel of ``candidates`` for the operation ``name`` with the narrowest intervals over all devices; empty if none has them."""
+    widths = dict[str, float]()
+    for kernel in candidates:
+        forced = replace(w, implementation=kernel if w.matmul else {name: kernel})
+        by_device = [_kernels_on(forced, device, scope) for device in devices]
+        if all(name in kernels for kernels in by_device):
+            widths[kernel] = prod(kernels[name].width for kernels in by_device)
+    return min(widths, key=lambda kernel: widths[kernel], default="")
+
+
 def kernel_notes(shared: Mapping[str, str], devices: Sequence[Device]) -> list[str]:
     """Sentences on implementations that ``with_one_kernel`` chose."""
-    on = " and ".join(device.name for device in devices)
-    none = f"CANNOT BE COMPARED by time: no kernel of it is predicted on each of {on}"
-    return [f"{name} {f'is predicted for {kernel} on each device' if kernel else none}." for name, kernel in shared.items()]
+    device_names = " and ".join(device.name for device in devices)
+    notes = []
+    for name, kernel in shared.items():
+        if kernel:
+            notes.append(f"{name} is predicted for {kernel} on each device.")
+        else:
+            notes.append(f"{name} CANNOT BE COMPARED by time: no kernel of it is predicted on each of {device_names}.")
+    return notes
+
+
+KernelsByDevice = dict[str, list[str]]
 
 
 def different_kernels(runs: Iterable[tuple[str, Device, Mapping[str, str]]]) -> list[str]:
@@ -94,32 +112,59 @@ def different_kernels(runs: Iterable[tuple[str, Device, Mapping[str, str]]]) -> 
 
     ``runs``: name of a workload, device, and kernels by operation.
     """
-    by_workload, single, models = dict[str, dict[str, dict[str, dict[str, None]]]](), list[str](), dict[str, list[str]]()
+    by_workload = dict[str, dict[str, KernelsByDevice]]()
     for name, device, kernels in runs:
         for operation, kernel in kernels.items():
-            by_workload.setdefault(name, {}).setdefault(operation, {}).setdefault(device.name, {})[kernel] = None
+            on_device = by_workload.setdefault(name, {}).setdefault(operation, {}).setdefault(device.name, [])
+            if kernel not in on_device:
+                on_device.append(kernel)
+    single, models = list[str](), dict[str, list[str]]()
     for name, operations in by_workload.items():
-        differ = {operation: by for operation, by in operations.items() if len({*map(tuple, by.values())}) > 1}
-        words = [(operation, " and ".join(f"by {' or '.join(of)} on {on}" for on, of in by.items())) for operation, by in differ.items()]
+        phrases = {operation: _kernels_phrase(by_device) for operation, by_device in operations.items() if _differ(by_device)}
+        if not phrases:
+            continue
+        operation, phrase = next(iter(phrases.items()))
         if len(operations) == 1:
-            single += [f"{name} is {phrase}" for _, phrase in words]
-        elif differ:
-            example = f"{len(differ)} of {len(operations)} operations run by different kernels ({' '.join(words[0])})"
+            single.append(f"{name} is {phrase}")
+        else:
+            example = f"{len(phrases)} of {len(operations)} operations run by different kernels ({operation} {phrase})"
             models.setdefault(f"{example}, so part of the difference is the kernels'.", []).append(name)
-    more_words = f", and {len(single) - NAMED} more" if len(single) > NAMED else ""
-    sentence = f"Do not compare these times across devices: {'; '.join(single[:NAMED])}{more_words}."
-    return [*[sentence] * bool(single), *(f"{'; '.join(names)}: {words}" for words, names in models.items())]
+    sentences = [f"{'; '.join(names)}: {words}" for words, names in models.items()]
+    if single:
+        more_words = f", and {len(single) - NAMED} more" if len(single) > NAMED else ""
+        sentences.insert(0, f"Do not compare these times across devices: {'; '.join(single[:NAMED])}{more_words}.")
+    return sentences
 
 
-def _kernels_on(w: Workload, device: Device, scope: Scope) -> dict[str, tuple[str, float]]:
-    """Kernel of each predicted operation, and the ratio of the ends of its interval."""
+def _differ(by_device: KernelsByDevice) -> bool:
+    first, *others = by_device.values()
+    return any(kernels != first for kernels in others)
+
+
+def _kernels_phrase(by_device: KernelsByDevice) -> str:
+    return " and ".join(f"by {' or '.join(kernels)} on {device_name}" for device_name, kernels in by_device.items())
+
+
+class _PredictedKernel(NamedTuple):
+    """A kernel. ``width``: ratio of the ends of the interval of its predicted time."""
+
+    kernel: str
+    width: float
+
+
+def _kernels_on(w: Workload, device: Device, scope: Scope) -> dict[str, _PredictedKernel]:
+    """The predicted kernel of each operation; empty if ``w`` has no answer on ``device``."""
     try:
         answered = answers_to(w, device, scope)
     except PerfmodelError:
         return {}
-    predicted = [(answer.kernels, answer.point.predicted) for answer in answered]
-    widths = [(kernels, (time.high or 1.0) / (time.low or 1.0)) for kernels, time in predicted if time is not None]
-    return {name: (kernel, width) for kernels, width in widths for name, kernel in kernels.items()}
+    by_operation = dict[str, _PredictedKernel]()
+    for workload_answer in answered:
+        time = workload_answer.point.predicted
+        if time is not None:
+            width = (time.high or 1.0) / (time.low or 1.0)
+            by_operation |= {name: _PredictedKernel(kernel, width) for name, kernel in workload_answer.kernels.items()}
+    return by_operation
 
 
 def too_large(answer: WorkloadAnswer, device: Device) -> str:
@@ -131,23 +176,28 @@ def too_large(answer: WorkloadAnswer, device: Device) -> str:
 
 def _flagged(answer: WorkloadAnswer) -> WorkloadAnswer:
     """``answer`` with a note at its points that it cannot run."""
-    whole, *parts = [replace(mark, note="; ".join(filter(None, [NO_ROOM, mark.note]))) for mark in (answer.point, *answer.parts)]
-    return replace(answer, point=whole, parts=parts)
+
+    def flagged(mark: RooflinePoint) -> RooflinePoint:
+        return replace(mark, note=f"{NO_ROOM}; {mark.note}" if mark.note else NO_ROOM)
+
+    return replace(answer, point=flagged(answer.point), parts=[flagged(part) for part in answer.parts])
 
 
 def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.attention is not None
-    comparison, answered = w.attention.compare(device), []
+    comparison = w.attention.compare(device)
     results, work = comparison.shown(), comparison.workload
     label = w.name or shape_words(work)
+    answered = []
     for counted in results:
         name, direction = counted.algorithm.name, counted.direction
-        of_algorithm = replace(comparison, results=[candidate for candidate in comparison.results if candidate.algorithm.name == name])
-        known, missing = predictions(of_algorithm, w.kernel_of(name), scope.fallbacks)
+        of_algorithm = replace(comparison, results=[other for other in comparison.results if other.algorithm.name == name])
+        by_pass, missing = predictions(of_algorithm, w.kernel_of(name), scope.fallbacks)
+        predicted = by_pass.get((name, direction))
         launched, _ = implementation_kernels(of_algorithm, w.kernel_of(name), scope.fallbacks)
-        result = next(candidate for candidate in launched.results if candidate.direction == direction)
-        series = name if direction == FORWARD else f"{name} {direction if direction != BOTH else 'forward + backward'}"
-        title, predicted = f"{series}, {label}" if len(results) > 1 or not w.name else label, known.get((name, direction))
+        [result] = [other for other in launched.results if other.direction == direction]
+        series = name + SERIES_SUFFIX.get(direction, f" {direction}")
+        title = label if w.name and len(results) == 1 else f"{series}, {label}"
         entry = WorkloadAnswer(
             point(UNNUMBERED, title, result.total, device, work.dtype.name, work.dtype.matmul_unit, predicted, group=series),
             series,
@@ -163,6 +213,10 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
     return answered
 
 
+SERIES_SUFFIX = {FORWARD: "", BOTH: " forward + backward"}
+"""What the name of a series says of its pass after the algorithm."""
+
+
 def attention_steps(result: AttentionResult, w: Attention, device: Device, sram_bytes: int | None = None) -> list[FormulaStep]:
     """Formulas of all numbers of ``result``, pass by pass."""
     return [step for part in result.parts for step in explain_attention(part, w, device, sram_bytes)]
@@ -170,45 +224,66 @@ def attention_steps(result: AttentionResult, w: Attention, device: Device, sram_
 
 def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.matmul is not None
-    device_given, device = device, w.matmul.on(device)
+    plain_device = device  # prices the kernel: no kernel was timed with the SRAM that the workload may name
+    device = w.matmul.on(plain_device)
     work = w.matmul.workload(device)
-    result, form = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n), work.dtype
-    named = w.implementation if isinstance(w.implementation, str) else None
-    prediction, missing, lower = None, list[str](), float(result.total.lower_s)
-    if named is not None:
-        check_implementation(named, "matmul", device, scope.fallbacks)
+    result = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n)
+    implementation = w.implementation if isinstance(w.implementation, str) else None
+    if implementation is not None:
+        check_implementation(implementation, "matmul", device, scope.fallbacks)
+    prediction, missing = None, list[str]()
     try:
-        prediction = select_product(work, result.tile, device_given, lower, scope.fallbacks, named)
-        result = as_predicted(result, prediction) if named and not w.matmul.sram else result
+        prediction = select_product(work, result.tile, plain_device, float(result.total.lower_s), scope.fallbacks, implementation)
+        if implementation and not w.matmul.sram:
+            result = as_predicted(result, prediction)
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
-    label, size = w.name or f"matmul {shape_words(work)}", in_bytes(work, minimum_elements(work))
-    drawn = point(UNNUMBERED, label, result.total, device, form.name, form.matmul_unit, prediction, group="matmul")
-    entry = WorkloadAnswer(drawn, "matmul", result.total.access_bytes, size, device.fits(float(size)), missing=missing)
-    return [replace(entry, steps=partial(explain_matmul, result), kernels=_kernels({"matmul": prediction}))]
+    label = w.name or f"matmul {shape_words(work)}"
+    size = in_bytes(work, minimum_elements(work))
+    entry = WorkloadAnswer(
+        point(UNNUMBERED, label, result.total, device, work.dtype.name, work.dtype.matmul_unit, prediction, group="matmul"),
+        "matmul",
+        result.total.access_bytes,
+        size,
+        device.fits(float(size)),
+        missing=missing,
+        steps=partial(explain_matmul, result),
+        kernels=_kernels({"matmul": prediction}),
+    )
+    return [entry]
 
 
 def _model(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.model is not None
     request = w.model.request(device)
     result = answer(request, scope.fallbacks)
-    label, series, form = w.name or request_words(request), w.name or f"{request.model.name} {request.phase}", request.dtype
-    whole, parts = (point(UNNUMBERED, label, result.cost, device, form.name, form.matmul_unit, group=series), _ops(result, device, label))
-    whole = replace(whole, predicted=_interval(result.prediction))
-    unknown = next((line.row.missing for line in result.lines if line.row.prediction is None), "")
-    missing = [f"{label} is not predicted: {unknown}."] * bool(unknown)
-    kernels = _kernels({line.row.op.name: line.row.prediction for line in result.lines})
-    return [WorkloadAnswer(whole, series, None, result.memory.total, result.memory.fits, parts, missing, kernels=kernels)]
+    label = w.name or request_words(request)
+    series = w.name or f"{request.model.name} {request.phase}"
+    dtype = request.dtype
+    whole = point(UNNUMBERED, label, result.cost, device, dtype.name, dtype.matmul_unit, group=series)
+    reasons = [line.row.missing for line in result.lines if line.row.prediction is None]
+    entry = WorkloadAnswer(
+        replace(whole, predicted=_interval(result.prediction)),
+        series,
+        None,
+        result.memory.total,
+        result.memory.fits,
+        _ops(result, device, label),
+        [f"{label} is not predicted: {reason}." for reason in reasons[:1] if reason],
+        kernels=_kernels({line.row.op.name: line.row.prediction for line in result.lines}),
+    )
+    return [entry]
 
 
 def _ops(result: ModelAnswer, device: Device, label: str) -> list[RooflinePoint]:
     """A point per operation of the model, with its share of the time."""
-    form, points, several = result.request.dtype, [], len({line.phase for line in result.lines}) > 1
+    several_phases = len({line.phase for line in result.lines}) > 1
+    points = []
     for line in result.lines:
-        name = f"{line.row.op.name}{f' in {line.phase}' * several}"
+        name = f"{line.row.op.name} in {line.phase}" if several_phases else line.row.op.name
         kernel = predicted_by(line.row.prediction) if line.row.prediction else line.row.missing
         part = StepPart(name, line.row.op, line.cost, line.times, line.seconds)
-        points.append(op_point(UNNUMBERED, part, line.count, device, form, label, kernel))
+        points.append(op_point(UNNUMBERED, part, line.count, device, result.request.dtype, label, kernel))
     return with_shares(points)
 
 

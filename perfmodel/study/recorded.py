@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.workload import Attention
@@ -66,38 +66,50 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[RecordRow]:
     """The chosen records with the model's values, group by group. UsageError if there are none."""
     if choice.most is not None and choice.most < 1:
         raise UsageError(f"most is {choice.most}", "give a whole number of at least 1")
-    records = _records_of_devices(choice, scope)
-    taken = [(path, raw, record) for path, raw, record in records if choice.takes(record)]
-    if not taken:
-        implementations = sorted({record.implementation for *_, record in records})
-        wrong = next((name for name in _listed(choice.implementation or []) if name not in implementations), None)
-        fix = suggest(wrong, implementations) if wrong and implementations else "take a condition out"
+    stored_records = _records_of_devices(choice, scope)
+    chosen = [stored for stored in stored_records if choice.takes(stored.record)]
+    if not chosen:
+        implementations = sorted({stored.record.implementation for stored in stored_records})
+        unknown = [name for name in _listed(choice.implementation or []) if name not in implementations]
+        fix = suggest(unknown[0], implementations) if unknown and implementations else "take a condition out"
         raise UsageError(f"no record in {choice.file} meets the conditions", fix)
-    groups: dict[tuple[str, str], list[tuple[dict[str, Any], Record]]] = {}
-    for _, raw, record in taken:
-        groups.setdefault((record.hardware, record.group), []).append((raw, record))
-    for path in dict.fromkeys(path for path, *_ in taken):
-        scope.file(str(path))
-    chosen = thinned(list(groups.values()), choice.most)
-    named = {device.id: device for device in scope.devices(_listed(choice.hardware or []))}  # of a file, before the shipped one of its id
-    return [
-        compare(raw, record, named.get(record.hardware) or device_or_error(record.hardware, scope.device), scope.fallbacks)
-        for raw, record in chosen
-    ]
+    groups: dict[tuple[str, str], list[_StoredRecord]] = {}
+    for stored in chosen:
+        groups.setdefault((stored.record.hardware, stored.record.group), []).append(stored)
+    for path in dict.fromkeys(stored.path for stored in chosen):
+        scope.file(str(path))  # notes the file as an input of the study
+    named_devices = {device.id: device for device in scope.devices(_listed(choice.hardware or []))}  # may be files with a shipped id
+    rows = []
+    for stored in thinned(list(groups.values()), choice.most):
+        device_id = stored.record.hardware
+        device = named_devices.get(device_id) or device_or_error(device_id, scope.device)
+        rows.append(compare(stored.raw, stored.record, device, scope.fallbacks))
+    return rows
 
 
 def devices_of(choice: RecordChoice, scope: Scope) -> list[str]:
     """Ids of devices with records that meet the conditions."""
-    return list(dict.fromkeys(record.hardware for *_, record in _records_of_devices(choice, scope) if choice.takes(record)))
+    chosen = [stored.record for stored in _records_of_devices(choice, scope) if choice.takes(stored.record)]
+    return list(dict.fromkeys(record.hardware for record in chosen))
 
 
-def _records_of_devices(choice: RecordChoice, scope: Scope) -> list[tuple[Path, dict[str, Any], Record]]:
-    """All records of the devices that ``choice`` names (all devices if none), each with its file."""
-    devices = [device.id for device in scope.devices(_listed(choice.hardware))] if choice.hardware is not None else []
-    shipped = choice.file == SHIPPED
-    paths = [path for path in shipped_records() if not devices or path.parent.name in devices] if shipped else [scope.file(choice.file)]
-    records = ((path, raw, record) for path in paths for raw, record in scope.records(path))
-    return [(path, raw, record) for path, raw, record in records if not devices or record.hardware in devices]
+class _StoredRecord(NamedTuple):
+    """A record, as it was read from ``path``. ``raw``: its JSON object."""
+
+    path: Path
+    raw: dict[str, Any]
+    record: Record
+
+
+def _records_of_devices(choice: RecordChoice, scope: Scope) -> list[_StoredRecord]:
+    """All records of the devices that ``choice`` names, or of all devices if it names none."""
+    devices = [] if choice.hardware is None else [device.id for device in scope.devices(_listed(choice.hardware))]
+    if choice.file == SHIPPED:
+        paths = [path for path in shipped_records() if not devices or path.parent.name in devices]
+    else:
+        paths = [scope.file(choice.file)]
+    stored_records = [_StoredRecord(path, raw, record) for path in paths for raw, record in scope.records(path)]
+    return [stored for stored in stored_records if not devices or stored.record.hardware in devices]
 
 
 def thinned(groups: list[list[Any]], most: int | None) -> list[Any]:
@@ -111,15 +123,16 @@ def thinned(groups: list[list[Any]], most: int | None) -> list[Any]:
         return [item for group in groups for item in group]
     sizes = [0] * len(groups)
     while sum(sizes) < most:
-        open_ = [place for place, group in enumerate(groups) if sizes[place] < len(group)]
-        place = min(open_, key=lambda place: sizes[place])
-        sizes[place] += 1
+        unfinished = [place for place, group in enumerate(groups) if sizes[place] < len(group)]
+        smallest = min(unfinished, key=lambda place: sizes[place])
+        sizes[smallest] += 1
     return [item for group, size in zip(groups, sizes, strict=True) for item in _even(group, size)]
 
 
 def _even(group: list[Any], size: int) -> list[Any]:
+    """``size`` items of ``group``, evenly spaced and with both ends."""
     if size < 2:
-        return group[: size or 0]
+        return group[:size]
     return [group[place * (len(group) - 1) // (size - 1)] for place in range(size)]
 
 

@@ -50,12 +50,13 @@ def checked(model: type[Any], raw: Any) -> Any:
     """``raw`` with the field names of ``model``; a ValidationError names an unknown field."""
     if not isinstance(raw, Mapping):
         return raw
-    renamed = getattr(model, "OPTION_NAMES", {})
-    names = {field.name for field in fields(model)} - set(renamed.values()) | set(renamed)
+    field_of_option = getattr(model, "OPTION_NAMES", {})
+    field_names = {field.name for field in fields(model)}
+    option_names = field_names - set(field_of_option.values()) | set(field_of_option)
     for key in raw:
-        if key not in names and key not in renamed.values():
-            raise _problem((key,), f"unknown field; {suggest(str(key), sorted(names))}", raw)
-    return typed(model, {str(renamed.get(key, key)): value for key, value in raw.items()})
+        if key not in field_names | option_names:
+            raise _problem((key,), f"unknown field; {suggest(str(key), sorted(option_names))}", raw)
+    return typed(model, {str(field_of_option.get(key, key)): value for key, value in raw.items()})
 
 
 def _problem(place: Place, message: str, raw: Any) -> ValidationError:
@@ -102,33 +103,33 @@ class StudyFile:
         if self.path is None:
             return error
         raw, lines = read_yaml(self.path)
-        message = _KIND.sub("", error.message).removeprefix("--")
-        field = blamed((STUDY, "sections", section), raw, lines, message)
-        message = message.removeprefix(f"{field[-1]}: ").removeprefix("hardware: ")
-        return DataError(f"{self.path}, line {lines.get(field, 1)}: {'.'.join(map(str, field))}: {message}", error.fix)
+        message = _OPTION_PREFIX.sub("", error.message).removeprefix("--")
+        place = blamed((STUDY, "sections", section), raw, lines, message)
+        message = message.removeprefix(f"{place[-1]}: ").removeprefix("hardware: ")
+        return DataError(f"{self.path}, line {lines.get(place, 1)}: {'.'.join(map(str, place))}: {message}", error.fix)
 
 
-_KIND = re.compile(r"^--(?:attention|matmul|model): ")
+_OPTION_PREFIX = re.compile(r"^--(?:attention|matmul|model): ")
 
 
 def blamed(section: Place, raw: Any, places: Iterable[Place], message: str) -> Place:
     """The field of ``section`` that ``message`` is about: the message has its name and value, else its value, else its name."""
-    name, words = re.split(r"[ :]", message, maxsplit=1)[0].replace("-", "_"), set(re.findall(r"[\w.+-]+", message))
+    name = re.split(r"[ :]", message, maxsplit=1)[0].replace("-", "_")
+    words = set(re.findall(r"[\w.+-]+", message))
     quoted = {*re.findall(r"'([^']*)'", message), message.split(": ", maxsplit=1)[0]}
     inside = [place for place in places if place[: len(section)] == section and len(place) > len(section)]
-    values = {place: value for place in inside if not isinstance(value := _value_at(raw, place), (dict, list))}
-    tests: list[Callable[[Place], bool]] = [
-        lambda place: place[-1] == name and str(values.get(place)) in words,
-        lambda place: str(values.get(place)) in quoted,
-        lambda place: place[-1] == name,
-    ]
-    return next((place for test in tests for place in inside if test(place)), section)
+    texts = {place: _text_at(raw, place) for place in inside}
+    with_name = [place for place in inside if place[-1] == name]
+    with_name_and_value = [place for place in with_name if texts[place] in words]
+    with_value = [place for place in inside if texts[place] in quoted]
+    return [*with_name_and_value, *with_value, *with_name, section][0]
 
 
-def _value_at(raw: Any, place: Place) -> Any:
+def _text_at(raw: Any, place: Place) -> str:
+    """The value at ``place`` as text; ``None`` for a mapping or a list."""
     for key in place:
         raw = raw[key]
-    return raw
+    return str(None if isinstance(raw, (dict, list)) else raw)
 
 
 def study_from(raw: Mapping[str, Any]) -> Study:
@@ -159,12 +160,10 @@ MOST_FORMULAS = 220
 
 def merged(parts: Sequence[Report], title: str = "") -> Report:
     """Several reports, such as one per device, as one: their lists are joined."""
-    lists: dict[str, Any] = {
-        field.name: [item for part in parts for item in getattr(part, field.name)]
-        for field in fields(Report)
-        if field.default_factory is list or field.name in ("verdict", "tables")
-    }
-    return Report(title, metered=next((part.metered for part in parts if part.meters), "predicted time"), **lists)
+    list_names = [field.name for field in fields(Report) if field.default_factory is list or field.name in ("verdict", "tables")]
+    lists: dict[str, Any] = {name: [item for part in parts for item in getattr(part, name)] for name in list_names}
+    metered = [part.metered for part in parts if part.meters]
+    return Report(title, metered=metered[0] if metered else "predicted time", **lists)
 
 
 @dataclass(slots=True)
@@ -186,8 +185,9 @@ class Scope:
     def device(self, name: str) -> Device:
         """The device called ``name``, or the profile at that path."""
         path = self._path_beside(name) if name.endswith((".yaml", ".yml")) else None
-        device = self._devices.get(name) or find_device(name if path is None else str(path))
-        self._devices[name] = device
+        if name not in self._devices:
+            self._devices[name] = find_device(name if path is None else str(path))
+        device = self._devices[name]
         self.profiles.setdefault(device.id, profile_use(device, path))
         return device
 
@@ -224,13 +224,14 @@ class Scope:
 
     def explain(self, series: str, group: str, steps: Callable[[], Iterable[FormulaStep]]) -> list[Formula]:
         """Formulas of all numbers of an answer, once per ``series`` as others differ only in numbers; at most MOST_FORMULAS in all."""
-        if series in self.explained or sum(self.explained.values()) >= MOST_FORMULAS:
+        so_far = sum(self.explained.values())
+        if series in self.explained or so_far >= MOST_FORMULAS:
             return []
-        steps_ = formulas(group, steps())
-        if sum(self.explained.values()) + len(steps_) > MOST_FORMULAS:
+        of_series = formulas(group, steps())
+        if so_far + len(of_series) > MOST_FORMULAS:
             return []
-        self.explained[series] = len(steps_)
-        return steps_
+        self.explained[series] = len(of_series)
+        return of_series
 
     def numbered(self, points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
         """``points`` with the next free numbers of the report."""

@@ -92,18 +92,21 @@ class Workload(Options):
         kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(kinds) != 1:
             raise UsageError(f"a workload is one of {', '.join(KINDS)}, not {' and '.join(kinds) or 'none'}", "give exactly one")
-        named = self.implementation.values() if isinstance(self.implementation, dict) else [self.implementation]
-        wrong = next((name for name in named if name is not None and name not in models_of()), None)
-        if wrong is not None:
-            raise UsageError(f"--implementation: none is called {wrong!r}", suggest(wrong, list(models_of())))
-        check_no_device(kinds[0], getattr(self, kinds[0]))
-        return kinds[0]
+        [kind] = kinds
+        implementations = self.implementation.values() if isinstance(self.implementation, dict) else [self.implementation]
+        for name in implementations:
+            if name is not None and name not in models_of():
+                raise UsageError(f"--implementation: none is called {name!r}", suggest(name, list(models_of())))
+        check_no_device(kind, getattr(self, kind))
+        return kind
 
     def kernel_of(self, algorithm: str) -> str | None:
         """The implementation named for ``algorithm``; a single name applies only to the algorithm that it runs."""
         if isinstance(self.implementation, dict):
             return self.implementation.get(algorithm)
-        return self.implementation if self.implementation and algorithm_of(self.implementation) == algorithm else None
+        if self.implementation and algorithm_of(self.implementation) == algorithm:
+            return self.implementation
+        return None
 
     def updated(self, name: str, value: int) -> Workload:
         """The workload with another value of the size ``name``."""
@@ -118,13 +121,15 @@ class Workload(Options):
     def given(self) -> dict[str, Any]:
         """Sizes and options given, by option name."""
         options = getattr(self, self.kind)
-        names = {field: written for written, field in type(options).OPTION_NAMES.items()}
-        return {names.get(field, field): value for field, value in options.given().items()}
+        option_of_field = {field: option for option, field in type(options).OPTION_NAMES.items()}
+        return {option_of_field.get(field, field): value for field, value in options.given().items()}
 
     def written(self) -> dict[str, Any]:
         """The workload as a study file writes it."""
         written: dict[str, Any] = {self.kind: self.given()}
-        return written | ({"implementation": self.implementation} if self.implementation else {})
+        if self.implementation:
+            written["implementation"] = self.implementation
+        return written
 
     def in_words(self, instead: Mapping[str, Any], without: Collection[str] = ()) -> str:
         """Kind and options in words; ``instead`` replaces values, ``without`` leaves options out."""
@@ -150,10 +155,17 @@ def shape_words(w: Attention | Matmul) -> str:
     """
     if isinstance(w, Matmul):
         return f"{w.m} x {w.n} x {w.k}" + (f" b {w.batch}" if w.batch != 1 else "")
-    words = [f"n {w.n}"] + [f"kv {w.kv_len}"] * (w.kv_len != w.n) + [f"d {w.d}"]
-    words += [f"b {w.batch}"] * (w.batch != 1) + [f"h {w.heads}"] * (w.heads != 1)
-    words += [f"kv-h {w.kv_heads}"] * (w.kv_heads != w.heads) + ["causal"] * w.causal + [f"window {w.window}"] * (w.window is not None)
-    return " ".join(words)
+    words_and_conditions = [
+        (f"n {w.n}", True),
+        (f"kv {w.kv_len}", w.kv_len != w.n),
+        (f"d {w.d}", True),
+        (f"b {w.batch}", w.batch != 1),
+        (f"h {w.heads}", w.heads != 1),
+        (f"kv-h {w.kv_heads}", w.kv_heads != w.heads),
+        ("causal", w.causal),
+        (f"window {w.window}", w.window is not None),
+    ]
+    return " ".join(words for words, is_said in words_and_conditions if is_said)
 
 
 def request_words(r: Request) -> str:

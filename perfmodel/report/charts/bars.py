@@ -27,32 +27,41 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
     parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
     keys = [Key(name, "bar", "box", place) for place, name in enumerate(parts)] if len(parts) > 1 else []
     shapes, below = legend(keys, size, font * 0.6, size.width - font, 2)
-    totals = [bar.total for bar in chart.bars]
-    near = [limit for limit in chart.limits if limit.value <= FAR * max(totals, default=1)]
-    words = [_words(bar, chart.unit) for bar in chart.bars]
-    end = max((text_width(word, font) for word in words), default=0.0) * 1.15 + 14
+    longest = max((bar.total for bar in chart.bars), default=1)
+    near = [limit for limit in chart.limits if limit.value <= FAR * longest]
     top = below + font * (0.9 + ROW * len(near) if near else 0.6)
     bottom = top + font * BAR * len(chart.bars)
-    far = max([*totals, *(end for bar in chart.bars for end in bar.ends), *(limit.value for limit in near), chart.origin], default=1) or 1
-    low, scale = (min(chart.origin, *totals), LOG) if chart.origin else (0, LINEAR)
-    axis = Axis(low, far, font * (1.3 if chart.origin else 0.6), size.width - end, scale)
-    lines = [Path("limit", [(x, top - 4), (x, bottom)]) for x in (axis.at(limit.value) for limit in near)]
+    axis = _axis(chart, near, size)
     shapes += _ticks(axis, top, bottom, chart.unit, size)
+    limit_places = [axis.at(limit.value) for limit in near]
+    lines = [Path("limit", [(x, top - 4), (x, bottom)]) for x in limit_places]
     placer = Placer((0, below), (size.width, top), font)
     for line in lines:
         placer.avoid(line)
-    for limit, line in zip(near, lines, strict=True):
-        shapes += [line, *placer.place(_limit_names(limit, line.points[0][0], top, chart.unit, size))]
-    for place, (bar, word) in enumerate(zip(chart.bars, words, strict=True)):
+    for limit, x, line in zip(near, limit_places, lines, strict=True):
+        shapes += [line, *placer.place(_limit_names(limit, x, top, chart.unit, size))]
+    for place, bar in enumerate(chart.bars):
         y = top + place * font * BAR
-        shapes += [*_bar(bar, parts, axis, y, chart, size), *_interval(bar, axis, y + font * 2.35, font)]
-        shapes.append(
-            _total(max(bar.total, *bar.ends, chart.origin), word, axis, y + font * 2.7, size, [line.points[0][0] for line in lines])
-        )
+        shapes += _bar(bar, parts, axis, y, chart, size)
+        shapes += _interval(bar, axis, y + font * 2.35, font)
+        bar_end = axis.at(max(bar.total, *bar.ends, chart.origin))
+        shapes.append(_total(bar_end, _total_words(bar, chart.unit), y + font * 2.7, size, limit_places))
     return Scene(size.width, bottom + font * 2.4, shapes, chart.title, describe(chart))
 
 
-def _words(bar: Bar, unit: str) -> str:
+def _axis(chart: BarChart, limits: Sequence[Limit], size: Size) -> Axis:
+    """The axis over all bars, intervals and ``limits``, with room for the sums at its end."""
+    totals = [bar.total for bar in chart.bars]
+    interval_ends = [end for bar in chart.bars for end in bar.ends]
+    high = max([*totals, *interval_ends, *(limit.value for limit in limits), chart.origin]) or 1
+    widest = max((text_width(_total_words(bar, chart.unit), size.font) for bar in chart.bars), default=0.0)
+    end = size.width - (widest * 1.15 + 14)
+    if chart.origin:
+        return Axis(min(chart.origin, *totals), high, size.font * 1.3, end, LOG)
+    return Axis(0, high, size.font * 0.6, end, LINEAR)
+
+
+def _total_words(bar: Bar, unit: str) -> str:
     """The sum of a bar with its interval, as text."""
     ends = [format_time(end, 3) if unit == "s" else text(end, unit) for end in bar.ends]
     return f"{text(bar.total, unit)} ({between(*ends)})" if ends else text(bar.total, unit)
@@ -60,14 +69,16 @@ def _words(bar: Bar, unit: str) -> str:
 
 def _interval(bar: Bar, axis: Axis, y: float, font: float) -> list[Shape]:
     """The interval of a bar as a line with upright ends."""
+    if not bar.ends:
+        return []
     places = [axis.at(end) for end in bar.ends]
     upright = [Path("interval", [(x, y - font * 0.4), (x, y + font * 0.4)]) for x in places]
-    return [Path("interval", [(x, y) for x in places]), *upright] if places else []
+    return [Path("interval", [(x, y) for x in places]), *upright]
 
 
 def describe(chart: BarChart) -> str:
     """The picture in words."""
-    totals = ", ".join(f"{bar.name} {_words(bar, chart.unit)}" for bar in chart.bars[:8])
+    totals = ", ".join(f"{bar.name} {_total_words(bar, chart.unit)}" for bar in chart.bars[:8])
     return f"Stacked bars: {totals}. Every number is in the table."
 
 
@@ -82,11 +93,12 @@ def _limit_names(limit: Limit, x: float, top: float, unit: str, size: Size) -> I
         yield Text("mark-label", x + 4, foot, words, "start")
 
 
-def _total(value: float, words: str, axis: Axis, y: float, size: Size, lines: Sequence[float]) -> Text:
-    """The sum at the end of its bar, or beyond lines that would cross it."""
-    x, wide = axis.at(value) + 7, text_width(words, size.font, bold=True)
+def _total(bar_end: float, words: str, y: float, size: Size, lines: Sequence[float]) -> Text:
+    """The sum of a bar behind its end at x ``bar_end``, or beyond ``lines`` (their x) that would cross it."""
+    x = bar_end + 7
+    width = text_width(words, size.font, bold=True)
     for line in sorted(lines):
-        if x - 4 < line < x + wide + 4:
+        if x - 4 < line < x + width + 4:
             x = line + 6
     return Text("bar-total", x, y, words)
 
@@ -103,15 +115,18 @@ def _ticks(axis: Axis, top: float, bottom: float, unit: str, size: Size) -> list
 
 def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, chart: BarChart, size: Size) -> list[Shape]:
     """The name of a bar and, below it, its parts, with values where there is room."""
-    head, thick = y + size.font * 1.5, size.font * 1.7
-    shapes: list[Shape] = [Text("key", axis.start, head - size.font * 0.4, shortened(bar.name, size.font, size.width - 2 * size.font))]
-    at, unit = 0.0, chart.unit
+    top, height = y + size.font * 1.5, size.font * 1.7
+    name = shortened(bar.name, size.font, size.width - 2 * size.font)
+    shapes: list[Shape] = [Text("key", axis.start, top - size.font * 0.4, name)]
+    unit = chart.unit
+    reached = 0.0
     for part, value in bar.segments:
-        start, end = sorted(map(axis.at, (chart.origin or at, at + value)))
-        at += value
+        start, end = sorted((axis.at(chart.origin or reached), axis.at(reached + value)))
+        reached += value
         tip = f"{bar.name}, {part}: {text(value, unit)}"
-        shapes.append(ShapeGroup([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
-        words, free = text(value, unit) if unit == "B" else tick_text(value, unit), min([end, *(axis.at(low) - 4 for low in bar.ends[:1])])
-        if text_width(words, size.font) + 8 < free - start and len(bar.segments) > 1:
-            shapes.append(Text("bar-inside", (start + free) / 2, head + thick / 2 + size.font * 0.35, words, "middle"))
+        shapes.append(ShapeGroup([Rect("bar", start, top, end - start, height, parts.index(part), tip)], {"tip": tip}))
+        words = text(value, unit) if unit == "B" else tick_text(value, unit)
+        free_end = min(end, axis.at(bar.ends[0]) - 4) if bar.ends else end  # the interval hides what follows
+        if text_width(words, size.font) + 8 < free_end - start and len(bar.segments) > 1:
+            shapes.append(Text("bar-inside", (start + free_end) / 2, top + height / 2 + size.font * 0.35, words, "middle"))
     return shapes

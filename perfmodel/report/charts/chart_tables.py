@@ -23,6 +23,22 @@ def numbers(chart: Chart) -> DataTable:
 
 # Points of rooflines
 
+
+def _headroom(point: RooflinePoint) -> float | None:
+    """How many times faster the point would be at its roof."""
+    share = share_of_roof(point)
+    return 1 / share if share else None
+
+
+def _next_roof(point: RooflinePoint) -> tuple[str | None, float | None]:
+    """The roof that would limit next, and how many times higher it is; None twice if there is none."""
+    following = next_roof(point)
+    if following is None:
+        return None, None
+    name, times = following
+    return SHORT.get(name, name), times
+
+
 _TIMES: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
     (Column("lower_s", "lower bound", "s"), lambda p: p.lower_s),
     (Column("roofline_s", "roofline", "s"), lambda p: p.roofline_s),
@@ -34,9 +50,9 @@ _TIMES: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
     (Column("error", "error", "error"), error),
     (Column("bound", "bound by"), lambda p: SHORT.get(bound(p) or "", bound(p))),
     (Column("share_of_roof", "of its roof", "share", under="headroom"), share_of_roof),
-    (Column("headroom", "headroom", "ratio"), lambda p: 1 / share if (share := share_of_roof(p)) else None),
-    (Column("next_roof", "next roof", under="next_roof_ratio"), lambda p: SHORT.get(near[0], near[0]) if (near := next_roof(p)) else None),
-    (Column("next_roof_ratio", "away", "ratio"), lambda p: near[1] if (near := next_roof(p)) else None),
+    (Column("headroom", "headroom", "ratio"), _headroom),
+    (Column("next_roof", "next roof", under="next_roof_ratio"), lambda p: _next_roof(p)[0]),
+    (Column("next_roof_ratio", "away", "ratio"), lambda p: _next_roof(p)[1]),
     (Column("time_share", "share of time", "share"), lambda p: p.share),
     (Column("note", "note"), lambda p: "; ".join(remarks(p)) or None),
 ]
@@ -45,23 +61,26 @@ _TIMES: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
 def points_table(charts: Iterable[Roofline]) -> DataTable:
     """Every point of ``charts``, one row each."""
     charts = list(charts)
-    placed_points = [(chart, point) for chart in charts for point in chart.points]
     several = len({chart.device for chart in charts}) > 1
-    columns: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
+    first: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
         (Column("number", "#", "count"), lambda p: p.number),
         (Column("name", "workload", under="device"), lambda p: p.name),
+    ]
+    device = Column("device", "device")
+    others: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
         (Column("group", "group"), lambda p: p.group),
         (Column("dtype", "dtype"), lambda p: p.dtype),
         (Column("flops", "FLOP", "FLOP"), lambda p: p.flops if p.flops or p.dtype else None),  # None: nobody counted them
     ]
     for level in reversed(LEVELS):
-        if any(level in point.bytes for _, point in placed_points):
-            columns += _of_level(level)
-    columns += _TIMES
-    rows = [[value(point) for _, value in columns] for _, point in placed_points]
-    for row, (chart, _) in zip(rows, placed_points, strict=True):
-        row.insert(2, chart.device if several else None)
-    return DataTable("Points", [columns[0][0], columns[1][0], Column("device", "device"), *(column for column, _ in columns[2:])], rows)
+        if any(level in point.bytes for chart in charts for point in chart.points):
+            others += _of_level(level)
+    others += _TIMES
+    rows: list[list[Value]] = []
+    for chart in charts:
+        device_id = chart.device if several else None
+        rows += [[*(value(p) for _, value in first), device_id, *(value(p) for _, value in others)] for p in chart.points]
+    return DataTable("Points", [*(column for column, _ in first), device, *(column for column, _ in others)], rows)
 
 
 def _of_level(level: str) -> list[tuple[Column, Callable[[RooflinePoint], Value]]]:
@@ -84,13 +103,17 @@ def brief_table(charts: Iterable[Roofline]) -> DataTable:
 
 def point_notes(charts: Sequence[Roofline]) -> list[str]:
     """Remarks on points, with the points' numbers, and a sentence on points above the roofs shown first."""
-    titles: dict[str, list[str]] = {}
-    for point in (point for chart in charts for point in chart.points):
-        for words in remarks(point):
-            titles.setdefault(words, []).append(str(point.number))
-    over = [str(point.number) for chart in charts for point in above(chart, chart.first_level())]
-    listed = [f"{', '.join(those)}: {words}" for words, those in titles.items()]
-    return [*listed, *[f"ABOVE THE ROOF: {', '.join(over)}"] * bool(over)]
+    numbers_of: dict[str, list[str]] = {}
+    above_roof = []
+    for chart in charts:
+        for point in chart.points:
+            for remark in remarks(point):
+                numbers_of.setdefault(remark, []).append(str(point.number))
+        above_roof += [str(point.number) for point in above(chart, chart.first_level())]
+    notes = [f"{', '.join(numbers)}: {remark}" for remark, numbers in numbers_of.items()]
+    if above_roof:
+        notes.append(f"ABOVE THE ROOF: {', '.join(above_roof)}")
+    return notes
 
 
 # Other pictures
@@ -115,13 +138,18 @@ def _of_lines(chart: LineChart) -> DataTable:
 
 def _of_bars(chart: BarChart) -> DataTable:
     parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
-    ends = [Column("low", "low", chart.unit), Column("high", "high", chart.unit)] * any(bar.ends for bar in chart.bars)
-    total = Column("total", "total", chart.unit, *(column.key for column in ends))
-    columns = [Column("name", ""), *(Column(part, part, chart.unit) for part in parts), total, *ends]
+    columns = [Column("name", ""), *(Column(part, part, chart.unit) for part in parts)]
+    with_intervals = any(bar.ends for bar in chart.bars)
+    if with_intervals:
+        columns.append(Column("total", "total", chart.unit, "low", "high"))
+        columns += [Column("low", "low", chart.unit), Column("high", "high", chart.unit)]
+    else:
+        columns.append(Column("total", "total", chart.unit))
     rows: list[list[Value]] = []
     for bar in chart.bars:
         values = dict(bar.segments)
-        rows.append([bar.name, *(values.get(part) for part in parts), bar.total, *([bar.low, bar.high] if ends else [])])
+        interval = [bar.low, bar.high] if with_intervals else []
+        rows.append([bar.name, *(values.get(part) for part in parts), bar.total, *interval])
     return DataTable(chart.title, columns, rows)
 
 
@@ -145,8 +173,11 @@ def marks_table(chart: Chart) -> Table | None:
 
 def roofs_table(chart: Roofline, brief: bool = False) -> Table:
     """Table of roofs with value and evidence. ``brief``: only the compute roofs shown first, without sources."""
+    columns = ["roof", "value", "evidence"] if brief else ["roof", "value", "evidence", "source"]
     keys = chart.shown_keys()
-    ceilings = [c for c in chart.ceilings if not brief or c.kind == MEMORY or c.key in keys]
-    rows = [[c.name, format_si(c.value, "FLOP/s" if c.kind == COMPUTE else "B/s"), c.evidence, c.source] for c in ceilings]
-    columns = ["roof", "value", "evidence", "source"][: 3 if brief else 4]
-    return Table(f"Roofs of {chart.device_name}", columns, [row[: len(columns)] for row in rows], "lrll"[: len(columns)])
+    rows = []
+    for ceiling in chart.ceilings:
+        if not brief or ceiling.kind == MEMORY or ceiling.key in keys:
+            value = format_si(ceiling.value, "FLOP/s" if ceiling.kind == COMPUTE else "B/s")
+            rows.append([ceiling.name, value, ceiling.evidence, ceiling.source][: len(columns)])
+    return Table(f"Roofs of {chart.device_name}", columns, rows, "lrll"[: len(columns)])

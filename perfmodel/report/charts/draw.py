@@ -105,18 +105,24 @@ def _properties(style: Style, colour: Callable[[str], str], font_size: str = "")
     properties = {"fill": colour(style.fill)}
     if style.stroke != "none":
         properties |= {"stroke": colour(style.stroke), "stroke-width": f"{style.width:g}"}
-    properties |= {"stroke-dasharray": style.dash} if style.dash else {}
-    properties |= {"font-size": font_size} if font_size else {}
-    properties |= {"font-weight": "600"} if style.bold else {}
+    if style.dash:
+        properties["stroke-dasharray"] = style.dash
+    if font_size:
+        properties["font-size"] = font_size
+    if style.bold:
+        properties["font-weight"] = "600"
     if style.halo:
         properties |= {"stroke": colour("plot"), "stroke-width": "3", "stroke-linejoin": "round", "paint-order": "stroke"}
-    return properties | ({"opacity": f"{style.opacity:g}"} if style.opacity < 1 else {})
+    if style.opacity < 1:
+        properties["opacity"] = f"{style.opacity:g}"
+    return properties
 
 
 def style_sheet() -> str:
     """The styles of all roles as CSS, in the page's colours."""
     rules = [f".picture .{role}{{{_declarations(style)}}}" for role, style in ROLES.items()]
-    return "\n".join([*rules, *(f".picture .{name.strip()}{{text-anchor:{anchor}}}" for anchor, name in ANCHORS.items() if name)])
+    rules += [f".picture .{name.strip()}{{text-anchor:{anchor}}}" for anchor, name in ANCHORS.items() if name]
+    return "\n".join(rules)
 
 
 def _declarations(style: Style) -> str:
@@ -166,7 +172,10 @@ class Pen:
         if isinstance(shape, Marker) and shape.shape == "circle":
             return f"<circle{self._look(shape.role, shape.series)}{_numbers(cx=shape.x, cy=shape.y, r=shape.r)}/>"
         line = outline(shape)
-        return f'<path{self._look(shape.role, None if isinstance(shape, Grid) else shape.series)} d="{line}"/>' if line else ""
+        if not line:
+            return ""
+        series = None if isinstance(shape, Grid) else shape.series
+        return f'<path{self._look(shape.role, series)} d="{line}"/>'
 
     def _text(self, shape: Text) -> str:
         if self.theme is None:
@@ -179,20 +188,26 @@ class Pen:
 
     def _group(self, group: ShapeGroup) -> str:
         if self.theme is not None:  # a picture of its own shows one state
+            if group.hidden:
+                return ""
             move = "" if group.move is None else f' transform="translate({" ".join(map(number, group.move))})"'
-            return "" if group.hidden else f"<g{move}>{self.draw(group.children)}</g>"
+            return f"<g{move}>{self.draw(group.children)}</g>"
         tags = {} if group.link else group.tags  # the page's script takes a point's from the list beside the picture
-        attributes = "".join(f' data-{name}="{clean(value)}"' for name, value in tags.items()) + " hidden" * group.hidden
+        attributes = "".join(f' data-{name}="{clean(value)}"' for name, value in tags.items())
+        if group.hidden:
+            attributes += " hidden"
         inner = self.draw(group.children)
         return f'<a href="{clean(group.link)}"{attributes}>{inner}</a>' if group.link else f"<g{attributes}>{inner}</g>"
 
     def _look(self, role: str, series: int | None, text: bool = False) -> str:
+        """Attributes for the style of ``role``: its classes, or all properties with colours written out."""
+        series_name = "" if series is None else f"s{series % SERIES}"
         if self.theme is None:
-            return f' class="{role}{"" if series is None else f" s{series % SERIES}"}"'
-        style, theme = ROLES[role], self.theme
-        shade = theme["quiet"] if series is None else theme[f"s{series % SERIES}"]
-        colours = {**theme, "none": "none", "series": shade}
-        properties = _properties(style, colours.__getitem__, number(self.font * style.size) if text else "")
+            return f' class="{role} {series_name}"' if series_name else f' class="{role}"'
+        colours = {**self.theme, "none": "none", "series": self.theme[series_name or "quiet"]}
+        style = ROLES[role]
+        font_size = number(self.font * style.size) if text else ""
+        properties = _properties(style, colours.__getitem__, font_size)
         return "".join(f' {name}="{value}"' for name, value in properties.items())
 
 
@@ -211,11 +226,19 @@ def outline(shape: Path | Grid | Marker) -> str:
 
 def _line(points: Sequence[XY], closed: bool = False) -> str:
     """The path through ``points``, in the shortest commands."""
-    written = [(number(x), number(y)) for x, y in points]
-    parts = [f"M{written[0][0]} {written[0][1]}"]
-    for (x, y), (last_x, last_y) in zip(written[1:], written, strict=False):
-        parts.append(f"V{y}" if x == last_x else f"H{x}" if y == last_y else f"L{x} {y}")
-    return "".join(parts) + ("Z" if closed else "")
+    commands = ""
+    last_x = last_y = ""
+    for x, y in [(number(x), number(y)) for x, y in points]:
+        if not commands:
+            commands = f"M{x} {y}"
+        elif x == last_x:
+            commands += f"V{y}"
+        elif y == last_y:
+            commands += f"H{x}"
+        else:
+            commands += f"L{x} {y}"
+        last_x, last_y = x, y
+    return f"{commands}Z" if closed else commands
 
 
 _HALF, _DIAGONAL = math.sqrt(math.pi) / 2, math.sqrt(math.pi / 2)

@@ -64,7 +64,9 @@ def text(value: Value, unit: str) -> str:
         return ABSENT
     if isinstance(value, str):
         return value
-    return UNITS[unit](value) if unit in UNITS else f"{value:.6g} {unit if unit != 'text' else ''}".strip()
+    if unit in UNITS:
+        return UNITS[unit](value)
+    return f"{value:.6g}" if unit == "text" else f"{value:.6g} {unit}".strip()
 
 
 def shown_columns(table: DataTable) -> list[Column]:
@@ -76,11 +78,12 @@ def shown_columns(table: DataTable) -> list[Column]:
 
 def interval(column: Column, record: Mapping[str, Value]) -> str:
     """The interval of a cell, such as ``3.19 to 3.74 ms``; empty where it has none."""
-    ends = [end for key in (column.low, column.high) if isinstance(end := record.get(key), (int, float))]
-    if len(ends) < 2:
+    low, high = record.get(column.low), record.get(column.high)
+    if not isinstance(low, (int, float)) or not isinstance(high, (int, float)):
         return ""
-    low, high = (format_time(end, 3) if column.unit == "s" else text(end, column.unit) for end in ends)
-    return between(low, high)
+    if column.unit == "s":
+        return between(format_time(low, 3), format_time(high, 3))
+    return between(text(low, column.unit), text(high, column.unit))
 
 
 def between(low: str, high: str, word: str = "to") -> str:
@@ -97,17 +100,24 @@ def as_text(table: DataTable) -> Table:
     """``table`` as text cells, each value with its interval."""
     columns = shown_columns(table)
     rows = [[_cell(column, record) for column in columns] for record in table.records()]
-    return Table(table.title, [column.title for column in columns], rows, "".join("l" if c.unit == "text" else "r" for c in columns))
+    align = "".join("l" if column.unit == "text" else "r" for column in columns)
+    return Table(table.title, [column.title for column in columns], rows, align)
 
 
 def _cell(column: Column, record: Mapping[str, Value]) -> str:
-    main, ends = text(record[column.key], column.unit), interval(column, record)
-    return f"{main} ({ends})" if ends and main != ABSENT else main
+    value = text(record[column.key], column.unit)
+    ends = interval(column, record)
+    return f"{value} ({ends})" if ends and value != ABSENT else value
 
 
 def formula_text(formula: Formula) -> str:
     """``name = formula = numbers = value``."""
     value = formula.value
-    end = f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value or "")
-    numbers = formula.numbers if formula.numbers not in (end, str(value)) else ""
-    return " = ".join(filter(None, [formula.name, formula.formula, numbers, end]))
+    if isinstance(value, int):
+        value_text = f"{value:,}"
+    elif isinstance(value, float):
+        value_text = f"{value:.6g}"
+    else:
+        value_text = str(value or "")
+    numbers = formula.numbers if formula.numbers not in (value_text, str(value)) else ""
+    return " = ".join(filter(None, [formula.name, formula.formula, numbers, value_text]))

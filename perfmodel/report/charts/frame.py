@@ -11,7 +11,7 @@ from perfmodel.report.charts.labels import Placer, shortened, text_width
 from perfmodel.report.charts.scene import XY, Grid, Marker, Path, Rect, Shape, Text
 
 LOG, LINEAR = "log", "linear"
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _SMALL = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -51,10 +51,14 @@ class Axis:
         if self.scale == LINEAR:
             return _linear(self.low, self.high, max(2, int(abs(self.end - self.start) / room)))
         decades = math.log10(self.high / self.low)
+        wide = self.per_decade > 5 * room
+        steps: tuple[float, ...]
         if decades < 1.2:
-            steps: tuple[float, ...] = (1, 1.5, 2, 3, 5, 7) if self.per_decade > 5 * room else (1, 2, 5)
+            steps = (1, 1.5, 2, 3, 5, 7) if wide else (1, 2, 5)
+        elif wide:
+            steps = (1, 2, 5)
         else:
-            steps = (1,) if self.per_decade < 3 * room else (1, 2, 5) if self.per_decade > 5 * room else (1, 3)
+            steps = (1,) if self.per_decade < 3 * room else (1, 3)
         values = self._multiples(steps, max(1, math.ceil(room / self.per_decade)))
         return [value for value in values if self.low * 0.999999 <= value <= self.high * 1.000001]
 
@@ -71,11 +75,13 @@ class Axis:
 
 
 def _linear(low: float, high: float, most: int) -> list[float]:
-    rough = (high - low) / most
-    magnitude = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= rough * 0.999999)
-    first = math.ceil(low / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+    """Round numbers from ``low`` to ``high``, at most about ``most`` of them."""
+    least_step = (high - low) / most
+    magnitude = 10.0 ** math.floor(math.log10(least_step))
+    steps = [factor * magnitude for factor in (1, 2, 2.5, 5, 10)]
+    step = min(step for step in steps if step >= least_step * 0.999999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
 
 
 def fitted(values: list[float], scale: str, from_zero: bool = False) -> tuple[float, float]:
@@ -86,9 +92,11 @@ def fitted(values: list[float], scale: str, from_zero: bool = False) -> tuple[fl
         if high / low < 4:
             low, high = low / 2, high * 2
         return low / (high / low) ** 0.04, high * (high / low) ** 0.06
-    low = 0.0 if from_zero or 0 <= low < high / 3 else low
+    if from_zero or 0 <= low < high / 3:
+        low = 0.0
     span = (high - low) or abs(high) or 1.0
-    return (low if low == 0 else low - 0.05 * span), high + 0.08 * span
+    margin = 0.05 * span if low else 0.0
+    return low - margin, high + 0.08 * span
 
 
 def tick_text(value: float, unit: str) -> str:
@@ -100,14 +108,22 @@ def tick_text(value: float, unit: str) -> str:
     if value == 0:
         return "0"
     if unit == "s":
-        factor, name = next(((f, n) for f, n in _SMALL if abs(value) >= f * 0.9995), _SMALL[-1])
+        factor, name = _prefix(value, _SMALL)
         return f"{value / factor:.3g} {name}"
     if unit == "share":
         return f"{value * 100:.3g} %"
     if unit == "ratio":
         return f"{value:.3g}x"
-    factor, prefix = next(((f, p) for f, p in _PREFIXES if abs(value) >= f * 0.9995), (1.0, ""))
+    factor, prefix = _prefix(value, _PREFIXES)
     return f"{value / factor:.4g} {prefix}".strip()
+
+
+def _prefix(value: float, prefixes: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """The first of ``prefixes``, by falling factors, that ``value`` reaches but for rounding; else the last one."""
+    for factor, name in prefixes:
+        if abs(value) >= factor * 0.9995:
+            return factor, name
+    return prefixes[-1]
 
 
 def power_of_two_text(value: float) -> str:

@@ -50,8 +50,9 @@ _WIDTHS = {
 Sans and Liberation Sans (as wide as Arial and Helvetica), so that a label stays in its box whichever font draws it.
 """
 _BY_CHARACTER = {character: width for width, characters in _WIDTHS.items() for character in characters}
-_OTHER_WIDTH, _WIDE_WIDTH, _FIRST_WIDE = 760, 1040, 0x1100
-"""Widths of other characters, and of those from Hangul on, which are as wide as Chinese ones."""
+_OTHER_WIDTH = 760
+_FIRST_WIDE, _WIDE_WIDTH = 0x1100, 1040
+"""Widths of other characters. From Hangul (``_FIRST_WIDE``) on, they are as wide as Chinese ones."""
 _BOLD = 1.12
 """Width of words in bold over regular: semibold Inter, bold DejaVu Sans."""
 HEIGHT = 1.18
@@ -65,8 +66,12 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     >>> text_width("12", 10)
     12.8
     """
-    total = sum(_BY_CHARACTER.get(character, _WIDE_WIDTH if ord(character) >= _FIRST_WIDE else _OTHER_WIDTH) for character in text)
+    total = sum(_BY_CHARACTER.get(character) or _unlisted_width(character) for character in text)
     return round(total * size / 1000 * (_BOLD if bold else 1), 3)
+
+
+def _unlisted_width(character: str) -> int:
+    return _WIDE_WIDTH if ord(character) >= _FIRST_WIDE else _OTHER_WIDTH
 
 
 def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
@@ -114,13 +119,14 @@ class Segment:
 
     def meets(self, box: Box) -> bool:
         """Whether a part of the segment lies in ``box``."""
-        first, last = 0.0, 1.0
-        for at, end, low, high in zip(self.start, self.end, (box.left, box.top), (box.right, box.bottom), strict=True):
-            if at == end:
-                if not low < at < high:
+        first, last = 0.0, 1.0  # the part of the segment that can lie in the box, as shares of its length
+        sides = ((box.left, box.right), (box.top, box.bottom))
+        for start, end, (low, high) in zip(self.start, self.end, sides, strict=True):
+            if start == end:
+                if not low < start < high:
                     return False
                 continue
-            enter, leave = sorted(((low - at) / (end - at), (high - at) / (end - at)))
+            enter, leave = sorted(((low - start) / (end - start), (high - start) / (end - start)))
             first, last = max(first, enter), min(last, leave)
         return first < last
 
@@ -142,25 +148,39 @@ def text_boxes(text: Text, size: float, bold: bool = False, air: float = AIR) ->
     """Boxes that ``text`` covers: its bounding box, or squares along it if it is turned."""
     if not text.turn:
         return [text_box(text, size, bold, air)]
-    width, half, angle = text_width(text.text, size, bold), size / 2, math.radians(text.turn)
-    count, (across, down) = math.ceil(width / size), (math.cos(angle), math.sin(angle))
-    along = [half + (width - size) * place / max(count - 1, 1) for place in range(count)]
-    return [square((text.x + d * across + 0.35 * size * down, text.y + d * down - 0.35 * size * across), half) for d in along]
+    width = text_width(text.text, size, bold)
+    count = math.ceil(width / size)
+    angle = math.radians(text.turn)
+    cos, sin = math.cos(angle), math.sin(angle)
+    above = 0.35 * size  # from the baseline to the middle of a line
+    boxes = []
+    for place in range(count):
+        along = size / 2 + (width - size) * place / max(count - 1, 1)
+        centre = (text.x + along * cos + above * sin, text.y + along * sin - above * cos)
+        boxes.append(square(centre, size / 2))
+    return boxes
 
 
-def rings(at: XY, start: float, away: Sequence[float], wide: float, high: float) -> Iterator[XY]:
-    """Points on ellipses around ``at`` from angle ``start`` on, with half axes ``wide`` + a and ``high`` + a for each a in ``away``."""
-    for distance in away:
-        for turn in range(TURNS):
-            steps = (turn + 1) // 2 * (1 if turn % 2 else -1)  # 0, 1, -1, 2, -2, ...
-            angle = start + steps * 2 * math.pi / TURNS
-            yield at[0] + math.cos(angle) * (wide + distance), at[1] - math.sin(angle) * (high + distance)
+def rings(at: XY, start: float, distances: Sequence[float], half_width: float, half_height: float) -> Iterator[XY]:
+    """Points on widening ellipses around ``at``: for each distance, one whose half axes are that much more than those given.
+
+    On each ellipse the points come by turns from both sides of the angle ``start``, the nearest first.
+    """
+    turns = [0]
+    for turn in range(1, TURNS // 2):
+        turns += [turn, -turn]
+    turns.append(TURNS // 2)
+    for distance in distances:
+        for turn in turns:
+            angle = start + turn * 2 * math.pi / TURNS
+            yield at[0] + math.cos(angle) * (half_width + distance), at[1] - math.sin(angle) * (half_height + distance)
 
 
 def leader(at: XY, edge: XY, gap: float) -> Path:
     """A thin line from a mark to the ``edge`` of its label, ``gap`` pixels away from the mark."""
-    part = gap / max(math.dist(edge, at), gap)
-    return Path("leader", [(at[0] + (edge[0] - at[0]) * part, at[1] + (edge[1] - at[1]) * part), edge])
+    share = gap / max(math.dist(edge, at), gap)
+    start = (at[0] + (edge[0] - at[0]) * share, at[1] + (edge[1] - at[1]) * share)
+    return Path("leader", [start, edge])
 
 
 @dataclass(slots=True)
@@ -182,23 +202,24 @@ class Placer:
 
         ``cost``: additional cost of a candidate, in covered shapes.
         """
-        best: tuple[int, Text, list[Box]] | None = None
+        best: Text | None = None
+        best_boxes, least_cost = list[Box](), math.inf
         for text in candidates:
-            places = text_boxes(text, self.font, bold)
-            if not all(box.inside(self.low, self.high) for box in places):
+            boxes = text_boxes(text, self.font, bold)
+            if not all(box.inside(self.low, self.high) for box in boxes):
                 continue
-            if any(box.meets(label) for box in places for label in self.taken):
+            if any(box.meets(label) for box in boxes for label in self.taken):
                 continue
-            hidden = cost(text)
-            for other in self.avoided:
-                if best is not None and hidden >= best[0]:
+            covered = cost(text)
+            for shape in self.avoided:
+                if covered >= least_cost:
                     break
-                hidden += any(map(other.meets, places))
-            if best is None or hidden < best[0]:
-                best = (hidden, text, places)
-            if not hidden:
+                covered += any(map(shape.meets, boxes))
+            if covered < least_cost:
+                best, best_boxes, least_cost = text, boxes, covered
+            if covered == 0:
                 break
         if best is None:
             return []
-        self.taken += best[2]
-        return [best[1]]
+        self.taken += best_boxes
+        return [best]

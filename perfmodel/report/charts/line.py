@@ -86,12 +86,14 @@ def _colour(chart: LineChart, series: Series) -> int:
 
 def _keys(chart: LineChart) -> list[Key]:
     """Legend entries: one per line. Dashed companions of lines, such as roofs, share an entry if there are several."""
-    drawn = {series.name for series in chart.series if series.style != "dashed"}
-    short_names_ = {s.name: s.name.removeprefix(f"{s.group}, ") for s in chart.series if s.style == "dashed" and s.group in drawn}
-    words = set(short_names_.values())
-    if len(short_names_) < 2 or len(words) > 1 or words & set(short_names_):
+    lines = {series.name for series in chart.series if series.style != "dashed"}
+    companions = [series for series in chart.series if series.style == "dashed" and series.group in lines]
+    shared_names = {series.name.removeprefix(f"{series.group}, ") for series in companions}
+    names = {series.name for series in companions}
+    if len(names) < 2 or len(shared_names) > 1 or shared_names & names:
         return [_key(chart, series) for series in chart.series]
-    return [*(_key(chart, series) for series in chart.series if series.name not in short_names_), Key(words.pop(), "series-dashed")]
+    [shared_name] = shared_names
+    return [*(_key(chart, series) for series in chart.series if series.name not in names), Key(shared_name, "series-dashed")]
 
 
 def _key(chart: LineChart, series: Series) -> Key:
@@ -150,10 +152,15 @@ def x_text(chart: LineChart) -> Callable[[float], str]:
 
 
 def _band(chart: LineChart, series: Series, plot: Plot) -> list[Shape]:
-    pairs = list(zip(series.points, series.band, strict=False))
-    lower, upper = ([plot.at(x, ends[side]) for (x, _), ends in pairs] for side in (0, 1))
-    band = Path("area" if series.style == "area" else "band", [*lower, *reversed(upper)], closed=True, series=_colour(chart, series))
-    return [_tagged(series, [band])] if len(pairs) > 1 else []
+    """The band of a series, if it has one: a closed line along its lower ends and back along its upper ones."""
+    lower, upper = list[XY](), list[XY]()
+    for (x, _), (low, high) in zip(series.points, series.band, strict=False):
+        lower.append(plot.at(x, low))
+        upper.append(plot.at(x, high))
+    if len(lower) < 2:
+        return []
+    role = "area" if series.style == "area" else "band"
+    return [_tagged(series, [Path(role, [*lower, *reversed(upper)], closed=True, series=_colour(chart, series))])]
 
 
 def _tagged(series: Series, shapes: list[Shape]) -> ShapeGroup:
@@ -163,35 +170,47 @@ def _tagged(series: Series, shapes: list[Shape]) -> ShapeGroup:
 def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> ShapeGroup:
     """The shapes of the ``place``-th series; each dot links to its cell in the table of numbers."""
     series = chart.series[place]
-    number, spots = _colour(chart, series), [plot.at(x, y) for x, y in series.points]
+    colour = _colour(chart, series)
+    spots = [plot.at(x, y) for x, y in series.points]
     placer.avoided += [Segment(*ends) for ends in pairwise(spots)] * CROSSED
     role = {"line": "series", "dashed": "series-dashed"}.get(series.style)
-    shapes: list[Shape] = [Path(role, spots, series=number)] if role and len(spots) > 1 else []
-    if series.style == "area" or (series.style == "dashed" and len(spots) > 1) or (series.style == "line" and len(spots) > MOST_DOTS):
+    shapes: list[Shape] = [Path(role, spots, series=colour)] if role and len(spots) > 1 else []
+    most_dots = {"area": 0, "dashed": 1, "line": MOST_DOTS}.get(series.style, len(spots))
+    if len(spots) > most_dots or series.style == "area":
         return _tagged(series, shapes)
-    shape, r = SHAPES[number % len(SHAPES)], 4.2 if series.style == "markers" else 3.0
+    shape = SHAPES[colour % len(SHAPES)]
+    radius = 4.2 if series.style == "markers" else 3.0
     swept = _swept(chart)
     for (x, _), at in zip(series.points, spots, strict=True):
-        placer.avoided += [square(at, r)] * CROSSED
-        shapes.append(ShapeGroup([Marker("dot", *at, r, shape, number)], {"row": str(swept.index(x)), "line": str(place)}))
+        placer.avoided += [square(at, radius)] * CROSSED
+        dot = Marker("dot", *at, radius, shape, colour)
+        shapes.append(ShapeGroup([dot], {"row": str(swept.index(x)), "line": str(place)}))
     return _tagged(series, shapes)
 
 
 def _names(chart: LineChart, plot: Plot) -> list[Shape]:
     """Names at the right ends of the lines, moved apart where lines end close together."""
-    font, drawn = plot.size.font, [series for series in chart.series if series.points]
-    ends = sorted((plot.at(*series.points[-1])[1], place) for place, series in enumerate(drawn))
+    font = plot.size.font
+    least_distance = font * 1.3
+
+    def end_y(series: Series) -> float:
+        return plot.at(*series.points[-1])[1]
+
+    from_top = sorted((series for series in chart.series if series.points), key=end_y)
     ys: list[float] = []
-    for y, _ in ends:
-        ys.append(max(y, ys[-1] + font * 1.3) if ys else y)
-    over = max(0.0, (ys[-1] if ys else 0) - (plot.bottom - 2))
-    ys = [y - over for y in ys]
-    for place in range(len(ys) - 2, -1, -1):
-        ys[place] = min(ys[place], ys[place + 1] - font * 1.3)
-    return [
-        _tagged(series, [Text("series-label", plot.right + 8, y + font * 0.35, series.name, series=_colour(chart, series))])
-        for y, series in zip(ys, (drawn[place] for _, place in ends), strict=True)
-    ]
+    for series in from_top:
+        ys.append(max(end_y(series), ys[-1] + least_distance) if ys else end_y(series))
+    if not ys:
+        return []
+    beyond = max(0.0, ys[-1] - (plot.bottom - 2))
+    ys = [y - beyond for y in ys]
+    for place in reversed(range(len(ys) - 1)):
+        ys[place] = min(ys[place], ys[place + 1] - least_distance)
+    shapes: list[Shape] = []
+    for y, series in zip(ys, from_top, strict=True):
+        name = Text("series-label", plot.right + 8, y + font * 0.35, series.name, series=_colour(chart, series))
+        shapes.append(_tagged(series, [name]))
+    return shapes
 
 
 def _limits(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
@@ -212,42 +231,58 @@ def _limits(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
 
 def _marks(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
     """The marks of ``chart``; a mark of one group has the group's colour."""
-    colours, shapes, heads, labels = _colours(chart), list[Shape](), list[Shape](), list[Shape]()
-    spots = [(x, plot.top if m.y is None else y) for m in chart.marks for x, y in [plot.at(m.x, plot.y.low if m.y is None else m.y)]]
-    lined = [at for at, mark in zip(spots, chart.marks, strict=True) if mark.y is None or len(chart.marks) <= MOST_LINES]
-    shapes += [Path("mark", [at, (at[0], plot.bottom)]) for at in lined]
+    colours = _colours(chart)
+    spots = [_mark_place(mark, plot) for mark in chart.marks]
+    lines, diamonds, labels = list[Shape](), list[Shape](), list[Shape]()
+    tops: dict[float, float] = {}  # by x, the highest of the lines there
     for at, mark in zip(spots, chart.marks, strict=True):
+        x, y = at
+        if mark.y is None or len(chart.marks) <= MOST_LINES:
+            lines.append(Path("mark", [at, (x, plot.bottom)]))
+            tops[x] = min(y, tops.get(x, y))
         if mark.y is not None:
-            series = colours.get(mark.group)
-            heads.append(Marker("before" if series is None else "predicted", *at, 4.0, "diamond", series))
+            colour = colours.get(mark.group)
+            diamonds.append(Marker("before" if colour is None else "predicted", x, y, 4.0, "diamond", colour))
             placer.avoided += [square(at, 5)] * STRUCK
-    for x in dict.fromkeys(x for x, _ in lined):
-        placer.avoid(Path("mark", [(x, min(y for at, y in lined if at == x)), (x, plot.bottom)]), STRUCK)
+    for x, top in tops.items():
+        placer.avoid(Path("mark", [(x, top), (x, plot.bottom)]), STRUCK)
     for at, mark in zip(spots, chart.marks, strict=True):
         labels += _label(at, mark, [other for other in spots if other != at], plot, placer, colours.get(mark.group))
-    return [*shapes, *heads, *labels]
+    return [*lines, *diamonds, *labels]
+
+
+def _mark_place(mark: Mark, plot: Plot) -> XY:
+    """The place of a mark; at the top of the plot if it lies on no line."""
+    if mark.y is None:
+        x, _ = plot.at(mark.x, plot.y.low)
+        return x, plot.top
+    return plot.at(mark.x, mark.y)
 
 
 def _label(at: XY, mark: Mark, other_places: list[XY], plot: Plot, placer: Placer, series: int | None) -> list[Shape]:
     """The label of a mark at ``at``, with a thin line if it is further away."""
     font = plot.size.font
+    far = 1.6 * font  # distance from which a line leads to a label
 
     def strays(label: Text) -> int:
         """Penalty of a place: distance from the mark, other marks that are nearer, and labels that a line to it would strike."""
-        around = text_box(label, font, air=0)
-        edge = around.nearest(at)
+        box = text_box(label, font, air=0)
+        edge = box.nearest(at)
         length, line = math.dist(at, edge), Segment(at, edge)
-        struck = STRUCK * sum(line.meets(other) for other in placer.taken) if length > 1.6 * font else 0
-        return int(length / (2 * font)) + struck + sum(math.dist(other, around.nearest(other)) < length for other in other_places)
+        struck = STRUCK * sum(line.meets(other) for other in placer.taken) if length > far else 0
+        nearer = sum(math.dist(other, box.nearest(other)) < length for other in other_places)
+        return int(length / (2 * font)) + struck + nearer
 
-    label = placer.place(_places(at, mark, series, plot), cost=strays)
-    for edge in [text_box(label, font, air=0).nearest(at) for label in label]:
-        along = edge[1] > at[1] and abs(edge[0] - at[0]) < 1.5 * font  # its own line leads there
-        if mark.y is not None and not along and math.dist(at, edge) >= 1.6 * font:
-            line = leader(at, edge, 6)
-            placer.avoid(line, STRUCK)
-            return [line, *label]
-    return [*label]
+    placed = placer.place(_places(at, mark, series, plot), cost=strays)
+    if not placed or mark.y is None:
+        return [*placed]
+    edge = text_box(placed[0], font, air=0).nearest(at)
+    below_mark = edge[1] > at[1] and abs(edge[0] - at[0]) < 1.5 * font  # the mark's own line leads there
+    if below_mark or math.dist(at, edge) < far:
+        return [*placed]
+    line = leader(at, edge, 6)
+    placer.avoid(line, STRUCK)
+    return [line, *placed]
 
 
 def _places(at: XY, mark: Mark, series: int | None, plot: Plot) -> Iterator[Text]:

@@ -55,22 +55,31 @@ def _layer(view: LevelView) -> ShapeGroup:
 
 def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
     """Notes on points that the picture cannot show, on one line if they fit."""
-    by_number = {point.number: point for point in placeable(chart, level)}
-    inside = {n for n, p in by_number.items() if plot.x.holds(intensity(p, level) or 0) and plot.y.holds(p.flops / drawn_s(p))}
-    listed = {
-        "not shown": [point for point in chart.points if point.number not in by_number],
-        "beyond the edge": [point for number, point in by_number.items() if number not in inside],
+
+    def is_inside(point: RooflinePoint) -> bool:
+        return plot.x.holds(intensity(point, level) or 0) and plot.y.holds(point.flops / drawn_s(point))
+
+    drawn = placeable(chart, level)
+    drawn_numbers = {point.number for point in drawn}
+    points_by_words = {
+        "not shown": [point for point in chart.points if point.number not in drawn_numbers],
+        "beyond the edge": [point for point in drawn if not is_inside(point)],
         "ABOVE THE ROOF": above(chart, level),
     }
-    notes = [f"{words}: {_listed(points)}" for words, points in listed.items() if points] + [AT_ROOFS] * at_roofs(chart)
-    room, one_line = plot.right - plot.left, "; ".join(notes)
-    if text_width(one_line, plot.size.font) <= room:
-        return [one_line] * bool(notes)
+    notes = [f"{words}: {_listed(points)}" for words, points in points_by_words.items() if points]
+    if at_roofs(chart):
+        notes.append(AT_ROOFS)
+    room = plot.right - plot.left
+    one_line = "; ".join(notes)
+    if notes and text_width(one_line, plot.size.font) <= room:
+        return [one_line]
     return [shortened(words, plot.size.font, room) for words in notes]
 
 
 def _listed(points: list[RooflinePoint]) -> str:
-    return ", ".join(str(point.number) for point in points[:6]) + (f" and {len(points) - 6} more" if len(points) > 6 else "")
+    """The numbers of the first few points, and how many more there are."""
+    numbers = ", ".join(str(point.number) for point in points[:6])
+    return f"{numbers} and {len(points) - 6} more" if len(points) > 6 else numbers
 
 
 def _keys(chart: Roofline) -> list[Key]:
@@ -117,14 +126,21 @@ def as_drawn(chart: Roofline) -> Roofline:
 
 def _markers(point: RooflinePoint) -> list[tuple[str, Interval]]:
     """Role and interval of each marker of ``point``, predicted before measured."""
-    if not (point.measured or point.predicted):
-        return [("at-roof", Interval(point.roofline_s))] if point.roofline_s else []
-    return [(role, interval) for role, interval in (("predicted", point.predicted), ("measured", point.measured)) if interval]
+    markers = []
+    if point.predicted:
+        markers.append(("predicted", point.predicted))
+    if point.measured:
+        markers.append(("measured", point.measured))
+    if not markers and point.roofline_s:
+        markers.append(("at-roof", Interval(point.roofline_s)))
+    return markers
 
 
 def drawn_s(point: RooflinePoint) -> float:
     """Seconds at which ``point`` is drawn; 0 if no time is known."""
-    return next((interval.value for _, interval in reversed(_markers(point))), 0.0)
+    if point.measured:
+        return point.measured.value
+    return point.predicted.value if point.predicted else point.roofline_s or 0.0
 
 
 def placeable(chart: Roofline, level: str) -> list[RooflinePoint]:
@@ -206,17 +222,17 @@ def _arrow(point: RooflinePoint, level: str, plot: Plot) -> list[Shape]:
     old = point.before
     if old is None or not old.bytes.get(level):
         return []
-    was = RooflinePoint(0, old.name, old.flops, old.bytes)
-    start, end = _spot(was, old.time_s, level, plot), _spot(point, drawn_s(point), level, plot)
+    old_point = RooflinePoint(0, old.name, old.flops, old.bytes)
+    start, end = _spot(old_point, old.time_s, level, plot), _spot(point, drawn_s(point), level, plot)
     length, r = math.dist(start, end), radius(point)
     marker = Marker("before", *start, 3.5, "diamond")
     if length < r + 8:
         return [marker]
-    ux, uy = (end[0] - start[0]) / length, (end[1] - start[1]) / length
+    ux, uy = (end[0] - start[0]) / length, (end[1] - start[1]) / length  # one pixel along the arrow
     tip = (end[0] - ux * (r + 1), end[1] - uy * (r + 1))
     back = (tip[0] - ux * 7, tip[1] - uy * 7)
-    head = [tip, (back[0] - uy * 3.2, back[1] + ux * 3.2), (back[0] + uy * 3.2, back[1] - ux * 3.2)]
-    return [marker, Path("arrow", [start, back]), Path("arrow-head", head, closed=True)]
+    left, right = (back[0] - uy * 3.2, back[1] + ux * 3.2), (back[0] + uy * 3.2, back[1] - ux * 3.2)
+    return [marker, Path("arrow", [start, back]), Path("arrow-head", [tip, left, right], closed=True)]
 
 
 # Numbers
@@ -228,26 +244,28 @@ def _numbers(points: list[RooflinePoint], view: LevelView) -> list[Shape]:
     count = max(len(places), 1)
     centre = (sum(x for x, _ in places.values()) / count, sum(y for _, y in places.values()) / count)
     clusters = [(cluster, places[cluster[0].number]) for cluster in _clusters(points, places)]
-    found: list[Shape] = []
-    for cluster, at in sorted(clusters, key=lambda entry: (len(entry[0]) > 1, -math.dist(entry[1], centre))):
+    outermost_first = sorted(clusters, key=lambda entry: (len(entry[0]) > 1, -math.dist(entry[1], centre)))
+    groups: list[Shape] = []
+    for cluster, at in outermost_first:
         other_places = [place for other, place in clusters if other is not cluster]
         tags = {"key": cluster[0].key, "number": " ".join(str(point.number) for point in cluster)}
         shapes = _number(cluster, at, other_places, centre, view)
-        found += [ShapeGroup(shapes, tags)] if shapes else []
-    return found
+        if shapes:
+            groups.append(ShapeGroup(shapes, tags))
+    return groups
 
 
 def _clusters(points: list[RooflinePoint], places: dict[int, XY]) -> list[list[RooflinePoint]]:
     """Groups of points of one unit and dtype that lie in one place."""
     clusters: list[list[RooflinePoint]] = []
     for point in points:
-        at = places[point.number]
-        near = (c for c in clusters if c[0].key == point.key and math.dist(places[c[0].number], at) < SAME_PLACE)
-        home = next(near, None)
-        if home is None:
-            clusters.append([point])
+        for cluster in clusters:
+            first = cluster[0]
+            if first.key == point.key and math.dist(places[first.number], places[point.number]) < SAME_PLACE:
+                cluster.append(point)
+                break
         else:
-            home.append(point)
+            clusters.append([point])
     return clusters
 
 

@@ -41,8 +41,11 @@ def bound(point: RooflinePoint) -> str | None:
 
 def next_roof(point: RooflinePoint) -> tuple[str, float] | None:
     """The resource with the second largest term, and how many times smaller that is; None without a second."""
-    ordered = sorted(((seconds, name) for name, seconds in point.terms.items() if seconds > 0), reverse=True)
-    return (ordered[1][1], ordered[0][0] / ordered[1][0]) if len(ordered) > 1 else None
+    by_time = sorted(((seconds, name) for name, seconds in point.terms.items() if seconds > 0), reverse=True)
+    if len(by_time) < 2:
+        return None
+    (most_s, _), (second_s, name), *_ = by_time
+    return name, most_s / second_s
 
 
 def share_of_roof(point: RooflinePoint) -> float | None:
@@ -65,7 +68,9 @@ def error(point: RooflinePoint) -> float | None:
 def noise(point: RooflinePoint) -> float | None:
     """(p90 - p10) / median of the measurement."""
     measured = point.measured
-    return None if measured is None or measured.low is None or measured.high is None else (measured.high - measured.low) / measured.value
+    if measured is None or measured.low is None or measured.high is None:
+        return None
+    return (measured.high - measured.low) / measured.value
 
 
 def flag(point: RooflinePoint) -> str:
@@ -85,7 +90,9 @@ def flag(point: RooflinePoint) -> str:
 def above_roof(point: RooflinePoint) -> str:
     """Phrase for an unmeasured prediction that is faster than its roof; empty for others."""
     predicted = point.predicted
-    if predicted is None or point.measured is not None or point.roofline_s is None or predicted.value >= point.roofline_s * (1 - SOFT):
+    if predicted is None or point.measured is not None or point.roofline_s is None:
+        return ""
+    if predicted.value >= point.roofline_s * (1 - SOFT):
         return ""
     faster = text(point.roofline_s / predicted.value, "ratio")
     return f"predicted {faster} above its roof: that counts more bytes or FLOP than the prediction expects"
@@ -109,40 +116,51 @@ def remarks(point: RooflinePoint) -> list[str]:
 
 def sentence(point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
     """Sentence on the limiting roof, the share of it, the gain of reaching it, and the distance of the next roof."""
-    limit, share, spent = bound(point), share_of_roof(point), time_s(point)
+    limit = bound(point)
     if limit is None:
         return f"{point.name}: no roof is known, so nothing can be said about what bounds it."
-    head = f"{point.name} is bound by {_roof(limit, point, ceilings)}"
-    problem, kind = flag(point), "measured" if point.measured else "predicted"
+    head = f"{point.name} is bound by {_roof_phrase(limit, point, ceilings)}"
+    problem = flag(point)
     if problem:
         return f"{head}; ABOVE ITS ROOF: {problem}."
-    near = _next(next_roof(point))
+    next_words = _next_roof_phrase(point)
     if above_roof(point):
-        return f"{head}; {above_roof(point)}; {near}."
+        return f"{head}; {above_roof(point)}; {next_words}."
+    kind = "measured" if point.measured else "predicted"
     if launch_bound(point):
         roof = f"its roof, {RESOURCES.get(limit, limit)}, is at {text(point.roofline_s, 's')}"
         advice = "more work per launch or fewer launches help, no higher roof"
-        return f"{point.name} is bound by its launch: {kind} {text(spent, 's')}, while {roof}; {advice}."
+        return f"{point.name} is bound by its launch: {kind} {text(time_s(point), 's')}, while {roof}; {advice}."
+    share = share_of_roof(point)
     if share is not None:
-        gain = f"reaching it makes it at most {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
+        gain = "there is nothing left to gain"
+        if share < 1 - SOFT:
+            gain = f"reaching it makes it at most {text(1 / share, 'ratio')} faster"
         head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {gain}"
-    return f"{head}; {near}."
+    return f"{head}; {next_words}."
 
 
-def _roof(limit: str, point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
-    def limits(c: Ceiling) -> bool:
-        return c.level == limit if c.kind == MEMORY else c.unit == limit and c.dtype in (point.dtype, "")
+def _roof_phrase(limit: str, point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
+    """Phrase on the roof of the resource ``limit``, with its rate: that of the datasheet, else the measured one."""
+    matching = [ceiling for ceiling in ceilings if _is_roof_of(ceiling, limit, point.dtype)]
+    name = RESOURCES.get(limit, limit)
+    if not matching:
+        return name
+    roof = min(matching, key=lambda ceiling: ceiling.measured)
+    unit = "FLOP/s" if roof.kind == COMPUTE else "B/s"
+    return f"{name} ({format_si(roof.value, unit)}, {roof.evidence})"
 
-    best = min(filter(limits, ceilings), key=lambda c: c.measured, default=None)
-    if best is None:
-        return RESOURCES.get(limit, limit)
-    unit = "FLOP/s" if best.kind == COMPUTE else "B/s"
-    return f"{RESOURCES.get(limit, limit)} ({format_si(best.value, unit)}, {best.evidence})"
+
+def _is_roof_of(ceiling: Ceiling, resource: str, dtype: str) -> bool:
+    if ceiling.kind == MEMORY:
+        return ceiling.level == resource
+    return ceiling.unit == resource and ceiling.dtype in (dtype, "")
 
 
-def _next(near: tuple[str, float] | None) -> str:
-    if near is None:
+def _next_roof_phrase(point: RooflinePoint) -> str:
+    following = next_roof(point)
+    if following is None:
         return "no other roof is known"
-    name, ratio = near
+    name, ratio = following
     roof = RESOURCES.get(name, name)
-    return f"the next roof, {roof}, is {text(ratio, 'ratio')} away" if ratio > 1.005 else f"{roof} binds as much"
+    return f"the next roof, {roof}, is {text(ratio, 'ratio')} away" if ratio > 1 + SOFT else f"{roof} binds as much"

@@ -52,22 +52,30 @@ def _band(plot: Plot, low: float, high: float) -> list[XY]:
     least, most = plot.x.low, plot.x.high
 
     def edge(factor: float) -> list[XY]:
+        """Both ends of the line predicted = measured / ``factor`` inside the plot."""
         first, last = max(least, least * factor), min(most, most * factor)
         return [(plot.x.at(measured), plot.y.at(measured / factor)) for measured in (first, last)]
 
-    lower, upper = edge(high), edge(low)
-    around = low < 1 < high
-    return [*lower, *[(plot.right, plot.top)] * around, *reversed(upper), *[(plot.left, plot.bottom)] * around]
+    (lower_left, lower_right), (upper_left, upper_right) = edge(high), edge(low)
+    if low < 1 < high:  # the band holds the diagonal, so two corners of the plot
+        return [lower_left, lower_right, (plot.right, plot.top), upper_right, upper_left, (plot.left, plot.bottom)]
+    return [lower_left, lower_right, upper_right, upper_left]
 
 
 def _pair(pair: Pair, place: int, series: int, plot: Plot, strip: Plot) -> Shape:
-    spots = (plot.at(pair.measured, pair.predicted), 3.6), (strip.at(pair.measured, pair.predicted / pair.measured - 1), 2.8)
-    return ShapeGroup([Marker("dot", *at, r, SHAPES[series % len(SHAPES)], series) for at, r in spots], {"row": str(place)})
+    """Both dots of a pair: predicted over measured in the plot, and the error in the strip."""
+    shape = SHAPES[series % len(SHAPES)]
+    dots: list[Shape] = [
+        Marker("dot", *plot.at(pair.measured, pair.predicted), 3.6, shape, series),
+        Marker("dot", *strip.at(pair.measured, pair.predicted / pair.measured - 1), 2.8, shape, series),
+    ]
+    return ShapeGroup(dots, {"row": str(place)})
 
 
 def _strip(chart: ScatterChart, plot: Plot) -> Plot:
     """The strip of errors below the plot, over the same x."""
-    size, errors = plot.size, [abs(pair.predicted / pair.measured - 1) for pair in chart.pairs]
+    size = plot.size
+    errors = [abs(pair.predicted / pair.measured - 1) for pair in chart.pairs]
     errors += [abs(1 / end - 1) for end in (chart.low, chart.high) if end]
     limit = min(MOST_ERROR, max(LEAST_ERROR, 1.15 * max(errors, default=0)))
     return Plot(plot.x, Axis(-limit, limit, size.height - size.font * 3.4, plot.bottom + size.font * 2.6, LINEAR), size)

@@ -60,16 +60,21 @@ def tables(report: Report, brief: bool = False) -> list[Table]:
         return tables
     from perfmodel.report.charts.chart_tables import brief_table, marks_table, numbers, points_table, roofs_table
 
-    lines = report.rooflines
-    points = [as_text((brief_table if brief else points_table)(lines))] if any(chart.points for chart in lines) else []
-    cells = {cell for table in tables for row in table.rows for cell in row}
-    drawn: list[Table] = []
+    of_charts: list[Table] = []
+    rooflines = report.rooflines
+    if any(chart.points for chart in rooflines):
+        of_charts.append(as_text(brief_table(rooflines) if brief else points_table(rooflines)))
+    of_charts += [roofs_table(chart, brief) for chart in rooflines]
+    known_cells = {cell for table in tables for row in table.rows for cell in row}
     for chart in report.charts:
         if chart.kind != "roofline":
-            columns = as_text(numbers(chart))
-            drawn += [columns] if any(cell not in cells for row in columns.rows for cell in row) else []
-        drawn += [marks] if (marks := marks_table(chart)) else []
-    return [*points, *(roofs_table(chart, brief) for chart in lines), *drawn, *tables]
+            table = as_text(numbers(chart))
+            if not known_cells.issuperset(cell for row in table.rows for cell in row):
+                of_charts.append(table)
+        marks = marks_table(chart)
+        if marks:
+            of_charts.append(marks)
+    return [*of_charts, *tables]
 
 
 def readable(report: Report) -> Report:
@@ -80,6 +85,7 @@ def readable(report: Report) -> Report:
 
 
 def _rewritten(value: Any) -> Any:
+    """``value`` with control characters replaced in every text inside it."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, (list, tuple)):
@@ -88,6 +94,10 @@ def _rewritten(value: Any) -> Any:
         return {_rewritten(key): _rewritten(item) for key, item in value.items()}
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    values = {field.name: (old, _rewritten(old)) for field in fields(value) if field.init for old in [getattr(value, field.name)]}
-    changed = {name: new for name, (old, new) in values.items() if new is not old}
+    changed = {}
+    for field in fields(value):
+        old = getattr(value, field.name)
+        new = _rewritten(old) if field.init else old
+        if new is not old:
+            changed[field.name] = new
     return replace(value, **changed) if changed else value

@@ -169,8 +169,10 @@ def room(table: Table) -> float:
 
 def _look(name: str, words: str) -> str:
     """The class attribute of a cell in the column ``name`` with the text ``words``."""
-    names = " ".join(filter(None, [name, "long" if max(map(len, words.split()), default=0) > LONG_WORD else ""]))
-    return f' class="{names}"' if names else ""
+    names = [name] if name else []
+    if any(len(word) > LONG_WORD for word in words.split()):
+        names.append("long")
+    return f' class="{" ".join(names)}"' if names else ""
 
 
 def data_table(table: DataTable, name: str, caption: bool = True) -> str:
@@ -205,11 +207,15 @@ def _cell(column: Column, below: Column | None, record: dict[str, Value], mark: 
     """A cell: the value with its footnote mark, its interval, and the column ``below`` it."""
     value = record[column.key]
     words = _BARE[column.unit](value) if column.unit in _BARE and isinstance(value, (int, float)) else text(value, column.unit)
-    name = "none" if words == ABSENT else {"number": "num", "name": "name"}.get(column.key, "l" if column.unit == "text" else "")
-    smaller = [clean(interval(column, record))]
+    look = {"number": "num", "name": "name"}.get(column.key, "l" if column.unit == "text" else "")
+    if words == ABSENT:
+        look = "none"
+    small_lines = [clean(interval(column, record))]
     if below is not None and record[below.key] is not None:
-        smaller.append(clean(text(record[below.key], below.unit)) + (f" {clean(below.title)}" if below.unit != "text" else ""))
-    return f"<td{_look(name, words)}>{clean(words)}{mark}{''.join(f'<small>{line}</small>' for line in smaller if line)}</td>"
+        below_words = clean(text(record[below.key], below.unit))
+        small_lines.append(below_words if below.unit == "text" else f"{below_words} {clean(below.title)}")
+    small = "".join(f"<small>{line}</small>" for line in small_lines if line)
+    return f"<td{_look(look, words)}>{clean(words)}{mark}{small}</td>"
 
 
 def _tools(title: str, columns: Sequence[Column], name: str) -> str:
@@ -227,9 +233,10 @@ def _raw_rows(table: DataTable, name: str) -> str:
     """Data of the table for sorting and downloads; repeated words are stored in a list, and cells have their index."""
     columns = [{"key": column.key, "title": column.title, "unit": column.unit} for column in table.columns]
     counts = Counter(value for row in table.rows for value in row if isinstance(value, str) and len(value) > SHORT_WORD)
-    places = {value: place for place, value in enumerate(value for value, count in counts.items() if count > 1)}
-    rows = [[[places[value]] if value in places else _short(value) for value in row] for row in table.rows]
-    data = as_json({"columns": columns, "words": list(places), "rows": rows})
+    repeated = [value for value, count in counts.items() if count > 1]
+    index = {value: place for place, value in enumerate(repeated)}
+    rows = [[[index[value]] if isinstance(value, str) and value in index else _short(value) for value in row] for row in table.rows]
+    data = as_json({"columns": columns, "words": repeated, "rows": rows})
     return f'<script type="application/json" data-table="{name}">{data}</script>'
 
 

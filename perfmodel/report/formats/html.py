@@ -14,7 +14,7 @@ from perfmodel.report.charts.chart_tables import points_table, roofs_table
 from perfmodel.report.charts.draw import DARK, LIGHT, SERIES, clean, style_sheet
 from perfmodel.report.charts.format_number import formula_text
 from perfmodel.report.charts.schema import Roofline
-from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, captioned, on_screen, review_lists
+from perfmodel.report.document import FLOP_CONVENTION, Figure, Formula, Report, Table, captioned, on_screen, review_lists
 from perfmodel.report.formats import readable
 from perfmodel.report.formats._html_parts import HALF, data_table, figure, meters, numbered_figure, room, text_table
 
@@ -139,12 +139,17 @@ def _header(report: Report) -> str:
 
 def _verdict(report: Report) -> str:
     """The verdict, the main numbers, the meters if no chart is beside them, and folded reasons."""
-    parts = [_sentences(report.verdict[:FIRST_SENTENCES], "verdict")] if report.verdict else []
-    parts += [_figures(report.figures)] if report.figures else []
-    parts += [meters(report)] if not report.charts else []
-    details = [*report.verdict[FIRST_SENTENCES:], *report.reasons]
-    parts += [f"<details><summary>Why</summary>{_sentences(details, 'notes')}</details>"] if details else []
-    return "".join(parts)
+    html = ""
+    if report.verdict:
+        html += _sentences(report.verdict[:FIRST_SENTENCES], "verdict")
+    if report.figures:
+        html += _figures(report.figures)
+    if not report.charts:
+        html += meters(report)
+    reasons = [*report.verdict[FIRST_SENTENCES:], *report.reasons]
+    if reasons:
+        html += f"<details><summary>Why</summary>{_sentences(reasons, 'notes')}</details>"
+    return html
 
 
 def _sentences(sentences: list[str], look: str) -> str:
@@ -176,14 +181,19 @@ def _tables(report: Report) -> list[str]:
     tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
     tables += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
     if not report.brief:
-        return [f'<section class=wide aria-label="Tables">{"".join(tables)}</section>'] * bool(tables)
-    first = on_screen(report)
-    folded = [""] * (len(first) - 1) + [f"<details><summary>All numbers</summary>{''.join(tables)}</details>" * bool(tables)]
-    looks = [" class=wide" * (room(table) > HALF) for table in first]
-    return [
-        f'<section{look} aria-label="The rows that decide">{text_table(table)}{fold}</section>'
-        for table, look, fold in zip(first, looks, folded, strict=True)
-    ]
+        return [f'<section class=wide aria-label="Tables">{"".join(tables)}</section>'] if tables else []
+    sections = []
+    *first, last = on_screen(report)
+    for table in first:
+        sections.append(_brief_section(table))
+    all_numbers = f"<details><summary>All numbers</summary>{''.join(tables)}</details>" if tables else ""
+    return [*sections, _brief_section(last, all_numbers)]
+
+
+def _brief_section(table: Table, below: str = "") -> str:
+    """The section of a short table, with ``below`` under it."""
+    look = " class=wide" if room(table) > HALF else ""
+    return f'<section{look} aria-label="The rows that decide">{text_table(table)}{below}</section>'
 
 
 # What the numbers rest on
@@ -191,13 +201,18 @@ def _tables(report: Report) -> list[str]:
 
 def foundations(report: Report) -> str:
     """Notes, then folded roofs and formulas."""
-    listed = [FLOP_CONVENTION, *report.notes]
-    opened = 0 if report.question else NOTES
-    lists = [_sentences(notes, "notes") if notes else "" for notes in (listed[:opened], listed[opened:])]
-    count = f"{len(listed[opened:])} {'more ' * bool(opened)}note{'s' * (len(listed[opened:]) > 1)}"
-    parts = [lists[0], f"<details><summary>{count}</summary>{lists[1]}</details>" * bool(lists[1]), *map(_roofs, report.rooflines)]
+    notes = [FLOP_CONVENTION, *report.notes]
+    most_open = 0 if report.question else NOTES
+    open_notes, folded_notes = notes[:most_open], notes[most_open:]
+    parts = []
+    if open_notes:
+        parts.append(_sentences(open_notes, "notes"))
+    if folded_notes:
+        summary = f"{len(folded_notes)} {'more ' if open_notes else ''}note{'s' if len(folded_notes) > 1 else ''}"
+        parts.append(f"<details><summary>{summary}</summary>{_sentences(folded_notes, 'notes')}</details>")
+    parts += map(_roofs, report.rooflines)
     parts += _formulas(report.formulas)
-    look = ' class="folded"' * bool(report.question)
+    look = ' class="folded"' if report.question else ""
     return f'<section{look} aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'
 
 
@@ -209,18 +224,23 @@ def _roofs(chart: Roofline) -> str:
 def _formulas(formulas: list[Formula]) -> list[str]:
     """Formulas by group. A formula of an earlier group is only named, and each source is listed once, below."""
     sources = list(dict.fromkeys(f.source for f in formulas if f.source))
-    first: dict[Formula, str] = {}
+    by_group: dict[str, list[Formula]] = {}
+    for formula in formulas:
+        by_group.setdefault(formula.group, []).append(formula)
+    first_group: dict[Formula, str] = {}
     parts = []
-    for group in dict.fromkeys(formula.group for formula in formulas):
-        rows, by_meaning = list[str](), dict[str, list[str]]()
-        for formula in (item for item in formulas if item.group == group):
-            earlier = first.setdefault(replace(formula, group=""), group)
+    for group, of_group in by_group.items():
+        rows, names_by_group = list[str](), dict[str, list[str]]()
+        for formula in of_group:
+            earlier = first_group.setdefault(replace(formula, group=""), group)
             if earlier == group:
                 rows.append(_formula(formula, sources))
             else:
-                by_meaning.setdefault(earlier, []).append(formula.name)
-        as_before = "".join(f"<dt>as in {clean(earlier)}</dt><dd>{clean(', '.join(names))}</dd>" for earlier, names in by_meaning.items())
-        title = f"Formulas{': ' * bool(group)}{clean(group)}"
+                names_by_group.setdefault(earlier, []).append(formula.name)
+        as_before = "".join(
+            f"<dt>as in {clean(earlier)}</dt><dd>{clean(', '.join(names))}</dd>" for earlier, names in names_by_group.items()
+        )
+        title = f"Formulas: {clean(group)}" if group else "Formulas"
         parts.append(f'<details><summary>{title}</summary><dl class="formula">{as_before}{"".join(rows)}</dl></details>')
     listed = "".join(f"<li>[{place}] {clean(source)}</li>" for place, source in enumerate(sources, 1))
     footnotes = f'<details><summary>Sources of the formulas</summary><ol class="footnotes">{listed}</ol></details>'

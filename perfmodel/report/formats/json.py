@@ -17,8 +17,10 @@ def render(report: Report) -> str:
 
     if report.data:
         content = {**report.data, UNITS: units_of(report.data), "verdict": report.verdict}
-        content |= {"reasons": report.reasons} if report.reasons else {}
-        content |= {"provenance": asdict(report.provenance)} if report.provenance else {}
+        if report.reasons:
+            content["reasons"] = report.reasons
+        if report.provenance:
+            content["provenance"] = asdict(report.provenance)
     else:
         content = to_data(report)
     return visible_json(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"

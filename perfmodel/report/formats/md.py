@@ -24,24 +24,36 @@ _LINE_START = re.compile(r"^(\s*(?:\d+(?=[.)]))?)((?:[#+=-]+|[.)])(?=\s|$))")
 def render(report: Report) -> str:
     """``report`` as Markdown: verdict, main numbers, meters, charts as tables, tables, notes, and provenance."""
     blocks = [f"## {_escape(report.question or report.title)}"]
-    blocks += [_line(report.title)] if report.question not in ("", report.title) else []
-    blocks += [*_verdict(report.verdict, bold=bool(report.question)), *map(_table, _main_numbers(report))]
-    blocks += ["\n".join([f"### {head}", "", *(f"- {_line(line)}" for line in lines)]) for head, lines in review_lists(report)]
+    if report.question not in ("", report.title):
+        blocks.append(_line(report.title))
+    blocks += _verdict(report.verdict, bold=bool(report.question))
+    blocks += map(_table, _main_numbers(report))
+    blocks += [f"### {head}\n\n{_items(lines)}" for head, lines in review_lists(report)]
     blocks += _pictures(report)
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)
-    if notes := [*report.reasons, *report.notes]:
-        blocks.append("\n".join(f"- {_line(note)}" for note in notes))
+    notes = [*report.reasons, *report.notes]
+    if notes:
+        blocks.append(_items(notes))
     blocks += _foundations(report)
     return "\n\n".join(blocks) + "\n"
 
 
+def _items(lines: list[str]) -> str:
+    """``lines`` as a list."""
+    return "\n".join(f"- {_line(line)}" for line in lines)
+
+
 def _main_numbers(report: Report) -> list[Table]:
     """Tables of the main numbers and of the meters."""
-    pairs = [(figure.label, figure.value) for figure in report.figures]
-    figures = [Table("", [label for label, _ in pairs], [[value for _, value in pairs]])] if pairs else []
-    rows = [[f"{meter.name}{' (limits)' * meter.limits}", percent(float(meter.share)), meter.detail] for meter in report.meters]
-    return [*figures, *([Table(f"share of the {report.metered}", ["resource", "share", "rate"], rows, "lrl")] if rows else [])]
+    tables = []
+    if report.figures:
+        labels, values = [figure.label for figure in report.figures], [figure.value for figure in report.figures]
+        tables.append(Table("", labels, [values]))
+    if report.meters:
+        rows = [[f"{meter.name}{' (limits)' * meter.limits}", percent(float(meter.share)), meter.detail] for meter in report.meters]
+        tables.append(Table(f"share of the {report.metered}", ["resource", "share", "rate"], rows, "lrl"))
+    return tables
 
 
 def _escape(text: str) -> str:
@@ -55,10 +67,14 @@ def _line(text: str) -> str:
 
 
 def _verdict(sentences: list[str], bold: bool) -> list[str]:
-    written = list(map(_line, sentences))
-    written[:1] = [f"**{sentence}**" if bold else sentence for sentence in written[:1]]
-    others = written[FIRST_SENTENCES:]
-    return written[:FIRST_SENTENCES] + ([_folded(f"and {len(others)} more", "\n".join(f"- {line}" for line in others))] if others else [])
+    """``sentences`` as lines, the later ones of many folded. ``bold``: the first one is bold."""
+    lines = list(map(_line, sentences))
+    if bold and lines:
+        lines[0] = f"**{lines[0]}**"
+    first, others = lines[:FIRST_SENTENCES], lines[FIRST_SENTENCES:]
+    if not others:
+        return first
+    return [*first, _folded(f"and {len(others)} more", "\n".join(f"- {line}" for line in others))]
 
 
 def _folded(summary: str, content: str) -> str:
@@ -75,15 +91,21 @@ def _pictures(report: Report) -> list[str]:
     blocks = []
     for place, chart in enumerate(report.charts, 1):
         title = f"Figure {place}. {upper_first(chart.title)}" if report.question else chart.title
-        blocks += [f"### {_escape(title)}", *([_line(chart.caption)] if chart.caption else [])]
+        blocks.append(f"### {_escape(title)}")
+        if chart.caption:
+            blocks.append(_line(chart.caption))
         if chart.kind == "roofline":
-            blocks += [_data_table(as_text(brief_table([chart])))] if chart.points else []
+            if chart.points:
+                blocks.append(_data_table(as_text(brief_table([chart]))))
             remarks = point_notes([chart])
-            blocks += ["\n".join(f"- {_line(line)}" for line in remarks)] if remarks else []
+            if remarks:
+                blocks.append(_items(remarks))
             blocks.append(_folded("roofs", _table(roofs_table(chart, brief=True))))
         else:
             blocks.append(_folded("numbers", _table(as_text(numbers(chart)))))
-        blocks += [_table(marks)] if (marks := marks_table(chart)) else []
+        marks = marks_table(chart)
+        if marks:
+            blocks.append(_table(marks))
     return blocks
 
 

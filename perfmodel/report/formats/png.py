@@ -31,5 +31,5 @@ def render(report: Report) -> bytes:
     from resvg_py import svg_to_bytes
 
     drawing = svg.render(report)
-    drawn = _DRAWN.fullmatch(unescape(drawing)) is not None
-    return bytes(svg_to_bytes(svg_string=drawing, width=WIDTH, skip_system_fonts=drawn, font_files=FONTS))
+    only_package_fonts = _DRAWN.fullmatch(unescape(drawing)) is not None
+    return bytes(svg_to_bytes(svg_string=drawing, width=WIDTH, skip_system_fonts=only_package_fonts, font_files=FONTS))

@@ -57,18 +57,22 @@ def scene(chart: Chart, size: Size) -> Scene:
 
 def sheet(report: Report) -> Scene:
     """All charts of ``report`` in two columns, with the answer above and the provenance below."""
-    ends = [0.0] * min(len(report.charts), 2)
-    width, lines = WIDTH * len(ends), provenance_lines(report.provenance)
+    filled = [0.0] * min(len(report.charts), 2)  # height of the charts in each column so far
+    width = WIDTH * len(filled)
     shapes, top = _head(report, width)
-    _, below = _written(lines, "note", FONT * 0.4, width)
-    height = max(HEIGHT - top - below, LEAST) if len(ends) == 1 else HEIGHT
-    drawn = [panel(replace(chart, title=chart.title * (chart.title != report.title)), height) for chart in captioned(report)]
-    for scene in drawn:
-        column = ends.index(min(ends))
-        shapes.append(ShapeGroup(scene.children, move=(WIDTH * column, top + ends[column])))
-        ends[column] += scene.height
-    foot, height = _written(lines, "note", top + max(ends) + FONT * 0.4, width)
-    return Scene(width, max(height, HEIGHT), [*shapes, *foot], report.title, " ".join(scene.description for scene in drawn))
+    foot_lines = provenance_lines(report.provenance)
+    _, foot_height = _written(foot_lines, "note", FONT * 0.4, width)
+    panel_height = HEIGHT if len(filled) > 1 else max(HEIGHT - top - foot_height, LEAST)
+    descriptions = []
+    for chart in captioned(report):
+        title = "" if chart.title == report.title else chart.title
+        drawn = panel(replace(chart, title=title), panel_height)
+        column = filled.index(min(filled))
+        shapes.append(ShapeGroup(drawn.children, move=(WIDTH * column, top + filled[column])))
+        filled[column] += drawn.height
+        descriptions.append(drawn.description)
+    foot, end = _written(foot_lines, "note", top + max(filled) + FONT * 0.4, width)
+    return Scene(width, max(end, HEIGHT), [*shapes, *foot], report.title, " ".join(descriptions))
 
 
 def _head(report: Report, width: float) -> tuple[list[Shape], float]:
@@ -89,43 +93,62 @@ def _written(sentences: Sequence[str], role: str, y: float, width: float, font: 
 def _wrapped(words: str, font: float, room: float) -> list[str]:
     """``words`` in lines of at most ``room`` pixels."""
     lines: list[str] = []
-    for word in (shortened(part, font, room) for part in words.split(" ")):
-        longer = f"{lines[-1]} {word}" if lines else word
-        lines[-1:] = [longer] if not lines or text_width(longer, font, bold=True) <= room else [lines[-1], word]
+    for word in words.split(" "):
+        short = shortened(word, font, room)
+        if lines and text_width(f"{lines[-1]} {short}", font, bold=True) <= room:
+            lines[-1] += f" {short}"
+        else:
+            lines.append(short)
     return lines
 
 
 def panel(chart: Chart, height: float = HEIGHT) -> Scene:
     """``chart`` under its title in ``height`` pixels (bars take what they need); a roofline has its key beside it."""
-    head = MARGIN + FONT * 1.35
+    shapes: list[Shape] = []
+    head = MARGIN
     title = shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True)
-    shapes: list[Shape] = [Text("title", MARGIN, head, title)] if title else []
-    head -= 0 if title else FONT * 1.35
+    if title:
+        head += FONT * 1.35
+        shapes.append(Text("title", MARGIN, head, title))
     top = head + FONT
+    with_key = isinstance(chart, Roofline) and bool(chart.points)
     if chart.caption:
-        room = WIDTH - 2 * MARGIN - (KEY_WIDTH if isinstance(chart, Roofline) and chart.points else 0)
-        caption, end = _written([chart.caption], "subtitle", head + FONT * 1.6, room + 2 * MARGIN)
-        shapes, top = [*shapes, *caption], top + end - head - FONT * 1.6
-    key = _key(chart, top + FONT, height) if isinstance(chart, Roofline) and chart.points else []
-    width = WIDTH - 2 * MARGIN - (KEY_WIDTH + 20 if key else 0)
+        caption, end = _written([chart.caption], "subtitle", head + FONT * 1.6, WIDTH - KEY_WIDTH if with_key else WIDTH)
+        shapes += caption
+        top = top + end - head - FONT * 1.6
+    width = WIDTH - 2 * MARGIN
+    if isinstance(chart, Roofline) and with_key:
+        shapes += _key(chart, top + FONT, height)
+        width -= KEY_WIDTH + 20
     picture = scene(chart, Size(width, height - top - MARGIN / 2, FONT))
-    moved = replace(picture, children=[*shapes, *key, ShapeGroup(picture.children, move=(MARGIN, top))], width=WIDTH)
-    return replace(moved, height=max(top + picture.height + MARGIN / 2, height if key else 0))
+    shapes.append(ShapeGroup(picture.children, move=(MARGIN, top)))
+    needed = top + picture.height + MARGIN / 2
+    return replace(picture, children=shapes, width=WIDTH, height=max(needed, height) if with_key else needed)
 
 
 def _key(chart: Roofline, top: float, height: float) -> list[Shape]:
     """Shapes of the key: number, name and share of the roof of points, as far as there is room."""
-    left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
-    room, groups = int((height - MARGIN - top) / line), chart.groups
+    right = WIDTH - MARGIN
+    left = right - KEY_WIDTH
+    line = KEY_FONT * 1.5
+    room = int((height - MARGIN - top) / line)
     drawn = chart.points if len(chart.points) <= room else chart.points[: room - 1]
-    reaches = any(reached(point) != ABSENT for point in chart.points)
-    shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")] * reaches
+    shapes: list[Shape] = []
+    with_shares = any(reached(point) != ABSENT for point in chart.points)
+    if with_shares:
+        shapes.append(Text("key-value", right, top - line, "of its roof", "end"))
     for place, point in enumerate(drawn):
-        y, series, share = top + place * line, groups.index(point.group), reached(point) if reaches else ""
+        y = top + place * line
+        series = chart.groups.index(point.group)
+        share = reached(point) if with_shares else ""
         name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(share, KEY_FONT))
-        shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
-        shapes += [Text("key-number", left + 34, y, str(point.number), "end"), Text("key-name", left + 42, y, name)]
-        shapes.append(Text("key-value", right, y, share, "end"))
-    if len(drawn) < len(chart.points):
-        shapes.append(Text("key-value", left, top + len(drawn) * line, f"and {len(chart.points) - len(drawn)} more, in the report's table"))
+        shapes += [
+            Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series),
+            Text("key-number", left + 34, y, str(point.number), "end"),
+            Text("key-name", left + 42, y, name),
+            Text("key-value", right, y, share, "end"),
+        ]
+    further = len(chart.points) - len(drawn)
+    if further:
+        shapes.append(Text("key-value", left, top + len(drawn) * line, f"and {further} more, in the report's table"))
     return shapes

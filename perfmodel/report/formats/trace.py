@@ -6,6 +6,7 @@ Source: Trace Event Format, Google; complete events (ph X) in microseconds, one 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from perfmodel.core.errors import UsageError, visible_json
 from perfmodel.report.document import Report
@@ -22,16 +23,16 @@ def render(report: Report) -> str:
             "ask for one step on one GPU, of prefill, decode or training, or for an engine: no search",
         )
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(span.lane for span in report.timeline), 1)}
-    named = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": report.title}}]
-    threads = [{"ph": "M", "pid": 0, "tid": number, "name": "thread_name", "args": {"name": lane}} for lane, number in lanes.items()]
-    spans = [
-        {
-            **{"ph": "X", "cat": span.lane, "name": span.name, "pid": 0, "tid": lanes[span.lane]},
-            **{"ts": round(1e6 * span.start_s, 4), "dur": round(1e6 * span.seconds, 4), "args": span.details},
-        }
-        for span in report.timeline
-    ]
-    counters = [
-        {"ph": "C", "name": sample.name, "pid": 0, "ts": round(1e6 * sample.at_s, 4), "args": sample.values} for sample in report.counters
-    ]
-    return visible_json(json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *threads, *spans, *counters]}, allow_nan=False)) + "\n"
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": report.title}}]
+    for lane, number in lanes.items():
+        events.append({"ph": "M", "pid": 0, "tid": number, "name": "thread_name", "args": {"name": lane}})
+    for span in report.timeline:
+        event = {"ph": "X", "cat": span.lane, "name": span.name, "pid": 0, "tid": lanes[span.lane]}
+        events.append({**event, "ts": _microseconds(span.start_s), "dur": _microseconds(span.seconds), "args": span.details})
+    for sample in report.counters:
+        events.append({"ph": "C", "name": sample.name, "pid": 0, "ts": _microseconds(sample.at_s), "args": sample.values})
+    return visible_json(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, allow_nan=False)) + "\n"
+
+
+def _microseconds(seconds: float) -> float:
+    return round(1e6 * seconds, 4)

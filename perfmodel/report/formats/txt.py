@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.document import DOUBT, GUESSED, Meter, Report, Table, on_screen, provenance_lines, review_lists
@@ -21,32 +22,53 @@ SAID = "said"
 
 def render(report: Report, full: bool = True) -> str:
     """``report`` as text: title, verdict, meters, tables, notes. Without ``full``: the short report of a screen."""
-    lines = provenance_lines(report.provenance) if full else []
-    return "".join(f"{line}\n" for line, _ in styled(replace(report, notes=[*report.notes, *lines]), WIDE, full))
+    if full:
+        report = replace(report, notes=[*report.notes, *provenance_lines(report.provenance)])
+    return "".join(f"{line.text}\n" for line in styled(report, WIDE, full))
 
 
-def styled(report: Report, width: int, full: bool, room: int | None = None) -> Iterator[tuple[str, str]]:
-    """Lines of at most ``width`` characters with their styles. Without ``full``: the short report, with ``room`` rows of tables."""
-    yield from ((line, "") for line in title_lines(report.question or report.title, width))
+class StyledLine(NamedTuple):
+    """A line of text. ``style``: bold, dim or empty; it ends in ``SAID`` for a line of the verdict."""
+
+    text: str
+    style: str = ""
+
+
+EMPTY_LINE = StyledLine("")
+
+
+def styled(report: Report, width: int, full: bool, room: int | None = None) -> list[StyledLine]:
+    """Lines of at most ``width`` characters. Without ``full``: the short report, with ``room`` rows of tables."""
+    lines = [StyledLine(line) for line in title_lines(report.question or report.title, width)]
     for place, sentence in enumerate(report.verdict):
-        yield from ((line, SAID if place else f"bold {SAID}") for line in wrap(sentence, width))
-    for title, entries in review_lists(report) if full else ():
-        yield from (("", ""), (title, "bold"))
-        yield from ((f"  {line}", "") for entry in entries for line in wrap(entry, width - 2))
+        style = SAID if place else f"bold {SAID}"
+        lines += [StyledLine(line, style) for line in wrap(sentence, width)]
+    if full:
+        for title, entries in review_lists(report):
+            lines += [EMPTY_LINE, StyledLine(title, "bold")]
+            lines += _indented(entries, width)
     if report.meters:
-        yield from (("", ""), *((line, "bold") for line in wrap(f"share of the {report.metered}", width)))
-        yield from ((line, "") for line in _meters(report, width))
-    without: list[str] = []
+        lines.append(EMPTY_LINE)
+        lines += [StyledLine(line, "bold") for line in wrap(f"share of the {report.metered}", width)]
+        lines += map(StyledLine, _meters(report, width))
+    without_room: list[str] = []
     for table in tables(report, brief=True) if full else on_screen(report, room):
         head, rows, missing = table_lines(table, width, wrapped=full)
-        without += filter(None, missing)
-        yield "", ""
-        yield from ((line, "bold") for line in [*wrap(table.title, width), *head] if line)
-        yield from ((line, "") for line in rows)
+        without_room += filter(None, missing)
+        lines.append(EMPTY_LINE)
+        lines += [StyledLine(line, "bold") for line in [*wrap(table.title, width), *head] if line]
+        lines += map(StyledLine, rows)
     notes = printed_notes(report) if full else screen_notes(report, room)
-    notes += [f"left out at {width} columns: {', '.join(dict.fromkeys(without))}"] if without else []
-    yield from [("", "")] if notes else []
-    yield from ((f"  {line}", "dim") for note in notes for line in wrap(note, width - 2))
+    if without_room:
+        notes.append(f"left out at {width} columns: {', '.join(dict.fromkeys(without_room))}")
+    if notes:
+        lines.append(EMPTY_LINE)
+        lines += _indented(notes, width, "dim")
+    return lines
+
+
+def _indented(texts: Sequence[str], width: int, style: str = "") -> list[StyledLine]:
+    return [StyledLine(f"  {line}", style) for text in texts for line in wrap(text, width - 2)]
 
 
 def title_lines(title: str, width: int) -> list[str]:
@@ -99,15 +121,16 @@ def _bar(share: float, width: int) -> str:
 def screen_notes(report: Report, room: int | None = None) -> list[str]:
     """Notes below the tables of a screen (in ``room`` rows if given): doubts about numbers, and what ``full`` would add."""
     doubts = [note for note in report.notes if note.endswith((DOUBT, GUESSED))]
-    return [*doubts, *filter(None, [left_out(report, len(doubts), room)])]
+    further = left_out(report, len(doubts), room)
+    return [*doubts, further] if further else doubts
 
 
 def left_out(report: Report, shown_notes: int = 0, room: int | None = None) -> str:
     """Line on what ``full`` would add, empty if nothing. ``shown_notes``: number of notes that the screen already shows."""
-    on_page, every_table = on_screen(report, room), tables(report, brief=True)
-    rows = sum(len(table.rows) for table in every_table) - sum(len(table.rows) for table in on_page)
-    notes = len(printed_notes(report)) + sum(len(listed) for _, listed in review_lists(report)) - shown_notes
-    parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
+    shown_rows = sum(len(table.rows) for table in on_screen(report, room))
+    rows = sum(len(table.rows) for table in tables(report, brief=True)) - shown_rows
+    notes = len(printed_notes(report)) + sum(len(entries) for _, entries in review_lists(report)) - shown_notes
+    parts = [f"{count} {word}{'s' * (count > 1)}" for count, word in ((rows, "row"), (notes, "note")) if count > 0]
     return f"--full: {' and '.join(parts)} more" if parts else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -48,31 +49,50 @@ class BatchSection(Options):
         if not self.models:
             raise UsageError("models: name at least one", "such as - {name: llama-3-8b, kv_len: 2048}")
         lines = [self._line(model, device, scope) for device in scope.some_devices(self.devices) for model in self.models]
-        reports = [(line, report(line.curve)) for line in lines]
-        reasons = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, report in reports for sentence in report.verdict]
+        reports = [report(line.curve) for line in lines]
+        reasons = []
+        for line, line_report in zip(lines, reports, strict=True):
+            reasons += [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for sentence in line_report.verdict]
+        knees = [f"On {a_device(line.device.name)} {_knee_phrase(line.curve)}." for line in lines]
         title = self.title or "decode against the batch"
-        charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
-        notes = list(dict.fromkeys(note for _, report in reports for note in report.notes))
-        knees = [f"On {a_device(line.device.name)} {_pays(line.curve)}." for line in lines]
-        figures = [figure for _, report in reports[:1] for figure in report.figures]
-        tables = [_table(lines, title)]
-        return Report("", [*knees, *reasons], [], notes, charts=[*charts], data_tables=tables, figures=figures, reasons=reasons)
+        return Report(
+            "",
+            [*knees, *reasons],
+            [],
+            list(dict.fromkeys(note for line_report in reports for note in line_report.notes)),
+            charts=[self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])],
+            data_tables=[_table(lines, title)],
+            figures=reports[0].figures,
+            reasons=reasons,
+        )
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _DecodeCurve:
+        """The curve of a model on a device, named by what differs between the curves."""
         batches = curve(replace(options, phase=DECODE).request(device), scope.fallbacks)
-        model = batches.request.model.name if len({model.name for model in self.models}) > 1 or len(self.devices) == 1 else ""
-        length = f"{batches.request.kv_len:,} tokens" if len({model.kv_len for model in self.models}) > 1 else ""
-        name = ", ".join(filter(None, [model, length, device.name if len(self.devices) > 1 else ""]))
-        return _DecodeCurve(name, device, batches)
+        several_models = len({model.name for model in self.models}) > 1
+        several_lengths = len({model.kv_len for model in self.models}) > 1
+        several_devices = len(self.devices) > 1
+        words = []
+        if several_models or not several_devices:
+            words.append(batches.request.model.name)
+        if several_lengths:
+            words.append(f"{batches.request.kv_len:,} tokens")
+        if several_devices:
+            words.append(device.name)
+        return _DecodeCurve(", ".join(words), device, batches)
 
     def _throughput(self, lines: Sequence[_DecodeCurve], title: str) -> LineChart:
         series, marks = [], []
         for line in lines:
-            points = line.curve.points
-            bound: XY = [(point.batch, point.batch / float(point.step.cost.lower_s)) for point in points]
-            predicted = [(point.batch, times) for point in points if (times := point.step.prediction) is not None]
-            rates: XY = [(batch, batch / times[0]) for batch, times in predicted]
-            band: XY = [(batch / times[2], batch / times[1]) for batch, times in predicted]
+            bound: XY = []
+            rates: XY = []
+            band: XY = []
+            for point in line.curve.points:
+                bound.append((point.batch, point.batch / float(point.step.cost.lower_s)))
+                if point.step.prediction is not None:
+                    seconds, low, high = point.step.prediction
+                    rates.append((point.batch, point.batch / seconds))
+                    band.append((point.batch / high, point.batch / low))
             if rates:
                 series.append(Series(line.name, rates, "line", band, line.name, line.device.id))
             series.append(Series(f"{line.name}, bound", bound, "dashed", group=line.name, device=line.device.id))
@@ -81,10 +101,11 @@ class BatchSection(Options):
         return LineChart(title, "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption)
 
 
-def _pays(batches: Curve) -> str:
-    """Sentence on where more sequences stop paying, with the rates there."""
-    words = "more sequences stop paying at" if batches.knee else "most tokens per second come at"
-    return f"{words} batch {batches.knee or batches.best.batch:,}: {rates(batches)}"
+def _knee_phrase(batches: Curve) -> str:
+    """Phrase on the batch from which more sequences stop paying, else on the best batch, with the rates there."""
+    if batches.knee:
+        return f"more sequences stop paying at batch {batches.knee:,}: {rates(batches)}"
+    return f"most tokens per second come at batch {batches.best.batch:,}: {rates(batches)}"
 
 
 def _parts(line: _DecodeCurve, title: str) -> LineChart:
@@ -95,33 +116,41 @@ def _parts(line: _DecodeCurve, title: str) -> LineChart:
     return LineChart(f"{title}: what fills a step, {line.name}", "batch", "time of a step", [*series, steps])
 
 
-_Row = tuple[_DecodeCurve, BatchPoint]
+class _CurvePoint(NamedTuple):
+    """A row of the table: a point of a curve."""
+
+    line: _DecodeCurve
+    point: BatchPoint
+
+    def predicted(self, place: int) -> float | None:
+        """Seconds of the step (0), or the low (1) or high (2) end of their interval; None if not predicted."""
+        return self.point.step.prediction[place] if self.point.step.prediction else None
+
+    @property
+    def mark(self) -> str:
+        """What is special about the batch."""
+        if self.point.batch == self.line.curve.knee:
+            return "knee"
+        return "memory ends" if self.point.batch == self.line.curve.max_batch else ""
 
 
 def _table(lines: Sequence[_DecodeCurve], title: str) -> DataTable:
-    def predicted(end: int) -> Callable[[_Row], Value]:
-        return lambda row: row[1].step.prediction[end] if row[1].step.prediction else None
-
-    def mark(row: _Row) -> str:
-        batches, batch = row[0].curve, row[1].batch
-        return "knee" if batch == batches.knee else "memory ends" if batch == batches.max_batch else ""
-
-    columns: list[tuple[Column, Callable[[_Row], Value]]] = [
-        (Column("name", "decode"), lambda row: row[0].name),
-        (Column("batch", "batch", "count"), lambda row: row[1].batch),
-        (Column("tokens_per_s", "tokens/s", "tokens/s"), lambda row: row[1].tokens_per_s),
-        (Column("predicted_s", "step, predicted", "s", "low_s", "high_s"), predicted(0)),
-        (Column("low_s", "low", "s"), predicted(1)),
-        (Column("high_s", "high", "s"), predicted(2)),
-        (Column("lower_s", "step, bound", "s"), lambda row: float(row[1].step.cost.lower_s)),
-        (Column("weights_s", WEIGHTS_PART, "s"), lambda row: row[1].parts[WEIGHTS_PART]),
-        (Column("cache_s", CACHE_PART, "s"), lambda row: row[1].parts[CACHE_PART]),
-        (Column("compute_s", COMPUTE_PART, "s"), lambda row: row[1].parts[COMPUTE_PART]),
-        (Column("memory", "memory", "B"), lambda row: int(row[1].memory)),
-        (Column("bound", "filled by"), lambda row: row[1].bound),
-        (Column("mark", "mark"), mark),
+    columns: list[tuple[Column, Callable[[_CurvePoint], Value]]] = [
+        (Column("name", "decode"), lambda row: row.line.name),
+        (Column("batch", "batch", "count"), lambda row: row.point.batch),
+        (Column("tokens_per_s", "tokens/s", "tokens/s"), lambda row: row.point.tokens_per_s),
+        (Column("predicted_s", "step, predicted", "s", "low_s", "high_s"), lambda row: row.predicted(0)),
+        (Column("low_s", "low", "s"), lambda row: row.predicted(1)),
+        (Column("high_s", "high", "s"), lambda row: row.predicted(2)),
+        (Column("lower_s", "step, bound", "s"), lambda row: float(row.point.step.cost.lower_s)),
+        (Column("weights_s", WEIGHTS_PART, "s"), lambda row: row.point.parts[WEIGHTS_PART]),
+        (Column("cache_s", CACHE_PART, "s"), lambda row: row.point.parts[CACHE_PART]),
+        (Column("compute_s", COMPUTE_PART, "s"), lambda row: row.point.parts[COMPUTE_PART]),
+        (Column("memory", "memory", "B"), lambda row: int(row.point.memory)),
+        (Column("bound", "filled by"), lambda row: row.point.bound),
+        (Column("mark", "mark"), lambda row: row.mark),
     ]
-    return DataTable.of(title, [(line, point) for line in lines for point in line.curve.points], columns)
+    return DataTable.of(title, [_CurvePoint(line, point) for line in lines for point in line.curve.points], columns)
 
 
 SECTION = BatchSection

@@ -52,9 +52,12 @@ class BlockSizeSection(Options):
                 notes.append(f"B_c {columns}: {error.message}.")
         if not results:
             raise UsageError(f"block_kv: no block fits {device.id}: {notes[0]}", "give smaller ones")
-        title = (self.title or f"{self.algorithm} over the block size") + f", {device.name}" * several
+        title = self.title or f"{self.algorithm} over the block size"
+        if several:
+            title += f", {device.name}"
         sentence = self._sentence(results, standard)
-        largest, group = results[max(results)], f"{self.algorithm}, B_c {max(results)} on {device.id}"
+        largest = results[max(results)]
+        group = f"{self.algorithm}, B_c {max(results)} on {device.id}"
         return Report(
             "",
             [f"On {a_device(device.name)} {sentence}."],
@@ -68,8 +71,11 @@ class BlockSizeSection(Options):
         )
 
     def _result(self, device: Device, algorithm: str, columns: int | None) -> AttentionResult:
-        width = self.attention.d or 0
-        rows = None if columns is None else self.rows or min(columns, width)
+        rows = self.rows
+        if columns is None:
+            rows = None
+        elif not rows:
+            rows = min(columns, self.attention.d or 0)
         question = self.attention.updated({"algorithm": algorithm, "block_q": rows, "block_kv": columns})
         return question.compare(device).shown()[0]
 
@@ -92,27 +98,26 @@ class BlockSizeSection(Options):
 
     def _sentence(self, results: dict[int, AttentionResult], standard: AttentionResult) -> str:
         small, large = min(results), max(results)
-        a, b = results[small].total, results[large].total
-        fewer = float(standard.total.access_bytes / b.access_bytes)
-        turn = next((columns for columns, result in results.items() if result.total.bound not in ("dram", "l2")), None)
-        stops = (
-            f"beyond B_c {turn} {BOUND_WORDS.get(results[turn].total.bound or '', 'arithmetic')} binds and larger blocks buy no time"
-            if turn
-            else "memory binds at every size"
-        )
+        small_bytes, large_bytes = results[small].total.access_bytes, results[large].total.access_bytes
+        standard_bytes = standard.total.access_bytes
+        limit = "memory binds at every size"
+        for columns, result in results.items():
+            if result.total.bound not in ("dram", "l2"):
+                binding = BOUND_WORDS.get(result.total.bound or "", "arithmetic")
+                limit = f"beyond B_c {columns} {binding} binds and larger blocks buy no time"
+                break
         return (
-            f"blocks of {large} columns move {text(int(b.access_bytes), 'B')}, "
-            f"{float(a.access_bytes / b.access_bytes):.3g}x fewer bytes than blocks of {small} and {fewer:.3g}x fewer than "
-            f"standard attention ({text(int(standard.total.access_bytes), 'B')}); {stops}"
+            f"blocks of {large} columns move {text(int(large_bytes), 'B')}, "
+            f"{float(small_bytes / large_bytes):.3g}x fewer bytes than blocks of {small} and "
+            f"{float(standard_bytes / large_bytes):.3g}x fewer than standard attention ({text(int(standard_bytes), 'B')}); {limit}"
         )
 
 
 def _figures(results: dict[int, AttentionResult], standard: AttentionResult) -> list[Figure]:
     """Figures: bytes with the largest block, with the smallest, and of standard attention."""
-    moved = {f"blocks of {columns}": results[columns] for columns in dict.fromkeys((max(results), min(results)))} | {
-        "standard attention": standard
-    }
-    return [Figure(f"accesses, {name}", text(int(result.total.access_bytes), "B")) for name, result in moved.items()]
+    named = {f"blocks of {columns}": results[columns] for columns in (max(results), min(results))}
+    named["standard attention"] = standard
+    return [Figure(f"accesses, {name}", text(int(result.total.access_bytes), "B")) for name, result in named.items()]
 
 
 def _table(results: Sequence[AttentionResult], standard: AttentionResult, title: str) -> DataTable:

@@ -38,12 +38,12 @@ class ComparisonSection(Options):
     def build(self, scope: Scope) -> Report:
         """The report of ``perfmodel compare`` under the title of the section."""
         report, _, warnings = self.compared(scope)
-        first, *later = report.reasons
-        lead = f"{self.title}: " * bool(self.title)
-        charts: list[Chart] = [
-            replace(chart, title=f"{lead}{chart.title[0].lower() if lead else chart.title[0]}{chart.title[1:]}") for chart in report.charts
-        ]
-        reasons = [f"{lead}{first}", *later, *warnings]
+        first_reason, *later_reasons = report.reasons
+        charts = report.charts
+        if self.title:
+            first_reason = f"{self.title}: {first_reason}"
+            charts = [replace(chart, title=f"{self.title}: {chart.title[0].lower()}{chart.title[1:]}") for chart in charts]
+        reasons = [first_reason, *later_reasons, *warnings]
         return replace(report, title=self.title, verdict=report.verdict[:1], charts=charts, reasons=reasons, assumptions=warnings)
 
     def compared(self, scope: Scope) -> tuple[Report, list[Change], list[str]]:
@@ -56,18 +56,18 @@ class ComparisonSection(Options):
 
     def _operands(self, scope: Scope) -> Operands:
         """Both sides of ``between`` over the workloads. UsageError if the two are not of one kind."""
+        fix = "name two devices, algorithms or implementations"
         if len(self.between) != 2:
-            raise UsageError(
-                f"between: a comparison is between two, not {len(self.between)}", "name two devices, algorithms or implementations"
-            )
-        (name, other_name), (kind, other_kind) = self.between, map(_kind_of, self.between)
-        if kind is not other_kind:
-            raise UsageError(f"{name!r} and {other_name!r} are of different kinds", "name two devices, algorithms or implementations")
-        if kind is None:
+            raise UsageError(f"between: a comparison is between two, not {len(self.between)}", fix)
+        before, after = self.between
+        change, change_after = _change_to(before), _change_to(after)
+        if change is not change_after:
+            raise UsageError(f"{before!r} and {after!r} are of different kinds", fix)
+        if change is None:
             return _devices(self, scope)
-        if kind is _as_run_by and any(w.model is not None for w in self.workloads):
+        if change is _as_run_by and any(w.model is not None for w in self.workloads):
             raise UsageError("implementations run attention or a matmul, and --model is neither", "give --attention or --matmul")
-        return _on_one(self, scope, kind)
+        return _on_one_device(self, scope, change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,40 +86,47 @@ class Operands:
 
 @dataclass(slots=True)
 class _Points:
-    """Points of answers on one device. ``missing``: why some have no time; ``cannot``: which do not fit; ``kernels``: those predicted."""
+    """Points of answers on one device.
+
+    ``missing``: sentences on why some have no time. ``cannot_run``: sentences on which do not fit the memory. ``kernels``: predicted
+    kernels by name of a point and operation.
+    """
 
     points: list[RooflinePoint] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    cannot: list[str] = field(default_factory=list)
+    cannot_run: list[str] = field(default_factory=list)
     kernels: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, workloads: Sequence[Workload], device: Device, scope: Scope, untimed: Sequence[Collection[str]] = ()) -> _Points:
-        """Points of ``workloads``. ``untimed``: for each workload, the operations whose predicted times are left out."""
+        """Points of ``workloads``. ``untimed``: for each workload, the operations whose predicted times are left out; empty for none."""
         points, answers = cls(), list[WorkloadAnswer]()
-        for w, left_out in zip(workloads, untimed or [()] * len(workloads), strict=True):
+        for place, w in enumerate(workloads):
             try:
                 answered = answers_to(w, device, scope)
             except UnavailableError as error:
                 points.missing.append(f"{error.message}.")
                 continue
-            answers += [
-                replace(answer, point=replace(answer.point, predicted=None)) if {*left_out} & {*answer.kernels} else answer
-                for answer in answered
-            ]
+            for answer in answered:
+                if untimed and not answer.kernels.keys().isdisjoint(untimed[place]):
+                    answers.append(replace(answer, point=replace(answer.point, predicted=None)))
+                else:
+                    answers.append(answer)
         for answer in with_dtypes(answers):
             points.points.append(answer.point)
             points.missing += answer.missing
             points.kernels[answer.point.name] = answer.kernels
-            words = too_large(answer, device)
-            points.cannot += [f"{answer.point.name} CANNOT RUN: {words}."] * bool(words)
+            reason = too_large(answer, device)
+            if reason:
+                points.cannot_run.append(f"{answer.point.name} CANNOT RUN: {reason}.")
         return points
 
 
-_Changed = Callable[[Workload, str, Sequence[str]], Workload]
+_Change = Callable[[Workload, str, Sequence[str]], Workload]
+"""A function that changes a workload to an algorithm or implementation of that name; the texts are both names that are compared."""
 
 
-def _kind_of(name: str) -> _Changed | None:
+def _change_to(name: str) -> _Change | None:
     """The function that changes a workload to the algorithm or implementation ``name``; None for a device.
 
     UsageError with the nearest names for an unknown one.
@@ -143,20 +150,27 @@ def _kind_of(name: str) -> _Changed | None:
 
 
 def _devices(section: ComparisonSection, scope: Scope) -> Operands:
+    """Both sides of a comparison of two devices: workloads with one kernel on both, or the rates of the devices."""
     if section.device is not None:
         raise UsageError("--hardware, when two devices are compared", "leave it out")
     devices = [scope.device(name) for name in section.between]
-    chosen = [with_one_kernel(w, devices, scope) for w in section.workloads]
-    untimed = [[name for name, kernel in shared.items() if not kernel] for _, shared in chosen]
-    pairs = [(device, _Points.of([w for w, _ in chosen], device, scope, untimed)) for device in devices]
-    sentences = [words for _, shared in chosen for words in kernel_notes(shared, devices)]
-    short = short_names(device.name for device in devices)
-    metrics = [_metrics(side.points, roofline(device, side.points)) if section.workloads else _rates(device) for device, side in pairs]
-    before, after = (Compared(device.name, rows, f"the {short[device.name]}") for device, rows in zip(devices, metrics, strict=True))
-    notes = [f"{device.name}: {missing}" for device, side in pairs for missing in side.missing]
-    operations = [(name, device, kernels) for device, side in pairs for name, kernels in side.kernels.items() if len(kernels) > 1]
-    cannot = [words for _, side in pairs for words in side.cannot]
-    return Operands(before, after, None, notes, [*cannot, *sentences, *different_kernels(operations)])
+    workloads, untimed, kernel_sentences = list[Workload](), list[list[str]](), list[str]()
+    for workload in section.workloads:
+        with_kernel, shared_kernels = with_one_kernel(workload, devices, scope)
+        workloads.append(with_kernel)
+        untimed.append([name for name, kernel in shared_kernels.items() if not kernel])
+        kernel_sentences += kernel_notes(shared_kernels, devices)
+    names = short_names(device.name for device in devices)
+    sides, notes, cannot_run, model_kernels = list[Compared](), list[str](), list[str](), list[tuple[str, Device, Mapping[str, str]]]()
+    for device in devices:
+        points = _Points.of(workloads, device, scope, untimed)
+        metrics = _metrics(points.points, roofline(device, points.points)) if workloads else _rates(device)
+        sides.append(Compared(device.name, metrics, f"the {names[device.name]}"))
+        notes += [f"{device.name}: {missing}" for missing in points.missing]
+        cannot_run += points.cannot_run
+        model_kernels += [(name, device, kernels) for name, kernels in points.kernels.items() if len(kernels) > 1]
+    before, after = sides
+    return Operands(before, after, None, notes, [*cannot_run, *kernel_sentences, *different_kernels(model_kernels)])
 
 
 def _metrics(points: Sequence[RooflinePoint], chart: Roofline) -> list[Metric]:
@@ -190,32 +204,42 @@ def _as_run_by(w: Workload, name: str, between: Sequence[str]) -> Workload:
     return replace(w, attention=attention, implementation=name)
 
 
-def _on_one(section: ComparisonSection, scope: Scope, changed: _Changed) -> Operands:
+def _on_one_device(section: ComparisonSection, scope: Scope, change: _Change) -> Operands:
     """Both sides on one device. Points without a prediction on both sides get a warning in place of a verdict."""
-    between = section.between
+    name, other_name = section.between
     if not section.workloads:
-        raise UsageError(f"{between[0]} against {between[1]} on which workload?", "such as: --attention 'n=4096 d=64 heads=16 batch=8'")
+        raise UsageError(f"{name} against {other_name} on which workload?", "such as: --attention 'n=4096 d=64 heads=16 batch=8'")
     if section.device is None:
-        raise UsageError(f"{between[0]} against {between[1]} on which device?", "such as: --hardware h200")
-    device, predicted = scope.device(section.device), changed is _as_run_by
-    sides = [(name, _Points.of([changed(w, name, between) for w in section.workloads], device, scope)) for name in between]
-    before, after = ([_plainly(point) for point in points.points] for _, points in sides)
-    notes, warnings = list[str](), list[str]()
-    for name, points in sides:
-        notes += [] if predicted else points.missing
-        warnings += [*(f"{name}: {missing}" for missing in points.missing if predicted), *points.cannot]
-    if predicted:
+        raise UsageError(f"{name} against {other_name} on which device?", "such as: --hardware h200")
+    device = scope.device(section.device)
+    of_implementations = change is _as_run_by
+    points, notes, warnings = list[list[RooflinePoint]](), list[str](), list[str]()
+    for side in section.between:
+        on_side = _Points.of([change(w, side, section.between) for w in section.workloads], device, scope)
+        points.append([_without_algorithm(point) for point in on_side.points])
+        if of_implementations:
+            warnings += [f"{side}: {missing}" for missing in on_side.missing]
+        else:
+            notes += on_side.missing
+        warnings += on_side.cannot_run
+    before, after = points
+    if of_implementations:
         both_predicted = {point.name for point in before if point.predicted} & {point.name for point in after if point.predicted}
-        before, after = ([point for point in points if point.name in both_predicted] for points in (before, after))
-    chart = roofline(device, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {device.name}")
-    first, other = (Compared(name, _metrics(points, chart)) for name, points in zip(between, (before, after), strict=True))
-    return Operands(first, other, chart if chart.points else None, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
+        before = [point for point in before if point.name in both_predicted]
+        after = [point for point in after if point.name in both_predicted]
+    chart = roofline(device, scope.numbered(with_baseline(after, before, name)), f"{name} to {other_name} on {device.name}")
+    return Operands(
+        Compared(name, _metrics(before, chart)),
+        Compared(other_name, _metrics(after, chart)),
+        chart if chart.points else None,
+        list(dict.fromkeys(notes)),
+        list(dict.fromkeys(warnings)),
+    )
 
 
-def _plainly(point: RooflinePoint) -> RooflinePoint:
+def _without_algorithm(point: RooflinePoint) -> RooflinePoint:
     """``point`` without the algorithm in its name, so that the points of both sides have one name."""
-    series, comma, following = point.name.partition(", ")
-    return replace(point, name=following if comma and series == point.group else point.name)
+    return replace(point, name=point.name.removeprefix(f"{point.group}, "))
 
 
 SECTION = ComparisonSection

@@ -29,7 +29,8 @@ class PredictedVsMeasuredSection(Options):
         """The report: a scatter chart, and a row per group."""
         rows = rows_of(self.records, scope)
         by_device = len({row.record.hardware for row in rows}) > 1
-        record_groups, title = groups(rows, by_device), self.title or "predicted against measured"
+        record_groups = groups(rows, by_device)
+        title = self.title or "predicted against measured"
         predicted = [row for row in rows if row.prediction is not None]
         missing = sorted(row.reason for row in rows if row.prediction is None)
         notes = [f"{missing.count(reason)} records are not predicted: {reason}." for reason in dict.fromkeys(missing)]
@@ -45,20 +46,32 @@ class PredictedVsMeasuredSection(Options):
 
     def _scatter(self, title: str, record_groups: Sequence[RecordGroup], by_device: bool) -> ScatterChart:
         """Chart of measured and predicted times by group, with one band over all."""
-        ratios = [row.record.time_s.median / row.prediction.seconds for group in record_groups for row in group.rows if row.prediction]
+        by_group = [[row for row in group.rows if row.prediction] for group in record_groups]
+        ratios = [_measured_s(row) / _predicted_s(row) for rows in by_group for row in rows]
         low, high = (quantile(ratios, share) for share in BAND)
-        pairs = [
-            Pair(row_name(row), row.record.time_s.median, row.prediction.seconds, row_group(row) + f", {row.record.hardware}" * by_device)
-            for row in thinned([[row for row in group.rows if row.prediction] for group in record_groups], self.shown)
-        ]
+        pairs = []
+        for row in thinned(by_group, self.shown):
+            group = f"{row_group(row)}, {row.record.hardware}" if by_device else row_group(row)
+            pairs.append(Pair(row_name(row), _measured_s(row), _predicted_s(row), group))
         return ScatterChart(title, pairs, "s", low, high, self.caption)
 
 
+def _measured_s(row: RecordRow) -> float:
+    return row.record.time_s.median
+
+
+def _predicted_s(row: RecordRow) -> float:
+    assert row.prediction is not None
+    return row.prediction.seconds
+
+
 def _error(row: RecordRow) -> float | None:
+    """The relative error of the prediction, without its sign."""
     return None if row.error is None else abs(row.error)
 
 
 def _covered(group: RecordGroup) -> float | None:
+    """The share of measurements that lie in the 80 % interval of their prediction; None if none is predicted."""
     covered = [row.covered for row in group.rows if row.covered is not None]
     return sum(covered) / len(covered) if covered else None
 
@@ -80,9 +93,12 @@ def _table(title: str, record_groups: Sequence[RecordGroup], by_device: bool) ->
 
 def _figures(title: str, all_records: RecordGroup) -> list[Figure]:
     """Figures: errors, and the share of measurements in the interval."""
-    errors = {f"{words} error, {title}": all_records.quantile(share, _error) for words, share in (("median", 0.5), ("90 %", 0.9))}
-    errors[f"in the 80 % interval, {title}"] = _covered(all_records)
-    return [Figure(label, f"{value:.1%}") for label, value in errors.items() if value is not None]
+    shares = {
+        f"median error, {title}": all_records.quantile(0.5, _error),
+        f"90 % error, {title}": all_records.quantile(0.9, _error),
+        f"in the 80 % interval, {title}": _covered(all_records),
+    }
+    return [Figure(label, f"{share:.1%}") for label, share in shares.items() if share is not None]
 
 
 def _sentence(title: str, all_records: RecordGroup, predicted: int) -> str:

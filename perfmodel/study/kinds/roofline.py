@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfmodel.core.arith import quantile
@@ -16,7 +16,7 @@ from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
-from perfmodel.report.document import Report
+from perfmodel.report.document import Formula, Report
 from perfmodel.report.ncu_kernels import UNCOUNTED, advice, certain, known_flops, points_of, with_flops
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on
 from perfmodel.report.roofline_chart import with_dtypes as with_formats
@@ -27,11 +27,11 @@ from perfmodel.study.schema import Options, Scope, merged, on
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import RecordRow
 
-SHOWN = 0.0005
+VISIBLE_EXCESS = 0.0005
 """Relative excess over a roof that is visible in a percentage of one decimal."""
 MANY = 6
 """Number of measured points from which a sentence sums them up."""
-SEEN = 2
+FIRST_SENTENCES = 2
 """Sentences on points that come before those on times that must not be compared; a screen has room for three."""
 UNKNOWN_FLOP = "have no FLOP in the file"
 
@@ -70,57 +70,73 @@ class RooflineSection(Options):
         """The report: a roofline and a verdict per device. UsageError if no device is named, or records have none with a profile."""
         if not self.devices and (self.workloads or self.ncu or self.records is None):
             raise UsageError("devices is missing", "name at least one, such as h200")
-        devices = {device.id: device for device in scope.devices(self.devices)}
         rows = [] if self.records is None else rows_of(self.records, scope)
-        devices |= {row.device.id: row.device for row in rows if row.device is not None and row.device.id not in devices}
-        unknown = [row for row in rows if row.device is None]
+        of_unknown_devices = [row for row in rows if row.device is None]
+        devices = {device.id: device for device in scope.devices(self.devices)}
+        for row in rows:
+            if row.device is not None:
+                devices.setdefault(row.device.id, row.device)
         if not devices:
-            raise UsageError(f"records: {unknown[0].reason}", "none of them is of a device with a profile")
+            raise UsageError(f"records: {of_unknown_devices[0].reason}", "none of them is of a device with a profile")
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
-        answered = {name: [answer for w in self.workloads for answer in answers_to(w, device, scope)] for name, device in devices.items()}
-        whole = merged([self._device_report(device, answered[name], rows, scope, len(devices) > 1) for name, device in devices.items()])
-        leveled = [replace(chart, level=self.level) for chart in whole.rooflines] if self.level else at_one_level(whole.rooflines)
-        answers = whole.verdict or [*roofline_answer.answers(leveled), *(reason for reason in whole.reasons if UNKNOWN_FLOP in reason)]
-        verdict = answers if any(chart.points for chart in leveled) else whole.reasons
-        different = different_kernels(
-            (answer.point.name, devices[name], answer.kernels) for name, group in answered.items() for answer in group
-        )
-        verdict = [*verdict[:SEEN], *different, *verdict[SEEN:]]
-        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes], verdict=verdict)
+        runs, parts = list[tuple[str, Device, Mapping[str, str]]](), list[Report]()
+        for device in devices.values():
+            answered = [answer for w in self.workloads for answer in answers_to(w, device, scope)]
+            runs += [(answer.point.name, device, answer.kernels) for answer in answered]
+            parts.append(self._device_report(device, answered, rows, scope, len(devices) > 1))
+        whole = merged(parts)
+        charts = [replace(chart, level=self.level) for chart in whole.rooflines] if self.level else at_one_level(whole.rooflines)
+        if not any(chart.points for chart in charts):
+            verdict = whole.reasons
+        elif whole.verdict:
+            verdict = whole.verdict
+        else:
+            without_flop = [reason for reason in whole.reasons if UNKNOWN_FLOP in reason]
+            verdict = [*roofline_answer.answers(charts), *without_flop]
+        verdict = [*verdict[:FIRST_SENTENCES], *different_kernels(runs), *verdict[FIRST_SENTENCES:]]
+        return replace(whole, charts=[*charts], notes=[*_without_point(of_unknown_devices), *whole.notes], verdict=verdict)
 
     def _device_report(
         self, device: Device, answered: Sequence[WorkloadAnswer], rows: Sequence[RecordRow], scope: Scope, several: bool
     ) -> Report:
-        named = with_dtypes(answered)
-        points = [point for answer in named for point in _workload_points(answer, len(named) > 1)]
+        answers = with_dtypes(answered)
+        points = [point for answer in answers for point in _workload_points(answer, len(answers) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)
         all_points = scope.numbered([*points, *with_formats(measured), *counted])
+        captions = [self.caption] if self.caption else []
+        if not all(map(known_flops, all_points)):
+            captions.append(UNCOUNTED)
         title = f"{self.title}: {device.name}" if self.title and several else self.title
-        uncounted = UNCOUNTED * any(not known_flops(point) for point in all_points)
-        chart = roofline(device, all_points, title, " ".join(filter(None, [self.caption, uncounted])))
-        others = replace(chart, points=all_points[len(points) :])
-        verdict = [_verdict_of(answer, chart, device) for answer in named]
-        verdict += [*_summary(others), *(_sentence(point, others) for point in others.points), *([] if all_points else absent)]
-        explained = [
-            f for answer in named if answer.steps for f in scope.explain(answer.series, f"{answer.point.name} on {device.id}", answer.steps)
-        ]
-        notes = [*(missing for answer in named for missing in answer.missing), *absent, *lacking]
+        chart = roofline(device, all_points, title, " ".join(captions))
+        others = replace(chart, points=all_points[len(points) :])  # records and profiled kernels
+        verdict = [_verdict_of(answer, chart, device) for answer in answers]
+        verdict += _summary(others)
+        verdict += [_sentence(point, others) for point in others.points]
+        if not all_points:
+            verdict += absent
+        formulas, missing = list[Formula](), list[str]()
+        for answer in answers:
+            missing += answer.missing
+            if answer.steps:
+                formulas += scope.explain(answer.series, f"{answer.point.name} on {device.id}", answer.steps)
         reasons = [on(device, several) + words for words in verdict]
-        report = Report("", [], [], notes, charts=[chart], formulas=explained, reasons=reasons)
-        return self._in_short(report, named, chart, several) if named else report
+        report = Report("", [], [], [*missing, *absent, *lacking], charts=[chart], formulas=formulas, reasons=reasons)
+        return self._in_short(report, answers, chart, several) if answers else report
 
     def _in_short(self, report: Report, answered: Sequence[WorkloadAnswer], chart: Roofline, several: bool) -> Report:
         """``report`` with the short part on workloads: answers on whole models, and the meters of a workload that is alone."""
-        device, models = chart.device_name, any(answer.parts for answer in answered)
-        answers = [_short_of(answer, device * several) for answer in answered] if models else []
-        figures = roofline_answer.figures([replace(chart, points=[answer.point for answer in answered])]) if models else []
-        if several or len(self.workloads) > 1 or (len(answered) < len(chart.points) and not models):
-            return replace(report, verdict=answers, figures=figures)
+        has_models = any(answer.parts for answer in answered)
+        if has_models:
+            device_name = chart.device_name if several else ""
+            figures = roofline_answer.figures([replace(chart, points=[answer.point for answer in answered])])
+            report = replace(report, verdict=[_short_of(answer, device_name) for answer in answered], figures=figures)
+        is_alone = has_models or len(answered) == len(chart.points)
+        if several or len(self.workloads) > 1 or not is_alone:
+            return report
         last = answered[-1].point
-        report = replace(report, meters=roofline_answer.meters_of(last), metered=roofline_answer.metered(last))
-        return replace(report, verdict=answers, figures=figures)
+        return replace(report, meters=roofline_answer.meters_of(last), metered=roofline_answer.metered(last))
 
     def _counted(self, device: Device, scope: Scope) -> tuple[list[RooflinePoint], list[str]]:
         """Points of profiled kernels, and sentences on what their file lacks."""
@@ -137,20 +153,23 @@ def _workload_points(answer: WorkloadAnswer, several: bool) -> list[RooflinePoin
     """The points of a workload: one per kernel if these are known, else one. ``several``: names of kernels begin with the workload's."""
     if not answer.parts:
         return [answer.point]
-    return [replace(point, name=f"{answer.series}: {point.name}") for point in answer.parts] if several else list(answer.parts)
+    if not several:
+        return list(answer.parts)
+    return [replace(point, name=f"{answer.series}: {point.name}") for point in answer.parts]
 
 
 def _summary(chart: Roofline) -> list[str]:
     """Sentences on all points: the range of roof shares if many are measured, and how many lack FLOP."""
-    shares = [share for point in chart.points if point.measured and (share := share_of_roof(point)) is not None]
+    shares = [share_of_roof(point) for point in chart.points if point.measured]
+    known_shares = [share for share in shares if share is not None]
     uncounted = [point for point in chart.points if not known_flops(point)]
     sentences = []
-    if len(shares) >= MANY:
-        above = [point for point in chart.points if flag(point)]
-        flagged = f"; ABOVE ITS ROOF: {', '.join(brief(point.name) for point in above)}" if above else "; none is above its roof"
+    if len(known_shares) >= MANY:
+        above = ", ".join(brief(point.name) for point in chart.points if flag(point))
+        flagged = f"ABOVE ITS ROOF: {above}" if above else "none is above its roof"
         sentences.append(
-            f"{len(shares)} measured kernels reach {percent(min(shares))} to {percent(max(shares))} of their roofs, "
-            f"{percent(quantile(shares, 0.5))} in the median{flagged}."
+            f"{len(known_shares)} measured kernels reach {percent(min(known_shares))} to {percent(max(known_shares))} of their roofs, "
+            f"{percent(quantile(known_shares, 0.5))} in the median; {flagged}."
         )
     if uncounted:
         sentences.append(
@@ -169,8 +188,14 @@ def _sentence(point: RooflinePoint, chart: Roofline) -> str:
 def _measured(rows: Sequence[RecordRow], device: Device) -> tuple[list[RooflinePoint], list[str]]:
     """Points of the records of ``device``, and sentences on the records without one."""
     on_device = [row for row in rows if row.device is not None and row.device.id == device.id]
-    record_points = [(row, point_of_row(0, row, row_group(row), row_name(row))) for row in on_device]
-    return [point for _, point in record_points if point], _without_point([row for row, point in record_points if point is None])
+    points, without_point = list[RooflinePoint](), list[RecordRow]()
+    for row in on_device:
+        point = point_of_row(0, row, row_group(row), row_name(row))
+        if point is None:
+            without_point.append(row)
+        else:
+            points.append(point)
+    return points, _without_point(without_point)
 
 
 def _without_point(rows: Sequence[RecordRow]) -> list[str]:
@@ -182,28 +207,35 @@ def _without_point(rows: Sequence[RecordRow]) -> list[str]:
 def _short_of(answer: WorkloadAnswer, device: str) -> str:
     """Sentence on time, rate and roof of a workload, and on the longest kernel of a model."""
     sentence = roofline_answer.answer_of(answer.point, device)
-    if longest := answer.longest:
+    longest = answer.longest
+    if longest:
         sentence += f"; {percent(longest.share or 0)} of the time is {longest.name}"
     return f"{sentence}."
 
 
 def _verdict_of(answer: WorkloadAnswer, chart: Roofline, device: Device) -> str:
     """The verdict on a workload, with the longest kernel of a model; CANNOT RUN if it does not fit the memory."""
-    words, text = too_large(answer, device), verdict_on(answer.point, chart)
-    if longest := answer.longest:
-        spent = format_time((longest.predicted.value if longest.predicted else longest.roofline_s) or 0)
-        text = f"{text[:-1]}; {percent(longest.share or 0)} of the time is in {longest.name} ({spent}).{_above_roofs(answer)}"
-    return f"{answer.point.name} CANNOT RUN: {words}. With room for it, {text}" if words else text
+    text = verdict_on(answer.point, chart)
+    longest = answer.longest
+    if longest:
+        seconds = longest.predicted.value if longest.predicted else longest.roofline_s or 0
+        share = f"{percent(longest.share or 0)} of the time is in {longest.name} ({format_time(seconds)})"
+        text = f"{text.removesuffix('.')}; {share}.{_above_roofs(answer)}"
+    reason = too_large(answer, device)
+    return f"{answer.point.name} CANNOT RUN: {reason}. With room for it, {text}" if reason else text
 
 
 def _above_roofs(answer: WorkloadAnswer) -> str:
     """Sentence on kernels predicted above their roofs and the likely cause; empty if there are none."""
-    over = [(part, share) for part in answer.parts if (share := share_of_roof(part)) is not None and share > 1 + SHOWN]
-    if not over:
+    named = []
+    for part in answer.parts:
+        share = share_of_roof(part)
+        if share is not None and share > 1 + VISIBLE_EXCESS:
+            named.append(f"{part.name} ({cell(share, 'share')})")
+    if not named:
         return ""
-    named = ", ".join(f"{part.name} ({cell(share, 'share')})" for part, share in over)
-    why = "the clock is above the datasheet's, or a count is wrong"
-    return f" {len(over)} of its {len(answer.parts)} kernels {'is' if len(over) == 1 else 'are'} predicted ABOVE THE ROOF: {named}; {why}."
+    count = f"{len(named)} of its {len(answer.parts)} kernels {'is' if len(named) == 1 else 'are'} predicted ABOVE THE ROOF"
+    return f" {count}: {', '.join(named)}; the clock is above the datasheet's, or a count is wrong."
 
 
 SECTION = RooflineSection

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.report.device_names import a_device
-from perfmodel.report.document import Column, DataTable, Report, Value
+from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.report.serve_search import Searched, layout_words, picture, point_figures, searched, verdict
 from perfmodel.report.step import tokens
 from perfmodel.serving.question import ServeQuestion
@@ -39,42 +41,59 @@ class ServingSection(Options):
         values = {field_.name: getattr(self, field_.name) for field_ in fields(ServeQuestion) if hasattr(self, field_.name)}
         question = ServeQuestion(self.model, search=True, **values)
         searches = [searched(question, device, self.engines, scope.fallbacks) for device in scope.some_devices(self.devices)]
-        chosen_of = [(search, search.result.chosen) for search in searches if search.result.chosen is not None]
-        best = [(search.device.name, verdict(search, chosen)[0]) for search, chosen in chosen_of]
-        top_figures = [figure for search, chosen in chosen_of[:1] for figure in point_figures(search, chosen)[1:]]
-        drawn, leader = [picture(search.result, search.result.chosen) for search in searches], searches[0]
-        front = (f"{tokens(point.tokens_per_s_gpu)} per GPU at {tokens(point.tokens_per_s_user)} per user" for point in _ends(leader))
-        asked_for = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
+        answers, reasons, figures = list[str](), list[str](), list[Figure]()
+        for search in searches:
+            chosen = search.result.chosen
+            if chosen is not None:
+                sentence = verdict(search, chosen)[0]
+                answers.append(f"On {a_device(search.device.name)}, {sentence[0].lower()}{sentence[1:]}")
+                reasons.append(f"{search.device.name}: {sentence}")
+                figures = figures or point_figures(search, chosen)[1:]
+        work = f"{self.model} under {' and '.join(self.engines)} on up to {self.gpus} GPUs"
         return Report(
             "",
-            [f"On {a_device(name)}, {sentence[0].lower()}{sentence[1:]}" for name, sentence in best],
+            answers,
             [],
-            charts=[*drawn],
+            charts=[picture(search.result, search.result.chosen) for search in searches],
             data_tables=[self._table(searches)],
-            figures=top_figures,
-            reasons=[f"{name}: {sentence}" for name, sentence in best],
-            assumptions=[f"{asked_for}; prompts of {self.isl:,} tokens, answers of {self.osl:,}."],
-            sensitivity=[f"Other limits: the front goes from {' to '.join(front)}."] * bool(leader.result.front),
+            figures=figures,
+            reasons=reasons,
+            assumptions=[f"{work}; prompts of {self.isl:,} tokens, answers of {self.osl:,}."],
+            sensitivity=_front_sentences(searches[0].result.front),
         )
 
     def _table(self, searches: list[Searched]) -> DataTable:
-        columns: list[tuple[Column, Callable[[tuple[Searched, Candidate]], Value]]] = [
-            (Column("device", "device"), lambda row: row[0].device.name),
-            (Column("engine", "engine"), lambda row: row[1].engine),
-            (Column("layout", "layout"), lambda row: layout_words(row[1])),
-            (Column("users", "users", "count"), lambda row: row[1].users),
-            (Column("tokens_per_s_gpu", "per GPU", "tokens/s"), lambda row: row[1].tokens_per_s_gpu),
-            (Column("tokens_per_s_user", "per user", "tokens/s"), lambda row: row[1].tokens_per_s_user),
-            (Column("ttft_s", "first token", "s"), lambda row: row[1].ttft_s),
-            (Column("tpot_s", "each after it", "s"), lambda row: row[1].tpot_s),
+        columns: list[tuple[Column, Callable[[_DevicePoint], Value]]] = [
+            (Column("device", "device"), lambda row: row.device.name),
+            (Column("engine", "engine"), lambda row: row.point.engine),
+            (Column("layout", "layout"), lambda row: layout_words(row.point)),
+            (Column("users", "users", "count"), lambda row: row.point.users),
+            (Column("tokens_per_s_gpu", "per GPU", "tokens/s"), lambda row: row.point.tokens_per_s_gpu),
+            (Column("tokens_per_s_user", "per user", "tokens/s"), lambda row: row.point.tokens_per_s_user),
+            (Column("ttft_s", "first token", "s"), lambda row: row.point.ttft_s),
+            (Column("tpot_s", "each after it", "s"), lambda row: row.point.tpot_s),
         ]
-        return DataTable.of(self.title or "front", [(search, point) for search in searches for point in search.result.front], columns)
+        rows = [_DevicePoint(search.device, point) for search in searches for point in search.result.front]
+        return DataTable.of(self.title or "front", rows, columns)
 
 
-def _ends(searched: Searched) -> list[Candidate]:
-    """The points of the front with the most tokens/s per GPU and per user."""
-    front = searched.result.front
-    return [max(front, key=key) for key in (lambda point: point.tokens_per_s_gpu, lambda point: point.tokens_per_s_user)] if front else []
+class _DevicePoint(NamedTuple):
+    """A point of the front of a device."""
+
+    device: Device
+    point: Candidate
+
+
+def _front_sentences(front: Sequence[Candidate]) -> list[str]:
+    """A sentence on the ends of the front: the most tokens/s per GPU, and the most per user; none for an empty front."""
+    if not front:
+        return []
+    most_per_gpu = max(front, key=lambda point: point.tokens_per_s_gpu)
+    most_per_user = max(front, key=lambda point: point.tokens_per_s_user)
+    ends = [
+        f"{tokens(point.tokens_per_s_gpu)} per GPU at {tokens(point.tokens_per_s_user)} per user" for point in (most_per_gpu, most_per_user)
+    ]
+    return [f"Other limits: the front goes from {' to '.join(ends)}."]
 
 
 SECTION = ServingSection

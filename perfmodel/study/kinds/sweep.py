@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
@@ -24,21 +23,34 @@ from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
 TIMED = ("time", "rate")
+"""Quantities that need a time, so that a prediction is drawn beside the roof."""
 MOST_VALUES = 200
 KERNELS = 3
 """Most kernels of one series that a sentence names."""
 
 
-Quantity = Callable[[WorkloadAnswer, str], float | None]
-QUANTITIES: dict[str, tuple[str, str, Quantity]] = {
-    "time": ("time", "s", lambda answer, basis: seconds(answer, basis) or None),
-    "rate": ("FLOP per second", "FLOP/s", lambda answer, basis: answer.point.flops / (seconds(answer, basis) or inf) or None),
-    "dram": ("bytes over DRAM", "B", lambda answer, _: answer.point.bytes.get("dram")),
-    "l2": ("bytes through the L2", "B", lambda answer, _: answer.point.bytes.get("l2")),
-    "accesses": ("accesses without a cache", "B", lambda answer, _: answer.accesses),
-    "memory": ("memory", "B", lambda answer, _: answer.memory),
+class ShownQuantity(NamedTuple):
+    """A quantity that a picture can show. ``of``: its value for an answer, with times on a basis, the prediction or the roof."""
+
+    label: str
+    unit: str
+    of: Callable[[WorkloadAnswer, str], float | None]
+
+
+def _rate(answer: WorkloadAnswer, basis: str) -> float | None:
+    """FLOP/s; None if the time is unknown or there are no FLOP."""
+    time_s = seconds(answer, basis)
+    return answer.point.flops / time_s or None if time_s else None
+
+
+QUANTITIES = {
+    "time": ShownQuantity("time", "s", lambda answer, basis: seconds(answer, basis) or None),
+    "rate": ShownQuantity("FLOP per second", "FLOP/s", _rate),
+    "dram": ShownQuantity("bytes over DRAM", "B", lambda answer, _: answer.point.bytes.get("dram")),
+    "l2": ShownQuantity("bytes through the L2", "B", lambda answer, _: answer.point.bytes.get("l2")),
+    "accesses": ShownQuantity("accesses without a cache", "B", lambda answer, _: answer.accesses),
+    "memory": ShownQuantity("memory", "B", lambda answer, _: answer.memory),
 }
-"""Quantities that a picture can show: label, unit, and value of an answer. The basis of a time is the prediction or the roof."""
 COLUMNS: list[tuple[Column, Callable[[WorkloadAnswer], Value]]] = [
     (
         Column("predicted_s", "predicted", "s", "low_s", "high_s"),
@@ -135,19 +147,20 @@ class SweepSection(Options):
         name = names[first.device.name]
         device_words = one_of(name)
         where = f" ({name})" if several_devices else ""
+        sensitivity = list[str]()
         if len(on_device) == 1:
             answers = [single_sentence(first, self.over)]
             sentences = list(answers)
             figures = _end_figures(first, self.over, where)
-            sensitivity = list[str]()
         else:
             answers = [f"{pair.answer()}." for pair in pairs]
             sentences = [pair.sentence() for pair in pairs]
             figures = [figure for pair in pairs for figure in _pair_figures(pair, where)]
-            main_pair = pairs[:1] if leads else []
-            sensitivity = [sentence for pair in main_pair for sentence in pair.sensitivity()]
-            other = "Another pair" if main_pair else "Another device"
-            sensitivity += [f"{other}: on {device_words} {answer}" for answer in answers[len(main_pair) :]]
+            others, other_words = answers, "Another device"
+            if leads and pairs:
+                sensitivity = pairs[0].sensitivity()
+                others, other_words = answers[1:], "Another pair"
+            sensitivity += [f"{other_words}: on {device_words} {answer}" for answer in others]
         sentences += filter(None, (too_large(swept, self.over) for swept in on_device))
         reasons = [on(first.device, several_devices, self.title) + sentence for sentence in sentences]
         return Report(
@@ -159,20 +172,21 @@ class SweepSection(Options):
         return find(series.partition(" ")[0]).title.partition(",")[0] if self.workload.attention else series
 
     def _chart(self, show: str, all_swept: Sequence[SweptSeries], marks: list[Mark], several_devices: bool) -> LineChart:
-        label, unit, value = QUANTITIES[show]
-        if several_devices and _same_on_all_devices(all_swept, value):
+        quantity = QUANTITIES[show]
+        if several_devices and _same_on_all_devices(all_swept, quantity):
             all_swept = [swept for swept in all_swept if swept.device is all_swept[0].device]
             several_devices = False
-        unknown = [swept for swept in all_swept if show in TIMED and not swept.predicted]
-        mixed = 0 < len(unknown) < len(all_swept)
-        with_roof = mixed or not several_devices
+        unpredicted = [swept for swept in all_swept if show in TIMED and not swept.predicted]
+        some_unpredicted = 0 < len(unpredicted) < len(all_swept)
+        with_roof = some_unpredicted or not several_devices
         lines = [line for swept in all_swept for line in _lines(show, swept, several_devices, with_roof)]
-        title = f"{self.title}: {label}" if self.title else label
-        names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
-        warning = f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others"
-        warning += ", not with their predictions (solid)."
-        caption = " ".join(filter(None, [self.caption, warning if mixed else ""]))
-        return LineChart(title, self.over, label, lines, "count", unit, marks=marks, caption=caption)
+        title = f"{self.title}: {quantity.label}" if self.title else quantity.label
+        captions = [self.caption] if self.caption else []
+        if some_unpredicted:
+            names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unpredicted)
+            advice = "compare its roof (dashed) with the roofs of the others, not with their predictions (solid)"
+            captions.append(f"No prediction is known of {names}: {advice}.")
+        return LineChart(title, self.over, quantity.label, lines, "count", quantity.unit, marks=marks, caption=" ".join(captions))
 
     def _table(self, all_swept: Sequence[SweptSeries], several_devices: bool) -> DataTable:
         head = [Column("series", "workload"), *[Column("device", "device")] * several_devices, Column("value", self.over, "count")]
@@ -188,25 +202,28 @@ def _marks(on_device: Sequence[SweptSeries], pairs: Sequence[Pairwise], where: s
     """Marks where the order of each pair turns, and where a series stops fitting the memory."""
     marks = []
     for pair in pairs:
-        turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
-        marks += [
-            Mark(turn.at, f"{(pair.other if turn.rises else pair.first).name} {turned} from {turn.at:,}{where}", turn.seconds)
-            for turn in pair.turns
-        ]
+        words = "faster" if pair.basis == PREDICTED else "has the lower roof"
+        for turn in pair.turns:
+            leader = pair.other if turn.rises else pair.first
+            marks.append(Mark(turn.at, f"{leader.name} {words} from {turn.at:,}{where}", turn.seconds))
     for swept in on_device:
-        at = next((value for value, answer in swept.answers.items() if answer.fits is False), None)
-        marks += [] if at is None else [Mark(at, f"{swept.name} does not fit from {at:,}{where}", seconds(swept.answers[at]))]
+        at = swept.unfit_from
+        if at is not None:
+            marks.append(Mark(at, f"{swept.name} does not fit from {at:,}{where}", seconds(swept.answers[at])))
     return marks
 
 
 def _kernels(on_device: Sequence[SweptSeries]) -> str:
     """Sentence on the kernels whose times are predicted on a device."""
-    used = {
-        swept.name: dict.fromkeys(kernel for answer in swept.answers.values() for kernel in answer.kernels.values()) for swept in on_device
-    }
-    words = [f"{name} by {' or '.join([*kernels][:KERNELS])}" for name, kernels in used.items() if kernels]
-    name = on_device[0].device.name
-    return f"Kernels on {name}: {'; '.join(words)}." if words else f"Nothing is predicted on {name}: roofs stand for times."
+    phrases = []
+    for swept in on_device:
+        kernels = dict.fromkeys(kernel for answer in swept.answers.values() for kernel in answer.kernels.values())
+        if kernels:
+            phrases.append(f"{swept.name} by {' or '.join([*kernels][:KERNELS])}")
+    device_name = on_device[0].device.name
+    if not phrases:
+        return f"Nothing is predicted on {device_name}: roofs stand for times."
+    return f"Kernels on {device_name}: {'; '.join(phrases)}."
 
 
 def _pair_figures(pair: Pairwise, where: str) -> list[Figure]:
@@ -255,15 +272,19 @@ def _lines(show: str, swept: SweptSeries, several_devices: bool, with_roof: bool
 
 
 def _points(show: str, swept: SweptSeries, basis: str) -> XY:
-    quantity = QUANTITIES[show][2]
-    return [(at, float(value)) for at, answer in swept.answers.items() if (value := quantity(answer, basis)) is not None]
+    """Pairs of the swept size and the quantity ``show``, where that is known."""
+    values = {at: QUANTITIES[show].of(answer, basis) for at, answer in swept.answers.items()}
+    return [(at, float(value)) for at, value in values.items() if value is not None]
 
 
-def _same_on_all_devices(all_swept: Sequence[SweptSeries], value: Quantity) -> bool:
+def _same_on_all_devices(all_swept: Sequence[SweptSeries], quantity: ShownQuantity) -> bool:
     """Whether all devices have the same values, such as bytes that do not depend on the device."""
-    by_name: dict[str, list[float | None]] = {}
-    rows = [(swept.name, [value(answer, PREDICTED) for answer in swept.answers.values()]) for swept in all_swept]
-    return all(by_name.setdefault(name, values) == values for name, values in rows)
+    values_of: dict[str, list[float | None]] = {}
+    for swept in all_swept:
+        values = [quantity.of(answer, PREDICTED) for answer in swept.answers.values()]
+        if values_of.setdefault(swept.name, values) != values:
+            return False
+    return True
 
 
 SECTION = SweepSection
