@@ -8,7 +8,7 @@ from tables import table
 from test_explain import evaluate
 
 from perfmodel.catalog import find_device, find_model, model_names
-from perfmodel.transformer.training.question import NONE, untrained
+from perfmodel.transformer.training.question import untrained
 
 
 @pytest.fixture
@@ -44,20 +44,6 @@ def test_json(run, line):
     assert data["memory"]["fits"] is (bytes_["peak"] <= data["memory"]["capacity_bytes"])
     assert [moment["phase"] for moment in data["timeline"]][-1] == "optimizer"
     assert data["inputs"]["model"] == line.split()[0]
-
-
-def test_defaults_are_adam_in_mixed_precision(run):
-    data = run("memory gpt2 --json").json
-    p = data["parameters"]
-    assert (
-        data["inputs"] | {"precision": "mixed", "optimizer": "adam", "batch": 1, "n": 1024, "zero": 0, "recompute": NONE} == data["inputs"]
-    )
-    assert {part: data["bytes"][part] for part in ("weights", "gradients", "optimizer")} == {
-        "weights": 2 * p,
-        "gradients": 2 * p,
-        "optimizer": 12 * p,
-    }
-    assert data["hardware"]["id"] == "nvidia-a100-sxm-80gb"
 
 
 def test_options_reach_the_model(run):

@@ -61,22 +61,6 @@ def test_what_is_said_to_fit_does(run, line: str) -> None:
     assert run(f"{command} {fewer}").out.splitlines()[1].startswith("Does not fit: ")
 
 
-def test_times_at_roofs_are_the_least(run) -> None:
-    for line, takes in zip(LINES[6:8], ("would take", "takes"), strict=True):  # the first does not fit
-        out = run(line).out
-        assert f"A step {takes} at least " in out
-        assert ": at most " in out
-    assert "at least" not in _said(run, "model llama-3-8b --phase train --batch 64 --search 8 --hardware h100-sxm")[1]
-
-
-def test_layouts_are_columns_that_80_hold(run) -> None:
-    line = "model llama-3-70b --phase train --search 16 --batch 64 --n 8192 --hardware h100-sxm"
-    out = run(line).out
-    assert "left out" not in out
-    assert "…" not in out
-    assert "recompute" in out
-
-
 def test_rows_of_a_generation_are_added_up_once_per_table(run, monkeypatch) -> None:
     """Not once per row of each: a generation adds up thousands of them."""
     added, add = [], ModelAnswer._line

@@ -103,18 +103,6 @@ def test_nothing_within_the_limits_is_exit_code_3(run) -> None:
     assert "tpot" in found.out
 
 
-def test_pools_are_judged_in_one_sentence() -> None:
-    shown = text(f"{LINE} --gpus 2 --disaggregated")
-    assert "Separate prefill and decode workers" in shown
-    assert "pay: their best is" in shown
-
-
-def test_pools_share_the_users_that_are_asked_for() -> None:
-    line = f"{LINE} --gpus 4 --disaggregated --concurrency 64"
-    assert {row["users"] for row in data(line)["front"]} == {64}
-    assert "Separate prefill and decode workers" in text(line)
-
-
 def test_formats_that_are_listed_are_searched_and_named(run) -> None:
     """Each format's best is that of a search of its own; the line to paste asks for it."""
     line = f"{LINE} --gpus 2 --concurrency 8"
@@ -136,3 +124,10 @@ def test_a_sweep_ranks_by_the_time_of_a_request_with_its_wait(run, tmp_path) -> 
     for row in rows:
         ttft, tpot, whole = (float(row[place[name]]) for name in ("ttft_s", "tpot_s", "request_s"))
         assert whole == pytest.approx(ttft + 1023 * tpot)
+
+
+def test_a_search_without_slots_for_all_users_says_so(run) -> None:
+    """The model fits one GPU, 64 users do not; it said that the nearest layout lacks 0.0 GiB for one sequence."""
+    said = run("serve qwen3-32b --hardware h100-sxm --gpus 1 --search --concurrency 64").err
+    assert "no layout has room for so many users at once" in said
+    assert "fewer users" in said

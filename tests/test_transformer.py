@@ -79,9 +79,6 @@ def test_a_decode_step_reads_the_cache_once_and_writes_one_token(name):
     assert total_bytes(ops, CACHE) == held + token
 
 
-# FLOP, against sums over tokens
-
-
 # Experts
 
 

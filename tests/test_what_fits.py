@@ -37,14 +37,6 @@ def test_commands_differ_by_what_serving_reserves(engine: str, reserve: int) -> 
     assert data(f"kv-cache {LAYOUT} --n 2048")["max_batch"] > cached["max_batch"]
 
 
-def test_room_names_what_is_reserved() -> None:
-    assert "beside activations" in text(f"model {LAYOUT} --phase decode --kv-len 2048")
-    assert "beside 9 GB reserved" in text(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB")
-    assert "nothing reserved" in text(f"kv-cache {LAYOUT} --n 2048")
-    assert "9 GB reserved" in text(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB")
-    assert re.search("activations and .* leaves free; .* wait", text(f"serve {LAYOUT} --isl 7168"))
-
-
 @pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
 def test_model_and_serve_assume_one_router(run, model: str) -> None:
     for line, times in ((f"model {model} --phase decode --batch 64 --kv-len 2048", "totals"), (f"serve {model}", "step_s")):
