@@ -131,20 +131,6 @@ def test_two_reports_of_which_one_is_slower(run, tmp_path: Path) -> None:
     assert run(f"compare {old} {new} --fail-on slower --threshold 40%").code == 0
 
 
-def test_objects_that_commands_print(run, tmp_path: Path) -> None:
-    a, b = tmp_path / "a.json", tmp_path / "b.json"
-    old = document(run, a, "attention", "--n", "4096", "--d", "64", "--hardware", "a100-sxm-80gb")
-    new = document(run, b, "attention", "--n", "4096", "--d", "64", "--hardware", "h200")
-    report = from_data(run(f"compare {a} {b} --json").json)
-    found = rows(report)
-    before, after, ratio, word = found["flash2 forward", "roofline"]
-    assert before == old["results"][1]["time_s"]["roofline"]
-    assert after == new["results"][1]["time_s"]["roofline"]
-    assert (ratio, word) == (pytest.approx(after / before), FASTER)
-    assert "Of the other numbers 1 is LESS and 2 are MORE." in report.reasons
-    assert ("standard forward, softmax", "roofline") in found
-
-
 LINES = [line for line in lines() if not line.startswith(("hardware list", "claims"))]
 """Those with numbers in their answers: two list names and words."""
 

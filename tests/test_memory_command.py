@@ -66,15 +66,6 @@ def test_options_reach_the_model(run):
     assert data("--implementation huggingface")["bytes"]["activations"] > base["bytes"]["activations"]
 
 
-def test_largest_batch(run):
-    data = run("memory gpt2 --batch 64 --micro-batch 4 --dp 4 --n 1024 --hardware h200 --json").json
-    most = data["max_micro_batch"]
-    assert data["max_batch"] == most * 4 * 4
-    for micro_batch, fits in ((most, True), (most + 1, False)):
-        line = f"memory gpt2 --batch {16 * micro_batch} --micro-batch {micro_batch} --dp 4 --n 1024 --hardware h200 --json"
-        assert run(line).json["memory"]["fits"] is fits
-
-
 @each(("line", "words"), table("what_it_says"))
 def test_what_it_says(run, line, words):
     assert words in run(f"memory {line} ").out

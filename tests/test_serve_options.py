@@ -80,3 +80,8 @@ def test_a_search_says_where_times_are_the_least(run, dtype: str, roofs: bool) -
     assert found["at_least"] is roofs
     assert ("at least" in found["verdict"][1]) is roofs
     assert ("at most" in found["verdict"][0]) is roofs
+
+
+def test_who_waits_is_not_rounded_beyond_who_is_there(run) -> None:
+    said = run("serve llama-3.1-8b --hardware h200 --isl 64 --osl 8 --concurrency 1000000 --max-sequences 16 --json").json["verdict"][0]
+    assert "999,984 wait" in said

@@ -18,15 +18,11 @@ from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report import render_for
 from perfmodel.report.charts.draw import clean
 from perfmodel.report.charts.format_number import formula_text
-from perfmodel.report.charts.line import scene
-from perfmodel.report.charts.scene import Text
-from perfmodel.report.charts.schema import LineChart
 from perfmodel.report.document import Report, read_report
 from perfmodel.study.kinds.sweep import SweepSection as Sweep
 from perfmodel.study.recorded import RecordChoice, rows_of
 from perfmodel.study.schema import MOST_FORMULAS, Scope, kind_names, read_section, study_names
 from perfmodel.study.workloads import with_kv_heads
-from perfmodel.timing.select_kernel import predictions
 from perfmodel.transformer.generation import curve
 from perfmodel.transformer.question import BatchQuestion
 from tools.refresh.studies import FOLDER, GOLDEN, rendered
@@ -138,20 +134,6 @@ def test_the_paths_of_all_configurations_are_studies(run) -> None:
 # What sections compute
 
 
-def test_a_sweep_holds_the_numbers_of_the_attention_command() -> None:
-    rows = table(study("standard-vs-flash"), "attention, 8 x 16 heads of 64")
-    for n in (128, 4096):
-        asked = AttentionQuestion(n=n, d=64, heads=16, batch=8, dtype="bf16", algorithm=["standard", "flash2"])
-        comparison = asked.compare(find_device(H200))
-        known, _ = predictions(comparison, None, calibrated_devices)
-        for result in comparison.results:
-            [row] = [r for r in rows if (r["series"], r["device"], r["value"]) == (result.algorithm.name, H200, n)]
-            assert row["roofline_s"] == result.total.roofline_s
-            assert row["dram"] == result.total.dram.total
-            assert row["memory"] == result.memory_bytes
-            assert row["predicted_s"] == known[result.algorithm.name, "forward"].seconds
-
-
 def test_a_sweep_turns_where_the_crossover_is() -> None:
     title = "wide heads, where the first FlashAttention stops paying: time"
     [chart] = [chart for chart in study("standard-vs-flash").charts if chart.title == title]
@@ -174,25 +156,6 @@ def test_a_sweep_compares_where_both_fit_the_memory() -> None:
         head = f"attention, 8 x 16 heads of 64, {find_device(device).name}: flash2 is "
         [said] = [said for said in study("standard-vs-flash").reasons if said.startswith(head)]
         assert f" at n {last:,}, the largest of them at which both fit the memory" in said
-
-
-def test_a_sweep_of_two_devices_compares_like_with_like() -> None:
-    """Both are predicted on both devices: no roof stands beside a prediction."""
-    report = study("standard-vs-flash")
-    chart = next(chart for chart in report.charts if isinstance(chart, LineChart))
-    drawn = {(series.name, series.style) for series in chart.series}
-    solid = {f"{name}, {device}" for name in ("standard", "flash2") for device in ("NVIDIA A100 SXM 80 GB", H200_NAME)}
-    assert drawn == {(name, "line") for name in solid}
-    assert "No prediction is known" not in chart.caption
-    keys = [shape.text for shape in scene(chart).children if isinstance(shape, Text) and shape.role == "legend"]
-    assert keys == [one.name for one in chart.series]
-    for device, last in (("NVIDIA A100 SXM 80 GB", 8192), (H200_NAME, 16384)):
-        [said] = [said for said in report.reasons if said.startswith(f"attention, 8 x 16 heads of 64, {device}: flash2 is ")]
-        standard, flash2 = (
-            dict(one.points)[last] for name in ("standard", "flash2") for one in chart.series if one.name == f"{name}, {device}"
-        )
-        assert f"flash2 is predicted {standard / flash2:.3g}x faster than standard at n {last:,}" in said
-        assert "; ratio of roofs " in said
 
 
 def test_what_never_fits_is_compared_as_if_it_did() -> None:
@@ -250,14 +213,6 @@ def test_a_batch_has_the_knee_of_the_batch_command() -> None:
     assert [row["batch"] for row in rows] == [point.batch for point in found.points]
     assert [row["batch"] for row in rows if row["mark"] == "knee"] == [found.knee]
     assert [row["tokens_per_s"] for row in rows] == [pytest.approx(point.tokens_per_s) for point in found.points]
-
-
-def test_caches_of_mha_gqa_and_mqa() -> None:
-    rows = table(study("kv-cache-heads"), "Llama-3-8B")
-    for name, heads, size in (("MHA, 32 KV heads", 32, 2), ("GQA, 8 KV heads", 8, 2), ("MQA, 1 KV head", 1, 2), ("GQA, fp8", 8, 1)):
-        for row in [row for row in rows if row["name"] == name]:
-            token = 32 * 2 * heads * 128 * size
-            assert (row["token"], row["sequence"], row["total"]) == (token, token * int(str(row["n"])), 16 * token * int(str(row["n"])))
 
 
 def test_kv_heads_must_divide() -> None:

@@ -10,13 +10,6 @@ from reports import data, text
 LAYOUT = "llama-3.1-70b --tp 2 --hardware h100 --weights-dtype fp8"
 
 
-def test_fp8_weights_are_the_same_checkpoint_everywhere() -> None:
-    cache = data(f"kv-cache {LAYOUT} --n 2048")["memory"]["weights_bytes"]
-    step = data(f"model {LAYOUT} --phase decode --kv-len 2048")["memory"]["weights"]
-    served = data(f"serve {LAYOUT}")["memory"]["weights"]
-    assert cache == step == served
-
-
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize("reserve", [0, 3_000_000_000])
 def test_commands_differ_by_what_serving_reserves(engine: str, reserve: int) -> None:
