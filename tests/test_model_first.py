@@ -48,7 +48,13 @@ def test_waits_and_exchanges_limit_too(run) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["model llama-3-70b --phase decode --batch 32", "model llama-3.1-405b --phase decode", "kv-cache llama-3-70b"]
+    "line",
+    [
+        "model llama-3-70b --phase decode --batch 32",
+        "model llama-3.1-405b --phase decode",
+        "kv-cache llama-3-70b",
+        "kv-cache llama-3.1-405b --weights-dtype fp8",
+    ],
 )
 def test_what_is_said_to_fit_does(run, line: str) -> None:
     """And half as many GPUs do not."""

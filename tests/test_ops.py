@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +57,24 @@ def test_tiled_traffic_equals_the_walk() -> None:
         assert matmul.tiled_loads(w, tile) + w.outputs == batch * (k * (m * -(-n // bn) + n * -(-m // bm)) + m * n)
         assert matmul.minimum_elements(w) <= matmul.tiled_loads(w, tile) + w.outputs
     assert partial > 400
+
+
+def test_default_tiles_and_waves(run):
+    def result(line: str) -> Any:
+        return run(f"matmul -m 4096 -n 4096 -k 512 {line} --json").json["results"][0]
+
+    tile = matmul.evaluate(matmul.Matmul(4096, 4096, 512), find_device("a100-sxm-80gb")).tile
+    assert (tile.br, tile.bc, tile.threads) == (128, 128, 128)
+    assert "16 bit" in tile.origin
+    assert result("--dtype fp8 --hardware gaudi2")["tile"]["origin"] == "largest power-of-two square that fits"
+    assert result("--implementation torch-matmul")["tile"]["origin"] == "the one that torch-matmul runs, by its time model"
+    assert result("--sram 9KiB")["tile"]["br"] == 64
+    assert result("--tile-m 256")["tile"] | {"origin": ""} == result("--tile-m 256 --tile-n 128")["tile"] | {"origin": ""}
+    square = "--tile-m 128 --tile-n 128"
+    assert result(square)["waves"] == {"blocks": 1024, "slots": 216, "waves": 1024 / 216, "quantization": 1024 / 216 / 5}
+    assert result(square)["occupancy"]["limited_by"] == ["registers"]
+    assert result(f"--split-k 4 {square}")["waves"]["blocks"] == 4096
+    assert result("--hardware tpu-v5e --dtype bf16 --sram 1MiB")["waves"] is None
 
 
 @each("name", device_ids())

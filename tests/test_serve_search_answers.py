@@ -96,6 +96,12 @@ def test_nothing_within_the_limits_is_exit_code_3(run) -> None:
     assert "tpot" in found.out
 
 
+def test_pools_are_judged_in_one_sentence() -> None:
+    shown = text(f"{LINE} --gpus 2 --disaggregated")
+    assert "Separate prefill and decode workers" in shown
+    assert "pay: their best is" in shown
+
+
 def test_formats_that_are_listed_are_searched_and_named(run) -> None:
     """Each format's best is that of a search of its own; the line to paste asks for it."""
     line = f"{LINE} --gpus 2 --concurrency 8"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -149,3 +150,9 @@ def test_drafted_tokens_over_a_compressed_cache(queries: int) -> None:
     assert rows[1].prediction is not None
     assert rows[0].seconds < rows[1].seconds < 1.1 * queries * rows[0].seconds
     assert float(rows[1].cost.terms["tensor"]) < 1.1 * queries * float(rows[0].cost.terms["tensor"])
+
+
+def test_the_command_answers_for_pools(run: Callable[..., Any]) -> None:
+    asked = "serve llama-3.1-8b --hardware h200 --engine tensorrt-llm --concurrency 8"
+    assert "1 x (1 GPU) to 2 x (1 GPU)" in run(f"{asked} --prefill-workers 1 --workers 2").out
+    assert "give --prefill-workers too" in run(f"{asked} --workers 2").err
