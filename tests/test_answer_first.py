@@ -45,23 +45,6 @@ def test_every_resource_has_a_meter(run, line: str) -> None:
     assert len({name for name, _ in meters}) == len(meters)
 
 
-def test_attention_shows_rate_and_share_of_the_peak_and_full_the_time_of_each_resource(run) -> None:
-    data = run(f"{BIG} --json").json
-    [flash] = [one for one in data["results"] if one["algorithm"] == "flash2"]
-    rate, peak = flash["flops"] / flash["time_s"]["predicted"], 989.4e12
-    said = run(BIG).out
-    assert f"{rate / 1e12:.3g} TFLOP/s, {rate / peak:.0%} of the tensor peak" in said
-    assert re.search(rf"^  of the peak .* {rate / peak:.1%}$", said, re.MULTILINE)
-    full = run(f"{BIG} --full").out
-    named = {"tensor": "tensor unit", "vector": "vector unit", "sfu": "exponential unit", "l2": "L2 bandwidth", "dram": "DRAM bandwidth"}
-    assert set(flash["time_s"]["terms"]) == set(named)
-    for name, seconds in flash["time_s"]["terms"].items():
-        [row] = re.findall(rf"^  {named[name]} alone .*", full, re.MULTILINE)
-        value, unit = row.split()[-2:]
-        assert float(value) * {"us": 1e-6, "ms": 1e-3}[unit] == pytest.approx(seconds, rel=1e-3)
-        assert row not in said
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -99,34 +82,11 @@ def test_at_a_roof_what_it_leaves_out_leads() -> None:
     assert limit_sentence([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "Limited by the launch, left out of the roof"
 
 
-def test_a_rate_and_a_meter_that_differ_say_why(run) -> None:
-    """Masked halves of tiles, padding and recomputed scores are executed and not seen."""
-    data = run("attention --n 4096 --d 64 --heads 16 --batch 8 --pass backward --hardware h200 --json").json
-    [flash] = [one for one in data["results"] if one["algorithm"] == "flash2"]
-    said = run("attention --n 4096 --d 64 --heads 16 --batch 8 --pass backward --hardware h200").out
-    more = flash["work"]["tensor"] / flash["flops"]
-    assert f"\nshare of the predicted time of flash2, which executes {more:.3g}x the visible FLOP\n" in said
-    assert "executes" not in run(BIG).out
-    assert "; tiles execute 16x the FLOP\n" in run("matmul -m 1 -n 4096 -k 4096 --tile-m 16 --tile-n 128").out
-
-
 @pytest.mark.parametrize("line", ["softmax --rows 8 --cols 512", "attention --n 8192 --d 64 --heads 16 --algorithm memory-efficient"])
 def test_no_meter_limits_where_the_roof_leaves_out_what_does(run, line: str) -> None:
     said = run(line).out
     assert ", left out of the roof." in said
     assert "< limits" not in said
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
-def test_one_block_is_not_at_the_peak(run, tmp_path: Path, direction: str) -> None:
-    """FlashAttention 1 launches a block per head; its roof of a whole A100 is far away then, in every format."""
-    line = f"attention --n 4096 --d 64 --algorithm flash1 --pass {direction}"
-    said, page = run(line).out, asked_by(line, tmp_path, run, "md")[".md"]
-    rate = r"Not predicted; at least [\d.]+ ms, with 1 block for 108 SMs: at most [\d.]+ TFLOP/s, 1% of the tensor peak\."
-    for screen in (said, page):
-        assert re.search(rf"^{rate}$", screen, re.MULTILINE)
-        assert "share of the least time of flash1" in screen
-        assert "100%" not in screen.partition("roofline")[0]
 
 
 def test_nearly_as_many_blocks_as_multiprocessors_are_no_cause(run, h200: Device) -> None:
@@ -224,11 +184,6 @@ def test_a_profile_of_ones_own_is_named_with_its_hash(run, tmp_path: Path) -> No
     assert (profile["id"], profile["sha256"]) == ("mine", sha256(path.read_bytes()).hexdigest())
 
 
-def test_what_is_printed_is_not_signed(run) -> None:
-    """The JSON of a question does not depend on how it was put."""
-    assert "provenance" not in run(f"{BIG} --json").json
-
-
 def test_an_interval_is_drawn_and_in_the_table() -> None:
     chart = BarChart(
         "times", "s", [Bar("flash2", [("roof", 1e-3), ("beyond its roof", 1e-3)], 1.8e-3, 2.4e-3), Bar("none", [("roof", 1e-3)])]
@@ -246,9 +201,3 @@ def test_bandwidths_of_a_list_are_in_one_unit(run) -> None:
     assert all(re.fullmatch(r"[\d.]+ TB/s", row) for row in rows), rows
     names = re.findall(r"[\w-]+-?\w*(?=\*?,|\*?  )", run("hardware list").out)
     assert len(names) >= 40  # all of them, by maker
-
-
-def test_a_screen_leaves_out_the_leading_terms_of_a_crossover(run) -> None:
-    line = "attention --n 8192 --d 64 --heads 16 --crossover"
-    assert re.search(r"^algorithm +by +pays here +from N +up to d +from M$", run(line).out, re.MULTILINE)
-    assert "leading terms" in run(f"{line} --full").out

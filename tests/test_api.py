@@ -163,13 +163,6 @@ def test_signature_and_help_name_every_option(first: str) -> None:
         shown.bind(*places, **{str(one.arg): ast.literal_eval(one.value) for one in node.keywords})
 
 
-def test_the_call_in_the_help_of_matmul_is_that_of_its_example() -> None:
-    assert "Example:\n    perfmodel.matmul(m=8192, n=128, k=8192)\n" in perfmodel.matmul.__doc__
-    text = pydoc.render_doc(perfmodel.matmul, renderer=pydoc.plaintext)
-    assert "matmul(*, m: int | None = None, n: int | None = None" in text
-    assert max(map(len, text.splitlines()[3:])) <= 120
-
-
 @pytest.mark.parametrize("name", ["claims", "remat", "report", "sweep"])
 def test_help_of_a_command_whose_name_a_module_has(name: str) -> None:
     """The module's own words, then what a call of it takes."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, find_model
-from perfmodel.core.cache import dram_bytes, held_bytes, resident_blocks
+from perfmodel.core.cache import dram_bytes, resident_blocks
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.units import Quantity
@@ -24,7 +24,7 @@ from perfmodel.kernels.matmul import Matmul, library_tile
 from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import kernels_of, roof_s
 from perfmodel.timing.models.experts import seconds as experts_seconds
-from perfmodel.timing.reference_devices import nearest, with_parts
+from perfmodel.timing.reference_devices import with_parts
 from perfmodel.transformer.op import EXPONENTIALS, VECTOR_WORK
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.spec import MoeMlp
@@ -43,12 +43,6 @@ BYTE = DTYPES["fp16"]._replace(size=1)
 # Devices
 
 
-def test_the_nearest_device_lends() -> None:
-    assert nearest(find_device("nvidia-h100-pcie-80gb"), [A100, B200, H200]) is H200, "of the same architecture"
-    assert nearest(find_device("nvidia-l4"), [A100, H200]) is A100, "8.9 multiplies by mma.sync, as 8.0 does"
-    assert nearest(find_device("amd-mi300x"), [A100, H200]) is None
-
-
 def test_the_nearest_device_lends_parts_first() -> None:
     bare = replace(find_device("nvidia-h100-pcie-80gb"), calibration=[])
     lent = with_parts(bare, "eager-attention", "fp16", lambda: [A100, B200, H200]).calibration
@@ -56,12 +50,6 @@ def test_the_nearest_device_lends_parts_first() -> None:
     own = [one for one in H200.calibration if one.workload in parts and "bf16" in one.dtypes and one.implementation != "cublas"]
     assert len(own) >= 4
     assert [block.parameters for block in lent[: len(own)]] == [block.parameters for block in own]
-
-
-def test_all_shared_caches_hold_and_the_last_one_filters() -> None:
-    infinity = find_device("amd-mi300x")
-    assert (held_bytes(infinity), infinity.cache_bytes) == ((32 + 256) * MIB, 256 * MIB)
-    assert (held_bytes(H200), H200.cache_bytes) == (60 * MIB, 60 * MIB)
 
 
 def test_tiles_are_wide_from_hopper_on() -> None:

@@ -15,9 +15,6 @@ from perfmodel import __version__
 from perfmodel.catalog import device_ids
 from perfmodel.cli import command_names
 from perfmodel.core.files import read_yaml
-from perfmodel.report.document import Report, Table
-from perfmodel.report.formats.md import render as markdown
-from perfmodel.report.terminal import render as terminal
 
 
 def test_help_lists_every_command_and_version_answers(run):
@@ -58,43 +55,6 @@ def test_a_bug_is_not_hidden(run, monkeypatch):
     monkeypatch.setattr("perfmodel.catalog.find_device", bug)
     with pytest.raises(ZeroDivisionError):
         run("attention --n 64 --d 64")
-
-
-@pytest.fixture
-def report() -> Report:
-    rows = [["first", "1", "a|b *c*"], ["second", "22", "<script>"]]
-    return Report("Title", ["It is so."], [Table("numbers", ["", "value", "note"], rows, "lrl")], ["A note."])
-
-
-def test_markdown_escapes_what_would_be_markup(report):
-    text = markdown(report)
-    assert r"a\|b \*c\*" in text
-    assert r"\<script\>" in text
-    assert "| --- | ---: | --- |" in text
-    assert all(line.count("|") - line.count(r"\|") == 4 for line in text.splitlines() if line.startswith("|"))
-
-
-def test_terminal_wraps_to_its_width_and_colours_on_request(report):
-    plain = terminal(report, 30, color=False)
-    assert "\x1b" not in plain
-    assert max(map(len, plain.splitlines())) <= 30
-    assert "\x1b[1m" in terminal(report, 80)
-
-
-def test_a_terminal_gets_the_styled_report(monkeypatch, capsys):
-    from perfmodel.cli import main
-
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert main(["attention", "--n", "64", "--d", "64"]) == 0
-    styled = capsys.readouterr().out
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert main(["attention", "--n", "64", "--d", "64"]) == 0
-    bare = capsys.readouterr().out
-    assert "\x1b[" in styled
-    assert "\x1b[" not in bare
-    assert max(map(len, bare.splitlines())) <= 100
 
 
 # Hardware

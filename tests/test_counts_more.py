@@ -59,19 +59,6 @@ def test_one_split_is_flash2() -> None:
         assert split._replace(name="forward") == flash
 
 
-@pytest.mark.parametrize("splits", [2, 5, 8])
-def test_golden_split_kv(splits: int) -> None:
-    """Per KV head: loads s g d + N_k (d + d_v) + s g (d_v + 1), stores s g (d_v + 1) + g d_v + g."""
-    group, kv_heads, kv_len, d, dv = 8, 4, 65536, 128, 64
-    w = Attention(n=1, kv_len=kv_len, d=d, dv=dv, heads=group * kv_heads, kv_heads=kv_heads, packed=True)
-    kernels = find("split-kv").forward(w, Tile(64, 128, splits=splits))
-    partial = splits * group * (dv + 1)
-    assert sum(k.elements("read") for k in kernels) == kv_heads * (splits * group * d + kv_len * (d + dv) + partial)
-    assert sum(k.elements("write") for k in kernels) == kv_heads * (partial + group * dv + group)
-    assert sum(k.bytes("write") for k in kernels) == kv_heads * (4 * partial + 2 * group * dv + 4 * group)
-    assert all(access.handoff for k in kernels for access in k.accesses if access.tensor.startswith("partial"))
-
-
 @given(blocks=st.integers(1, 300), slots=st.integers(1, 300), tiles=st.integers(1, 300))
 def test_the_heuristic_takes_the_fewest_nearly_best_splits(blocks: int, slots: int, tiles: int) -> None:
     """As in flash_api.cpp, in exact fractions; a split count that leaves a split empty is never taken."""
@@ -191,15 +178,6 @@ def test_density_is_a_share_of_the_dense_walk() -> None:
 def unbound(kernels: list[Kernel]) -> list[Kernel]:
     """Kernels without what bounds them: a density does not say which rows and keys are needed."""
     return [k._replace(accesses=tuple(access._replace(compulsory=0) for access in k.accesses)) for k in kernels]
-
-
-def test_a_pattern_file_of_every_block_is_dense() -> None:
-    w, tile = Attention(n=70, kv_len=50, d=8, dv=4, causal=True, heads=4, kv_heads=2, packed=True), Tile(8, 16)
-    everything = Blocks("all", tuple((i, j) for i in range(9) for j in range(4)))
-    [sparse] = find("block-sparse").forward(replace(w, sparsity=everything), tile)
-    [dense] = find("flash1").forward(w, tile)
-    assert closed_form([sparse]) == closed_form([dense])
-    assert (sparse.flops, sparse.executed_flops) == (dense.flops, dense.executed_flops)
 
 
 @pytest.mark.parametrize("causal", [False, True])

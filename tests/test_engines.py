@@ -104,13 +104,6 @@ def test_a_batch_beyond_the_graphs_is_launched_kernel_by_kernel(run, tmp_path):
     assert _model(run, "--engine vllm")["inputs"]["cuda_graph"] == {"decode": True}
 
 
-def test_answers_say_whose_kernels_they_assume(run):
-    line = "model llama-3.1-8b --hardware h200 --tp 2 --phase decode --full"
-    assert "all-reduce nccl; element-wise work unfused" in " ".join(run(line).out.split())
-    said = " ".join(run("batch gpt2 --hardware h200 --tp 2 --full --engine sglang").out.split())
-    assert "all-reduce sglang-allreduce or nccl; element-wise work fused" in said
-
-
 def names_of_a_step(model: str, split: Split) -> set[str]:
     """Rows of a decode step under SGLang on an H200."""
     like = ModelPass(DECODE, 1, 1, 1, DTYPES["bf16"], split=split)

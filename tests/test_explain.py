@@ -177,16 +177,6 @@ def test_printed_formulas_give_the_printed_values(run, line):
             values[step["name"]] = step["value"]
 
 
-def test_explanations_print_as_text(run):
-    text = run(LINES[0] + " --explain all").out
-    assert "flash2 forward: FlashAttention-2, Q outermost; accesses grow as Theta(N^2 d / B_r + N d)" in text
-    assert re.search(r"^K read .* B \* H \* C \* d = 2 \* 2 \* 576 \* 16 = 36,864$", text, re.MULTILINE)
-    assert "vector operations" in text
-    cited = set(re.findall(r"\[(\d+)\]", text))
-    listed = set(re.findall(r"^  \[(\d+)\] \S", text, re.MULTILINE))
-    assert cited == listed
-
-
 def test_traced_arithmetic_brackets():
     trace = Trace()
     a, b, c = (trace.symbol(name, value, name) for name, value in (("a", 7), ("b", 3), ("c", 2)))

@@ -249,25 +249,6 @@ def test_a_maker_without_the_kernel_is_told_so() -> None:
             select_kernel(TimeRequest(Case(small, name), "matmul", "bf16", GAUDI, 0.0))
 
 
-def test_screens_say_what_is_estimated(run, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from perfmodel.catalog import data_folder
-
-    kept = [line for line in (data_folder("hardware_specs") / "nvidia-b300-sxm.yaml").read_text().splitlines() if "  max: {" not in line]
-    (tmp_path / "card.yaml").write_text("\n".join(kept))
-    shown = run(f"attention --n 1 --kv-len 4096 --d 128 --batch 8 --hardware {tmp_path / 'card.yaml'}").out
-    assert "Clock estimated from nvidia-b200-sxm: go by the interval." in shown
-
-
-def test_screens_say_what_is_guessed(run) -> None:  # type: ignore[no-untyped-def]
-    for line, words in (
-        ("matmul -m 4096 -n 4096 -k 4096 --hardware m4-max", "no kernel of this maker is calibrated: go by the interval."),
-        ("softmax --rows 4096 --cols 4096 --hardware tpu-v7 --dtype bf16 --implementation torch-softmax", "go by the interval."),
-    ):
-        shown = run(line).out
-        assert words in shown, line
-        assert "Predicted" in shown, line
-
-
 def test_the_shipped_fits_are_complete() -> None:
     """One per workload and pass that devices are calibrated for, with the model's parameters and an interval around one."""
     wanted = {"attention/forward", "attention/forward/decode", "attention/backward", "attention/forward/standard", "softmax/forward"}

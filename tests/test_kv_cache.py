@@ -14,12 +14,11 @@ from perfmodel.catalog import find_device, find_model
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.cache_plan import CacheWorkload, evaluate
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.generation import MEASURED, scores, scores_anew, with_cache, without_cache
+from perfmodel.transformer.generation import scores, scores_anew
 from perfmodel.transformer.kv_cache import (
     BITS,
     CacheFormat,
     attention_kinds,
-    batch_bytes,
     equivalent_kv_heads,
     layer_token_bytes,
     longest_context,
@@ -102,14 +101,6 @@ def test_blocks_against_a_walk(n, window, block):
     assert most_stored_tokens(n, window, block) == max(held(length) for length in range(1, n + 1))
 
 
-def test_hybrid_layers_add_up():
-    spec = find_model("gemma-2-9b")
-    assert token_bytes(spec, SIXTEEN) == 42 * 2 * 8 * 256 * 2
-    assert sequence_bytes(spec, 8192, SIXTEEN) == 21 * 8192 * (4096 + 8192)
-    assert sequence_bytes(spec, 4096, SIXTEEN) == 4096 * token_bytes(spec, SIXTEEN)
-    assert batch_bytes(spec, 4096, 3, SIXTEEN) == 3 * sequence_bytes(spec, 4096, SIXTEEN)
-
-
 # What fits
 
 
@@ -155,27 +146,6 @@ def test_scores_against_a_loop(n, window):
     seen = [min(t, window or t) for t in range(1, n + 1)]
     assert scores(n, window) == sum(seen)
     assert scores_anew(n, window) == sum(sum(seen[:t]) for t in range(1, n + 1))
-
-
-def test_generation_against_a_walk_over_steps():
-    spec = model(GroupedAttention(4, 2, 8), GroupedAttention(4, 2, 8, window=3))
-    n = 10
-    projections = 16 * 32 + 2 * 16 * 16 + 32 * 16  # Q, K and V, O
-    matrices = 2 * (projections + 3 * 16 * 8)
-    cached, uncached = with_cache(spec, n, "fp32", SIXTEEN), without_cache(spec, n, "fp32")
-    assert cached.layers == sum(2 * matrices for _ in range(n))
-    assert uncached.layers == sum(2 * matrices * t for t in range(1, n + 1))
-    assert cached.head == uncached.head == n * 2 * 16 * 32
-    assert cached.attention == sum(4 * 4 * 8 * (t + min(t, 3)) for t in range(1, n + 1))
-    assert uncached.attention == sum(4 * 4 * 8 * (s + min(s, 3)) for t in range(1, n + 1) for s in range(1, t + 1))
-    assert cached.cache_read == sum(64 * (t + min(t, 3)) for t in range(1, n + 1))
-    assert cached.weights_read == uncached.weights_read == n * 4 * (matrices + 5 * 16 + 16 * 32)  # with the norms
-    assert uncached.cache_read == 0
-
-
-def test_gpt2_on_an_a5000():
-    row = next(row for row in MEASURED if "A5000" in row.device)
-    assert f"{row.uncached_s[0] / row.cached_s[0]:.2f}" == "3.38"
 
 
 # The command

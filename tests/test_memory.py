@@ -65,38 +65,6 @@ def timeline(training: TrainingConfig) -> tuple[StepMoment, ...]:
 # Tapes
 
 
-def mlp(size: int = 8) -> Tape:
-    """x W1, ReLU, W2: x and the result of ReLU are kept, each gradient of a weight takes 3 B."""
-    nodes = [
-        TapeNode("W1", ("x",), ("z",), ("x",), gradients=3),
-        TapeNode("ReLU", ("z",), ("a",), ("a",)),
-        TapeNode("W2", ("a",), ("y",), ("a",), gradients=3),
-    ]
-    return Tape("x", dict.fromkeys("xzay", size), nodes)
-
-
-def test_forward_by_hand():
-    """x is there. z, then a beside z and x; z goes, y comes: x, a, y."""
-    tape = mlp()
-    assert tape.saved() == {"x": "W1", "a": "ReLU"}
-    assert sum(tape.sizes[name] for name in tape.saved()) == 16
-    assert forward(tape) == TapePass(high=16, net=16, at="ReLU")
-    assert forward(tape, keep=()) == TapePass(high=8, net=0, at="W1")
-
-
-def test_backward_by_hand():
-    """With dy: da and dW2, then dy goes. dz, then da and a go. dx and dW1, then dz and x go."""
-    assert backward(mlp()) == TapePass(high=11, net=6 - 16, at="W2")
-
-
-def test_a_sum_hands_its_gradient_to_both():
-    """y = x + f(x): dy is that of f's result and of x, to which f's own is added by way of one more."""
-    nodes = [TapeNode("f", ("x",), ("fx",), ("x",)), TapeNode("sum", ("x", "fx"), ("y",), adds=True)]
-    tape = Tape("x", dict.fromkeys(("x", "fx", "y"), 4), nodes)
-    assert backward(tape) == TapePass(high=4, net=-4, at="f")
-    assert forward(tape) == TapePass(high=8, net=4, at="sum")
-
-
 def test_a_view_has_a_gradient_of_its_own():
     nodes = [TapeNode("split", ("x",), ("a", "b")), TapeNode("product", ("a", "b"), ("y",), ("x",))]
     tape = Tape("x", {"x": 8, "a": 0, "b": 0, "y": 4}, nodes, views={"a": 4, "b": 4})
@@ -278,14 +246,6 @@ def test_more_takes_more_and_recomputing_keeps_less(kind, batch, options):
     assert peak(replace(one, recompute=Recomputation("every", 1))) == peak(replace(one, recompute=Recomputation("full")))
 
 
-def test_segments_keep_their_inputs():
-    """Ten layers by fours keep three residual streams, of 2 B; by ones ten."""
-    model = small(layers=10)
-    for every, inputs in ((1, 10), (4, 3), (10, 1)):
-        rows = saved_tensors(TrainingConfig(model, 2, 32, recompute=Recomputation("every", every)))
-        assert [(row.name, row.count, row.bytes) for row in rows if row.where.startswith("layer")] == [("layer input", inputs, 2 * 64 * 64)]
-
-
 def test_kinds_of_equal_words_are_numbered():
     rows = saved_tensors(TrainingConfig(TWO_KINDS, 2, 32))
     assert list(dict.fromkeys(row.where for row in rows)) == ["layer: GQA, MLP", "layer: GQA, MLP (2)", "head"]
@@ -340,19 +300,6 @@ def test_micro_batches_in_flight_against_a_schedule(pp, turns):
             most = max(most, len(live))
             live.remove(back[index])
         assert sum(in_flight(Parallel(pp=pp, interleave=turns), stage, micro_batches)) == most
-
-
-def test_first_stage_holds_most_micro_batches():
-    """Two stages of two layers: the first keeps two micro-batches of 2 layers, the last one of 2 and the head."""
-    training = TrainingConfig(small(), 8, 32, micro_batch=1, parallel=Parallel(pp=2))
-    layer = sum(row.bytes for row in saved_tensors(training) if row.where.startswith("layer"))
-    assert peak(training).stored == (2 * 2 * layer if peak(training).stage == 0 else 2 * layer + _head(training))
-    assert not any(row.where == "head" for row in saved_tensors(training, 0))
-    assert any(row.where == "head" for row in saved_tensors(training, 1))
-
-
-def _head(training: TrainingConfig) -> int:
-    return sum(row.bytes for row in saved_tensors(training, 1) if row.where == "head")
 
 
 # What fits
@@ -462,13 +409,6 @@ def test_what_is_listed_as_kept_is_what_is_stored(count):
         if training.recompute.kind == "every" and training.parallel.pp == 1:
             inputs = sum(row.count for row in listed if row.where.startswith("layer"))
             assert inputs == -(-len(training.model.layers) // training.recompute.every)
-
-
-def test_layers_in_turns_leave_an_input_per_segment():
-    """gemma-2-9b: 42 layers, windowed and full in turns, so that each segment of three begins with the other kind."""
-    for every, inputs in ((2, 21), (3, 14), (4, 11)):
-        rows = saved_tensors(TrainingConfig(find_model("gemma-2-9b"), 1, 1024, recompute=Recomputation("every", every)))
-        assert sum(row.count for row in rows if row.name == "layer input") == inputs
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])

@@ -8,7 +8,7 @@ from tables import table
 from test_explain import evaluate
 
 from perfmodel.catalog import find_device, find_model, model_names
-from perfmodel.transformer.training.question import NONE, untrained
+from perfmodel.transformer.training.question import untrained
 
 
 @pytest.fixture
@@ -46,20 +46,6 @@ def test_json(run, line):
     assert data["inputs"]["model"] == line.split()[0]
 
 
-def test_defaults_are_adam_in_mixed_precision(run):
-    data = run("memory gpt2 --json").json
-    p = data["parameters"]
-    assert (
-        data["inputs"] | {"precision": "mixed", "optimizer": "adam", "batch": 1, "n": 1024, "zero": 0, "recompute": NONE} == data["inputs"]
-    )
-    assert {part: data["bytes"][part] for part in ("weights", "gradients", "optimizer")} == {
-        "weights": 2 * p,
-        "gradients": 2 * p,
-        "optimizer": 12 * p,
-    }
-    assert data["hardware"]["id"] == "nvidia-a100-sxm-80gb"
-
-
 def test_options_reach_the_model(run):
     def data(more: str = ""):
         return run(f"memory llama-3.2-1b --batch 8 --n 512 --json {more}").json
@@ -78,15 +64,6 @@ def test_options_reach_the_model(run):
     assert data("--tp 2")["gpus"] == 2
     assert data("--lora 4")["bytes"]["gradients"] < p / 50
     assert data("--implementation huggingface")["bytes"]["activations"] > base["bytes"]["activations"]
-
-
-def test_largest_batch(run):
-    data = run("memory gpt2 --batch 64 --micro-batch 4 --dp 4 --n 1024 --hardware h200 --json").json
-    most = data["max_micro_batch"]
-    assert data["max_batch"] == most * 4 * 4
-    for micro_batch, fits in ((most, True), (most + 1, False)):
-        line = f"memory gpt2 --batch {16 * micro_batch} --micro-batch {micro_batch} --dp 4 --n 1024 --hardware h200 --json"
-        assert run(line).json["memory"]["fits"] is fits
 
 
 @each(("line", "words"), table("what_it_says"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from math import log2
 
 import numpy as np
 import pytest
@@ -260,27 +259,6 @@ def test_revolve_of_unequal_costs_beats_the_placement_for_equal_ones(costs, slot
     chain = Chain(tuple(ChainLayer(cost, 2 * cost) for cost in costs))
     placed = list(revolve(uniform(len(costs)), Plan(slots=min(slots, len(costs)))))
     assert simulate(chain, revolve(chain, Plan(slots=slots))).cost <= simulate(chain, placed).cost
-
-
-def test_growth():
-    """Chen et al. 2016: 2 sqrt(n) values for less than one more pass; log2(n) values for n log2(n) / 2 steps."""
-    for length in (64, 1024, 9999):
-        chain = uniform(length)
-        near = simulate(chain, find("sqrt-n").schedule(chain, Plan()))
-        assert near.values <= 2 * length**0.5 + 1
-        assert near.extra_steps < length
-        halves = simulate(chain, find("chen-recursive").schedule(chain, Plan()))
-        assert halves.values <= log2(length) + 3
-        assert halves.forward_steps <= length * log2(length) / 2 + 1
-
-
-def test_a_checkpoint_at_every_layer_costs_a_third_more():
-    """Full recomputation of a transformer: 4/3 of the model's FLOP (Megatron-LM, PaLM appendix B)."""
-    chain = uniform(24, interior=15)
-    every = Plan(checkpoints=tuple(range(23)))
-    costs = [simulate(chain, find(name).schedule(chain, every)).cost for name in ("keep-all", "segments", "segments-last-kept")]
-    assert costs[1] * 3 == costs[0] * 4
-    assert costs[2] == costs[1] - 1
 
 
 # What is refused

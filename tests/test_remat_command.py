@@ -10,7 +10,6 @@ from test_architecture import loaded
 
 from perfmodel.catalog import find_device
 from perfmodel.remat.chain import LARGEST_CHAIN
-from perfmodel.remat.strategies import names
 
 
 @pytest.fixture
@@ -21,21 +20,6 @@ def run(run_full):
 
 def results(data):
     return {row["strategy"]: row for row in data["results"]}
-
-
-def test_the_lecture_example_is_printed_and_explained(run):
-    """Claim S047: 75 against 30."""
-    outcome = run("remat --layers 10 --checkpoints 5")
-    assert outcome.code == 0
-    text = outcome.out
-    assert "keep-all: 30 steps, 12 values at the peak." in text
-    assert "keep-none: 75 = 30 + 45 steps, 4 values at the peak." in text
-    assert "nearest-and-output: 55 = 30 + 25 steps" in text
-    assert "nearest: 51 = 30 + 21 steps" in text
-    assert "segments: 38 = 30 + 8 steps" in text
-    assert "segments-last-kept: 35 = 30 + 5 steps" in text
-    assert "A count of 75 with this checkpoint is that of nothing kept, or of closures" in text
-    assert "59 and 54 steps" in text
 
 
 def test_only_where_the_count_is_the_same_is_it_explained(run):
@@ -112,31 +96,6 @@ def test_charts_fit_a_terminal(run, monkeypatch, line, width):
     assert all(not label.startswith(("█", "▇")) for label in labels), "no bar is folded into a second line"
 
 
-def test_json_of_a_chain(run):
-    data = run("remat --layers 10 --checkpoints 5 --json").json
-    assert data["schema"] == "perfmodel.remat/1"
-    assert data["units"] == {"cost": "forward steps", "size": "values"}
-    assert data["inputs"]["checkpoints"] == [5]
-    assert data["hardware"] is None
-    found = results(data)
-    assert {name: row["cost"] for name, row in found.items() if name in ("keep-all", "keep-none", "nearest", "revolve")} == {
-        "keep-all": 30,
-        "keep-none": 75,
-        "nearest": 51,
-        "revolve": 41,
-    }
-    kept = found["keep-all"]
-    assert (kept["values"], kept["peak"], kept["peak_without_gradients_and_weights"], kept["peak_at"]) == (11, 12, 11, "loss")
-    assert list(found) == [name for name in names() if name not in ("every-k", "optimal")]
-
-
-def test_strategies_can_be_named(run):
-    data = run("remat --layers 20 --strategy revolve --strategy keep-all --slots 2 --json").json
-    assert [row["strategy"] for row in data["results"]] == ["revolve", "keep-all"]
-    assert data["timeline"]["strategy"] == "revolve"
-    assert run("remat --layers 20 --strategy revolve --slots 2").out.splitlines()[1].startswith("With revolve: ")
-
-
 def test_a_budget(run):
     outcome = run("remat --layers 10 --budget 6")
     assert "Fits: 6 values of 6 values with optimal, the cheapest that fits." in outcome.out
@@ -194,12 +153,6 @@ def test_explain(run):
     assert "Griewank & Walther 2000" in text
     parts = run("remat --layers 10 --explain all --json").json["explanation"]
     assert {part["strategy"] for part in parts} == {"keep-all", "keep-none", "sqrt-n", "chen-recursive", "revolve"}
-
-
-def test_files(run, tmp_path):
-    target = tmp_path / "remat.md"
-    assert run("remat --layers 10 --checkpoints 5 -o", str(target)).code == 0
-    assert "75 = 30 + 45" in target.read_text()
 
 
 # Autograd

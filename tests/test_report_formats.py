@@ -22,12 +22,10 @@ from perfmodel.report.charts.schema import Roofline, RooflinePoint, Series
 from perfmodel.report.document import SCHEMA, Column, DataTable, Report, Table, from_data, read_report, to_data
 from perfmodel.report.formats import html, png, readable
 from perfmodel.report.formats._html_parts import data_table as as_html_table
-from perfmodel.report.formats.txt import render as as_txt
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 from perfmodel.report.roofline_chart import point, point_of_row, roofline, verdict_on, with_baseline, with_shares
 from perfmodel.report.saved import Interval
 from perfmodel.report.terminal import render as as_terminal
-from perfmodel.report.terminal import render as terminal
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import as_record
 from tools.refresh.report_example import GOLDEN, crowded, example, long_names
@@ -272,27 +270,6 @@ def test_markdown_fits_a_comment() -> None:
     assert ([*map(int, told)], [*map(int, why)]) == ([*range(6)], [*range(6, 20)])
 
 
-def test_the_page_says_what_it_rests_on() -> None:
-    text = rendered_text(".html", example())
-    for words in (
-        "A multiply-add counts 2 FLOP",
-        "perfmodel report study.yaml",
-        "ab" * 32,
-        "calibrated 2026-11-21",
-        "F = 4 N^2 d = 4 * 4096^2 * 64",
-    ):
-        assert words in text
-    assert "datasheet, half of sparse" in text
-    assert "class=wrong" in text
-
-
-def test_a_report_without_pictures_is_a_page_too() -> None:
-    page = rendered_text(".html", Report("plain", ["said."], [Table("t", ["a", "b"], [["x", "1"]])], ["note"]))
-    assert "plain" in page
-    assert 'class="picture' not in page
-    assert rendered_text(".html", Report("bare", [], []))
-
-
 def test_a_notebook_shows_the_page() -> None:
     framed = example()._repr_html_()
     assert framed.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
@@ -301,27 +278,6 @@ def test_a_notebook_shows_the_page() -> None:
 
 
 # Text
-
-
-def test_text_and_terminal_have_the_numbers_of_the_pictures() -> None:
-    """Roofs, marks and limits, and of what is drawn what no other table has."""
-    found = [as_txt(example()), *(terminal(example(), width, color=False) for width in (60, 80, 140))]
-    for text in found:
-        for words in (
-            "Roofs of Device One",
-            "1 PFLOP/s",
-            "3.8 TB/s",
-            "KV cache: marks",
-            "85 GB",
-            "flash wins beyond",
-            "run 4096",
-            "18.6 us",
-        ):
-            assert words in text, words
-    assert "3: calibrated here: 71 points, 2026-11-21" in found[0]
-    assert "ABOVE THE ROOF: 4" in found[0]
-    for text, width in zip(found[1:], (60, 80, 140), strict=True):
-        assert max(map(len, text.splitlines())) <= width
 
 
 def test_numbers_of_a_picture_stand_once() -> None:

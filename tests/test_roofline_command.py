@@ -151,17 +151,6 @@ def test_shared_memory_that_only_wgmma_reads_is_missing_not_small(run) -> None:
     assert any("one read of the L2 fed several SMs" in said for said in report.reasons)
 
 
-def test_the_limiting_roof_of_each_kernel_is_named(run) -> None:
-    options = [word for launch in LAUNCHED for word in ("--flops", told(launch))]
-    found = report_of(run, f"--ncu {RECORDED} --hardware h200", *options)
-    said = "\n".join([*found.verdict, *found.reasons])
-    assert "flash #15 is bound by the vector unit (66.9 TFLOP/s" in said
-    assert "flash_mma #53 is bound by the tensor unit (989.4 TFLOP/s" in said
-    assert "flash_mma #57 is bound by the tensor unit" in said
-    assert "build_fill::fill, of which only bytes were counted, seems to be bound by DRAM bandwidth" in said
-    assert "2 of 6 kernels have no FLOP in the file" in said
-
-
 def test_what_a_file_lacks_is_told_with_the_command(run) -> None:
     report = report_of(run, f"--ncu {RECORDED} --hardware h200")
     [missing] = [note for note in report.notes if note.startswith("Not in the file")]
@@ -405,16 +394,6 @@ def test_points_tell_the_kernel_that_is_predicted(run) -> None:
     assert all("predicted for " in point.note for point in points if point.predicted)
 
 
-def test_recomputed_flop_are_told_at_the_point(run) -> None:
-    forward = "n=4096 d=64 heads=16 batch=8 algorithm=flash2"
-    report = report_of(run, "--hardware h200", "--attention", forward, "--attention", f"{forward} pass=both")
-    first, second = report.rooflines[0].points
-    assert "executes" not in first.note
-    assert "executes 1.17x the FLOP counted" in second.note  # 7 matmuls run, of which 6 are needed: S once more
-    assert "of the sum of its kernels' roofs: " in report.reasons[1]
-    assert "of its roof: " in report.reasons[0]
-
-
 def test_devices_share_the_level_that_is_shown_first(run) -> None:
     asked = ("--attention", "n=512 d=64 heads=16 batch=8")
     alone = [report_of(run, f"--hardware {name}", *asked).rooflines[0].level for name in ("h200", "a100-sxm-80gb")]
@@ -450,14 +429,6 @@ def test_unknown_flop_have_no_format(run) -> None:
     assert "sm__ops_path_tensor_" in chart.caption
     assert {one.key for one in of_report(report) if one.unit == "FLOP"} == {"flash #15"}
     assert any("5 of 6 kernels have no FLOP" in said for said in report.verdict)
-
-
-def test_records_bring_their_devices(run) -> None:
-    report = report_of(run, "", "--records", "shipped hardware=h200 implementation=torch-sdpa-flash pass=forward most=4")
-    [chart] = report.rooflines
-    assert chart.device == H200
-    assert len(chart.points) == 4
-    assert all(point.measured and point.predicted for point in chart.points)
 
 
 def test_records_of_a_file_lie_beside_workloads(run, tmp_path: Path) -> None:
@@ -504,12 +475,6 @@ def test_a_picture_opens_at_the_roof_that_is_passed(run) -> None:
     assert all(point.flops / point.measured.value > BANDWIDTH[chart.level] * intensity(point, chart.level) for point in above)
     others = [point for point in chart.points if not flag(point)]
     assert roofline(find_device(H200), others).level == "dram"
-
-
-def test_a_device_alone_is_a_roofline_too(run) -> None:
-    report = report_of(run, "--hardware h200 --hardware a100-sxm-80gb")
-    assert [chart.device for chart in report.rooflines] == [H200, "nvidia-a100-sxm-80gb"]
-    assert report.title == "Roofline of NVIDIA H200 SXM and NVIDIA A100 SXM 80 GB"
 
 
 def test_the_rooflines_of_a_study(run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import sys
 import pytest
 
 from perfmodel.catalog import find_engine
-from perfmodel.core.units import format_time
 
 LLAMA = "serve llama-3.1-8b --hardware h200 --engine vllm"
 
@@ -30,13 +28,6 @@ def test_a_kind_of_model_that_no_run_of_the_engine_is_of_is_said_to_be_so_and_ha
     widths = {name: [one[key]["high"] / one[key]["low"] for key in ("ttft_s", "tpot_s")] for name, one in ends.items()}
     assert all(wide > 1.2 * narrow for wide, narrow in zip(widths["sglang"], widths["vllm"], strict=True))
     assert ends["sglang"]["ttft_s"]["low"] < ends["sglang"]["ttft_s"]["mean"] - find_engine("sglang").overhead.request_s
-
-
-def test_notes_name_the_method_its_error_and_every_second_of_the_engine(run) -> None:
-    said = " ".join(run("serve deepseek-v3 --hardware h200 --engine sglang --tp 8 --osl 64 --full").out.split())
-    assert re.search(r"Simulated step by step: means of [\d,]+ requests, with standard errors of \d\.\d% of the first token and", said)
-    seconds = format_time(find_engine("sglang").overhead.expert_layer_s, 3)
-    assert f"{seconds} a layer of experts of a step with prompts" in said
 
 
 def test_requests_of_a_benchmark_change_every_figure(run) -> None:

@@ -48,10 +48,6 @@ def test_a_users_engine_can_be_searched(run, tmp_path: Path) -> None:
     assert (told["engine"], told["token_budget"], told["gpu_hour"], told["isl"]) == ("mine", 2048, 2.0, 512)
 
 
-def test_nobody_who_waits_is_a_number(run) -> None:
-    assert run(f"{LLAMA} --json").json["waiting"] == 0
-
-
 def test_every_proposed_tp_fits() -> None:
     """Those of layers with other numbers of heads too."""
     from perfmodel.catalog import model_names

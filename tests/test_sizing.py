@@ -160,8 +160,6 @@ def test_formulas_of_a_cache_on_several_gpus_end_in_its_numbers(run):
     assert values["with cache, cache read"] == found["generation"]["with_cache"]["cache_read_bytes"]
 
 
-# What is said first
-
 # Pictures
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
@@ -91,13 +90,6 @@ def test_no_short_name_is_given_to_another_card(run):
     assert run("attention --n 512 --d 64 --hardware l40").code == 2
 
 
-def test_points_of_several_formats_carry_theirs(run):
-    lines = "--attention 'n=4096 d=64' --attention 'n=4096 d=64 dtype=bf16' --hardware h200"
-    said = run(f"roofline {lines}").out
-    assert all(f"flash2, n 4096 d 64 {dtype}" in said for dtype in ("fp16", "bf16"))
-    assert "fp16" not in run("roofline --attention 'n=4096 d=64' --hardware h200").out.partition("\n\n")[0]
-
-
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_rate_and_every_time_knows_which_way_is_good(name):
     for one in workload_named(name).columns:
@@ -136,14 +128,6 @@ def test_a_bar_waits_a_second_and_reads_numbers(capsys, monkeypatch):
         assert bar.rich is not None
         assert bar.share == 0.5
     assert "another" in capsys.readouterr().err
-
-
-def test_validation_says_the_worst_groups_first(run):
-    said = run("validate --records tests/data/records.jsonl").out
-    rows = said.partition("records\n")[2].splitlines()[:12]
-    medians = [float(row.partition("%")[0].split()[-1]) for row in rows]
-    assert medians == sorted(medians, reverse=True)
-    assert Path("tests/data/records.jsonl").is_file()
 
 
 @pytest.mark.parametrize(

@@ -27,23 +27,6 @@ from perfmodel.sweep.summary import front
 from tools import bench
 
 
-def test_the_json_object(run: Any) -> None:
-    found = run("sweep --n 512:2048:x2 --d 64 --heads 8,16 --kv-heads heads/4 --hardware h200 --json").json
-    assert found["schema"] == "perfmodel.sweep/1"
-    assert found["inputs"]["axes"]["n"] == "512:2048:x2"
-    assert [column["name"] for column in found["columns"]] == list(found["rows"][0])
-    assert {"name": "roofline_s", "unit": "s", "meaning": "roof: all terms overlap"} in found["columns"]
-    assert len(found["rows"]) == 12 == found["counts"]["rows"]
-    assert found["comparison"]["wins"] == {"flash2": {"wins": 6, "of": 6}}
-    first = found["rows"][0]
-    alone = run(f"attention --n {first['n']} --d 64 --heads {first['heads']} --kv-heads {first['kv_heads']} --hardware h200 --json").json
-    assert first["flops"] == alone["results"][0]["flops"]
-    assert first["roofline_s"] == alone["results"][0]["time_s"]["roofline"]
-    many = run("sweep --n 1:20000:+1 --d 64 --json").json
-    assert many["rows"] is None
-    assert many["counts"]["rows"] == 40000
-
-
 def test_the_best_row_of_each_choice_that_is_a_number_or_a_size(run: Any) -> None:
     line = "sweep --n 64,128 --d 64 --dropout 0,0.5 --sram 48KiB,96KiB --algorithm flash1 --json"
     found = run(line).json
@@ -53,16 +36,6 @@ def test_the_best_row_of_each_choice_that_is_a_number_or_a_size(run: Any) -> Non
     for best in groups:
         assert best in rows
         assert best["roofline_s"] == min(row["roofline_s"] for row in rows if row["dropout"] == best["dropout"])
-
-
-def test_the_summary(run: Any) -> None:
-    out = run("sweep --n 128:8192:x2 --d 32,128,512 --heads 16 --hardware v100,h200 --algorithm standard,flash1,flash2 --full").out
-    assert "Sweep over attention: 126 rows (2 x hardware, 3 x algorithm, 7 x n, 3 x d)" in out
-    assert "flash2 has less time at the roof than standard in" in out
-    assert "where less time at the roof than standard" in out
-    [line] = [line for line in out.splitlines() if line.startswith("flash1  d ")]
-    assert "everywhere" not in line
-    assert "0% to" in line
 
 
 def run_json(command: str, axes: dict[str, Any], **more: str) -> Any:
@@ -143,13 +116,6 @@ def test_rows_to_a_file_and_the_report_to_others(run: Any, tmp_path: Path) -> No
     assert json.loads((tmp_path / "a.json").read_text())["counts"]["rows"] == 2
     assert "a.csv" in (tmp_path / "a.md").read_text()
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 3
-
-
-def test_help_lists_axes_and_columns(run: Any) -> None:
-    for word in ("--minimize", "kv-dtype", "roofline_s", "seconds", "tokens_per_s"):
-        assert word in run("sweep model --help").out
-    assert "max_context" in run("sweep kv-cache --help").out
-    assert "Axes of attention: hardware" in run("sweep --help").out
 
 
 def test_progress_has_rate_and_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,12 +223,6 @@ def test_where_it_pays_is_what_the_rows_say(axes: dict[str, Any], other: str) ->
             assert entry["axis"] != "n" or other != "flash2" or len(entry[key]) > 2
 
 
-def test_ranges_where_it_pays_in_words(run: Any) -> None:
-    [line] = [line for line in run("sweep --n 16:300 --d 64,128,256 --heads 16 --full").out.splitlines() if line.startswith("flash2  n ")]
-    assert "16 to 26, 129 to 139, 257 to 292" in line
-    assert " more up to 1," in run("sweep --n 16:1400:+3 --d 64,128,256 --heads 16 --full").out
-
-
 PAGE = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text()
 ADDRESS = "tcp://localhost:8786"
 
@@ -334,3 +294,16 @@ def test_models_that_do_not_fit_are_marked(run, tmp_path):
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
         assert [int(row["fits"]) for row in csv.DictReader(file)] == [row["fits"] for row in found]
     assert len(run("", *line.split(), "--where", "fits == 1", "--json").json["rows"]) == sum(row["fits"] for row in found)
+
+
+def test_ranges_where_it_pays_in_words(run: Any) -> None:
+    [line] = [line for line in run("sweep --n 16:300 --d 64,128,256 --heads 16 --full").out.splitlines() if line.startswith("flash2  n ")]
+    assert "16 to 26, 129 to 139, 257 to 292" in line
+    assert " more up to 1," in run("sweep --n 16:1400:+3 --d 64,128,256 --heads 16 --full").out
+
+
+def test_a_sweep_says_where_flash_attention_wins(run) -> None:
+    said = run("sweep --n 1:8192:x2 --d 64 --heads 16 --batch 8 --hardware l4").out
+    assert "Lower roof than standard: flash2 in 64% of the configurations, n 32 to 8,192." in said
+    said = run("sweep --n 512:8192:x2 --d 64 --heads 16 --batch 8 --hardware l4").out
+    assert "Lower roof than standard: flash2 in all of the configurations.\n" in said

@@ -47,9 +47,3 @@ def test_engines_and_limits_are_axes(tmp_path) -> None:
     by = dict(zip(zip(found["engine"].tolist(), found["token_budget"].tolist(), strict=True), found["ttft_s"].tolist(), strict=True))
     assert by["vllm", 64] > by["vllm", 512]
     assert by[str(file), 64] > by[str(file), 512]
-
-
-def test_rows_whose_times_are_the_least_say_so() -> None:
-    same = {"model": "llama-3.1-8b", "dtype": "bf16", "tp": 8, "isl": 64, "osl": 4, "concurrency": 512}
-    found = perfmodel.sweep("serve", hardware=["h200", "gaudi3"], **same)
-    assert found["at_least"].tolist() == [0, 1]

@@ -177,9 +177,6 @@ def test_each_parameter_acts_in_its_direction(model: Model) -> None:
         assert change or name in ("narrow_factor", "uneven_factor", "l2_bytes_per_clock"), name
 
 
-# A cache of 8 bits
-
-
 # What is covered
 
 

@@ -39,9 +39,6 @@ def test_the_model_is_found_and_has_few_parameters() -> None:
     assert not MODEL.covers(Case(Attention(1, 1, 1, 1), "fa2"))
 
 
-# Limits, worked by hand
-
-
 # Rows that do not start on 16 bytes
 
 

@@ -74,8 +74,6 @@ def test_coverage():
     assert not covers(Case(replace(W, kv_bits=4), "trtllm-mla"))
 
 
-# Narrow caches of grouped attention
-
 # Linear layers in fp8
 
 

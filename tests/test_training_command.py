@@ -105,12 +105,6 @@ def test_a_system_of_ones_own(run, tmp_path):
     assert "line 1: device: this field is required" in outcome.err
 
 
-def test_options_of_training_are_refused_elsewhere(run):
-    outcome = run("model llama-3-8b --zero 1")
-    assert outcome.code == 2
-    assert "--zero is an option of training, and nothing here reads it" in outcome.err
-
-
 def test_a_network_under_zero_has_a_note_and_no_interval(run):
     line = "model llama-3-8b --phase train --batch 16 --n 1024 --dp 16 --system dgx-h100 --zero"
     found = data(f"{line} 3")
@@ -135,12 +129,6 @@ def test_a_slower_node_takes_longer(run, tmp_path):
         steps.append(run(f"model llama-3-8b --phase train --batch 8 --n 1024 --tp 8 --system {path} --json").json["parts_s"])
     assert steps[1]["tensor parallel"] == pytest.approx(10 * steps[0]["tensor parallel"], rel=0.01)
     assert "Exchanges over links: NCCL as calibrated" in run(f"model llama-3-8b --phase train --batch 8 --tp 8 --system {path}").out
-
-
-def test_what_gpus_without_sequences_do_is_said(run):
-    out = run("model llama-3-8b --phase train --batch 1 --n 512 --dp 2 --hardware h200").out
-    assert "--dp 2 does not divide the batch of 1: the fullest GPUs have 1, and the others wait; 1 of them have none" in out
-    assert "does not divide" not in run("model llama-3-8b --phase train --batch 2 --n 512 --dp 2 --hardware h200").out
 
 
 @pytest.mark.parametrize("more", ["", "--precision bf16", "--dtype bf16"])

@@ -37,7 +37,6 @@ from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECO
 from perfmodel.transformer.training.step.flops import attention_flops, megatron, palm
 from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer import layer_ops
-from perfmodel.transformer.training.step.layer_time import longest_path_s
 from perfmodel.transformer.training.step.row import micro_batch_of
 from perfmodel.transformer.training.step.system import (
     DATA,
@@ -187,23 +186,6 @@ def test_the_explanation_ends_at_the_reported_numbers():
 
 
 # The host
-
-
-def ways(phases):
-    """Kernel by kernel: a kernel starts when it is enqueued and the one before has ended."""
-    enqueued = device = 0.0
-    for host, busy in phases:
-        for _ in range(200):
-            enqueued += host / 200
-            device = max(device, enqueued) + busy / 200
-    return device
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 9), st.floats(0.01, 9)), min_size=1, max_size=5))
-def test_the_longest_way_is_what_a_walk_over_kernels_takes(phases):
-    least = longest_path_s(phases)
-    assert least <= ways(phases) + 1e-9
-    assert ways(phases) <= least + sum(map(max, phases)) / 100
 
 
 def test_intervals_hold_measured_steps_that_no_fit_saw():

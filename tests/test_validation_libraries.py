@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 from each import each
 
-from perfmodel.core.arith import quantile
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.libraries import Prepared, load_torch
@@ -20,7 +19,6 @@ from perfmodel.validation.libraries import measure as measuring
 from perfmodel.validation.libraries.kernels import LIBRARIES, directions, find
 from perfmodel.validation.libraries.measure import FAMILIES, RULE, TorchTimer, as_line, cases, measure, shapes
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
-from perfmodel.validation.statistics import relative_error_of_median
 from tools.measure import compiled, wide
 from tools.measure.prepared import PREPARED
 from tools.measure.profiler import Launch, in_windows
@@ -121,21 +119,6 @@ def test_shipped_records_are_the_cases():
             assert found.setdefault(key, role) == role  # different attention shapes share some of their steps
     assert found == roles
     assert sum(path.stat().st_size for path in SHIPPED) < 800_000
-
-
-def test_quantiles_and_the_relative_error_of_median():
-    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert quantile([0.0, 10.0], 0.1) == 1.0
-    assert relative_error_of_median([2.0] * 10) == 0
-    wide, narrow = [1.0, 2.0] * 10, [1.0, 1.01] * 10
-    assert relative_error_of_median(wide) > 0.1 > 0.005 > relative_error_of_median(narrow)
-
-
-def test_runs_stop_when_the_median_is_known():
-    assert RULE.enough([1e-5] * 10, 1e-4)
-    assert not RULE.enough([1e-5, 2e-5] * 5, 1.5e-4)
-    assert RULE.enough([1e-5, 2e-5] * 20, 6e-4), "as many as allowed"
-    assert RULE.enough([0.02, 0.04] * 5, 0.3), "long enough"
 
 
 class FakeTorch:

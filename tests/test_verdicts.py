@@ -17,15 +17,12 @@ from hypothesis import strategies as st
 from perfmodel.catalog import shipped_implementations
 from perfmodel.report.answer import ROOFS_EVEN
 from perfmodel.report.saved import Interval
-from perfmodel.report.speedup import MEASURED, RATIO_NOTE, Side, interval_text, ratio, verdict_sentence
+from perfmodel.report.speedup import MEASURED, Side, interval_text, ratio, verdict_sentence
 from perfmodel.sweep.base import fallbacks
 from tools.commands import all_commands
 from tools.refresh.docs import DOCS
 
 PACKAGE = Path(__file__).parents[1] / "perfmodel"
-BIG = "attention --n 4096 --d 64 --heads 16 --batch 8"
-PREDICTING = ["a100-sxm-80gb", "h100-sxm", "h200", "b200"]
-"""Devices that predict standard attention as well as a fused kernel."""
 QUESTIONS = {
     "attention": ["--n 4096 --d 64 --heads 16 --batch 8 --algorithm all", "--n 64 --d 64", "--n 1024 --d 512 --pass both --algorithm all"],
     "batch": ["llama-3-8b --kv-len 2048"],
@@ -108,37 +105,6 @@ def test_what_is_known_leads() -> None:
 # Attention
 
 
-@each("device", PREDICTING)
-@each("direction", ["forward", "backward", "both"])
-def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: str) -> None:
-    data = run(f"{BIG} --hardware {device} --pass {direction} --json").json
-    by_name = {one["algorithm"]: one["time_s"] for one in data["results"] if one["pass"] == direction}
-    over, under = (Interval(time["predicted"], time["low"], time["high"]) for time in (by_name["standard"], by_name["flash2"]))
-    known = data["ratios"]["flash2"][direction]["predicted"]
-    assert (known["value"], known["low"], known["high"]) == tuple(getattr(ratio(over, under), key) for key in ("value", "low", "high"))
-    assert known["low"] < known["value"] < known["high"]
-    head = f"is predicted {known['value']:.3g}x faster than standard ({known['low']:.3g}x to {known['high']:.3g}x)"
-    assert data["verdict"][0] == f"Fits; flash2 {head}."
-    said, *limits = data["reasons"]
-    assert all(one.startswith("standard: ") for one in limits)
-    assert said.startswith(f"flash2 {head}: ")
-    roofs = by_name["standard"]["roofline"] / by_name["flash2"]["roofline"]
-    assert f"; ratio of roofs {roofs:.3g}x. " in said
-    text = run(f"{BIG} --hardware {device} --pass {direction}").out
-    assert head in text.splitlines()[1]
-    assert RATIO_NOTE in run(f"{BIG} --hardware {device} --pass {direction} --full").out
-    assert re.search(rf"\nspeedup +- +{known['value']:.3g}x \(", text)
-
-
-def test_one_side_alone_is_said_to_be_predicted(run) -> None:
-    data = run(f"{BIG} --hardware h200 --algorithm standard --algorithm split-kv --json").json
-    at_most = r"is at most [\d.]+x faster than standard"
-    first = r"Fits; split-kv is at most [\d.]+x faster than standard; split-kv is not predicted: its roof stands in\."
-    assert re.fullmatch(first, data["verdict"][0])
-    assert re.match(rf"split-kv {at_most} \(roofs: ", data["reasons"][0])
-    assert "; only standard is predicted, " in data["reasons"][0]
-
-
 def test_passes_by_two_kernels_are_said_to_be_by_both(run) -> None:
     """Where one pass is calibrated here and the other borrowed, the sum is by both kernels, and borrowed."""
     line = "attention --n 2048 --d 64 --heads 8 --mask --pass both --hardware h100-sxm --algorithm standard"
@@ -150,21 +116,6 @@ def test_passes_by_two_kernels_are_said_to_be_by_both(run) -> None:
     told = run(f"{line} --full").out
     assert f" by {both['implementation']}" in told
     assert ";." not in told
-
-
-@pytest.mark.usefixtures("nothing_lent")
-def test_what_dominates_and_is_left_out_is_told(run) -> None:
-    """Launch and idle multiprocessors of a small question, the softmax of eager kernels in a large one."""
-    small = run(f"attention --n 64 --d 64 --algorithm standard --algorithm flash1 --hardware {UNKNOWN} --json").json["reasons"][0]
-    assert "Left out: " in small
-    assert "standard: 3 launches" in small
-    assert re.search(r"flash1: .*1 block for 304 CUs", small)
-    big = run(f"{BIG} --hardware {UNKNOWN} --json").json
-    large = big["reasons"][0]
-    assert "Left out: an eager softmax of standard" in large
-    assert big["verdict"][-1].endswith("; left out: standard's eager softmax.")
-    assert "launch" not in large
-    assert "blocks" not in large
 
 
 # Every command

@@ -10,13 +10,6 @@ from reports import data, text
 LAYOUT = "llama-3.1-70b --tp 2 --hardware h100 --weights-dtype fp8"
 
 
-def test_fp8_weights_are_the_same_checkpoint_everywhere() -> None:
-    cache = data(f"kv-cache {LAYOUT} --n 2048")["memory"]["weights_bytes"]
-    step = data(f"model {LAYOUT} --phase decode --kv-len 2048")["memory"]["weights"]
-    served = data(f"serve {LAYOUT}")["memory"]["weights"]
-    assert cache == step == served
-
-
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize("reserve", [0, 3_000_000_000])
 def test_commands_differ_by_what_serving_reserves(engine: str, reserve: int) -> None:
@@ -35,14 +28,6 @@ def test_commands_differ_by_what_serving_reserves(engine: str, reserve: int) -> 
     step = data(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve {held}B")["memory"]
     assert cached["memory"]["room_bytes"] // served["sequence"] == cached["max_batch"] == step["max_batch"] == served["most_running"]
     assert data(f"kv-cache {LAYOUT} --n 2048")["max_batch"] > cached["max_batch"]
-
-
-def test_room_names_what_is_reserved() -> None:
-    assert "beside activations" in text(f"model {LAYOUT} --phase decode --kv-len 2048")
-    assert "beside 9 GB reserved" in text(f"model {LAYOUT} --phase decode --kv-len 2048 --reserve 9GB")
-    assert "nothing reserved" in text(f"kv-cache {LAYOUT} --n 2048")
-    assert "9 GB reserved" in text(f"kv-cache {LAYOUT} --n 2048 --reserve 9GB")
-    assert re.search("activations and .* leaves free; .* wait", text(f"serve {LAYOUT} --isl 7168"))
 
 
 @pytest.mark.parametrize("model", ["qwen3-235b-a22b", "mixtral-8x7b"])
