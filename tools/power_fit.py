@@ -12,10 +12,12 @@ from itertools import product
 from typing import Any
 
 from perfmodel.core.arith import quantile
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import SUSTAINED, Power, PowerState, limit_of
-from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
+from perfmodel.timing.base import chosen as chosen_number
+from perfmodel.timing.power import IDLE, TENSOR_OPERATION, UNCOUNTED, Activity, behind_itself, energy_name, of_case
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
@@ -26,7 +28,8 @@ BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
 FOLDS, FAR, ROUNDS, SWEEPS = 20, 0.1, 8, 600
 """Of cross-validation; relative error from which a point counts less; re-weightings; passes over all parameters."""
 MOST_COUNTED, NEAR_LIMIT = 0.2, 0.95
-STATIC = "static"
+STATIC, BUSY, MULTIPLY, OPERAND = "static", "busy", "multiply", "operand"
+HALVES = (energy_name("fp16"), energy_name("bf16"))
 DIGITS = 4
 
 
@@ -91,11 +94,29 @@ def step_points(records: Iterable[Record], device: Device, fallbacks: FallbackDe
     return steps
 
 
+def energy_parts(name: str) -> dict[str, float]:
+    """Parameters whose sum, each times its factor, is the energy ``name``: of a tensor operation, one per operand byte among them."""
+    if not name.startswith(TENSOR_OPERATION):
+        return {name: 1.0}
+    form = name.removeprefix(TENSOR_OPERATION)
+    factor = chosen_number("significand_energy").get(form, 1.0)
+    return {MULTIPLY: factor, OPERAND: factor * float(DTYPES[form].size)}
+
+
 def terms(point: PowerPoint, exponent: float) -> dict[str, float]:
-    """Watts of each parameter at one: picojoules as operations x 1e-12 / s, watts of static and busy silicon as shares."""
+    """Watts of each parameter at one: picojoules as operations x 1e-12 / s, watts of static and busy silicon as shares.
+
+    ``BUSY`` is of all kernels; what is under the name of a kind comes on top. Tensor operations of all formats have two parameters.
+    """
     one, f = point.measured, point.clock
-    found = {name: float(count) * 1e-12 / one.seconds * (1 if name == "dram" else f**exponent) for name, count in one.counts if count}
-    return found | {STATIC: 1.0} | ({} if one.kind == IDLE else {one.kind: one.busy * f ** (exponent + 1)})
+    found: dict[str, float] = {}
+    for name, count in one.counts:
+        if count:
+            rate = float(count) * 1e-12 / one.seconds * (1 if name == "dram" else f**exponent)
+            for part, weight in energy_parts(name).items():
+                found[part] = found.get(part, 0.0) + rate * weight
+    kinds = () if one.kind == IDLE else (BUSY, one.kind) if one.kind in UNCOUNTED else (BUSY,)
+    return found | {STATIC: 1.0} | dict.fromkeys(kinds, one.busy * f ** (exponent + 1))
 
 
 def solved(
@@ -135,9 +156,11 @@ def power_fit(power_points: Sequence[PowerPoint], exponent: float, burst: float,
     """The fit to ``power_points`` at that exponent and draw of a moment; ``static_w``: if known. ``words``: source, records and date."""
     held = {at for at, point in enumerate(power_points) if point.held}
     x = solved([terms(point, exponent) for point in power_points], [point.watts for point in power_points], static_w, held)
-    kinds = {point.measured.kind for point in power_points}
-    busy = {name: _rounded(value) for name, value in x.items() if name in kinds}
-    joules = {name: _rounded(value) for name, value in x.items() if name not in kinds and name != STATIC}
+    kinds = sorted({point.measured.kind for point in power_points} - {IDLE})
+    busy = {name: _rounded(x[BUSY] + x.get(name, 0.0)) for name in kinds}
+    names = {name for point in power_points for name, count in point.measured.counts if count}
+    names |= set(HALVES) if names & set(HALVES) else set()
+    joules = {name: _rounded(sum(x[part] * factor for part, factor in energy_parts(name).items())) for name in sorted(names)}
     filled: dict[str, Any] = {"median_error": 0.0, "p90_error": 0.0, "records": "", "source": "", "date": ""} | words
     return PowerFit("fitted", _rounded(x[STATIC]), joules, busy, exponent, burst, len(power_points), **filled)
 

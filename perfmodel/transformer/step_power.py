@@ -29,13 +29,16 @@ def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
     if timed is not None and timed.preferred is not None and prediction is not None and prediction.calibration.workload != timed.kind:
         timed = timed.preferred
     workload = timed.workload if timed is not None else None
-    kind = KIND_OF_GROUP[op.group]
+    kind, implementation = KIND_OF_GROUP[op.group], ""
     if prediction is not None:
         block = prediction.calibration
+        implementation = block.implementation
         kind = power.kind_of(block.workload, workload, block.implementation, block.direction)
     blocks = None if workload is None or prediction is None else power.blocks_of([op.kernel], kind, workload)
     dtype = in_compute_dtype(op, device).dtype.name
-    return power.activity(row.cost, factor * row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
+    runs = int(op.count)
+    own = {"workload": workload, "implementation": implementation, "blocks": blocks, "runs": runs, "calls": runs}
+    return power.activity(row.cost, factor * row.seconds, kind, dtype, device, **own)
 
 
 def under_power(estimate: Pass, asked: PowerOptions) -> Pass:
