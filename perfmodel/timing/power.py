@@ -125,7 +125,7 @@ def activity(
     """
     between = calls * bytes_between(kind, workload, implementation)
     dram = (cost.dram.total + between) * missed
-    l2 = between + (cost.dram.total if kind == DECODE else cost.sram.total)
+    l2 = between + (cost.dram.total if kind == DECODE else cost.sram.total) + spilled_bytes(cost, kind, workload, implementation)
     tensor, vector = live(cost, kind, workload, implementation, calls)
     registers = tensor if wide_matrix(device) and (kind == NARROW or kernel_name(implementation) in REGISTER_KERNELS) else 0
     counts = ((energy_name(dtype), tensor), (REGISTERS, registers), ("vector", vector), ("l2", l2), ("dram", dram))
@@ -142,6 +142,24 @@ def bytes_between(kind: str, workload: Any, implementation: str) -> Number:
         return 2 * scores_of(workload) * workload.dtype.size
     passes = PASSES_BETWEEN.get(implementation, 0) if isinstance(workload, Stream) else 0
     return passes * workload.rows * workload.cols * workload.dtype.size if passes else 0
+
+
+def spilled_bytes(cost: Estimate, kind: str, workload: Any, implementation: str) -> Number:
+    """Bytes per call by which memory-efficient attention passes the L2 more often than with tiles of 128 rows and sums in registers.
+
+    Forward it has 64 rows, 32 over head dim 128, where O passes through memory for each tile; backward dK and dV do there.
+    """
+    if kernel_name(implementation) != "torch-sdpa-efficient" or kind not in UNCOUNTED:
+        return 0
+    w, wide = workload, max(workload.d, workload.dv) > SPILLING_HEAD
+    sums = cost.work.sfu * 2 * FP32_BYTES * w.d / USUAL_ROWS if wide else 0
+    if kind != "attention":
+        return 2 * sums
+    return sums + cost.work.sfu * 2 * w.dtype.size * w.d * (1 / (32 if wide else 64) - 1 / USUAL_ROWS)
+
+
+SPILLING_HEAD, USUAL_ROWS, FP32_BYTES = 128, 128, 4  # known
+"""Widest head whose sums stay in registers, keys (forward) or rows (backward) per tile. Source: PyTorch 2.11, mem_eff_attention/kernels."""
 
 
 def scores_of(w: Any) -> Number:
