@@ -34,11 +34,11 @@ KINDS = (
     *("softmax", "norm", "layer norm", ELEMENTWISE, "activation"),
 )
 """Kinds of kernels; operations beside those of the algorithm are alike in all kernels of a kind."""
-UNCOUNTED = ("attention", "attention backward", EAGER)
+EXPERTS = "experts"
+"""Kind of fused experts, written in Triton."""
+UNCOUNTED = ("attention", "attention backward", EAGER, EXPERTS)
 """Kinds whose kernels issue more instructions than are counted: a busy multiprocessor draws more there than in all other kernels."""
 
-
-EXPERTS = "experts"
 SIMILAR = {EXPERTS: MATMUL, "attention": "attention backward", "attention backward": "attention", EAGER: "attention backward"}
 """Kinds that a fit may lack, and the kinds that replace them."""
 NAMED = {"torch-silu-mul": "activation", "torch-layer-norm": "layer norm"}  # known
@@ -172,27 +172,41 @@ def live(cost: Estimate, kind: str, workload: Any, implementation: str, calls: i
 
     Vector operations beside products are those that a kernel of its kind issues, two for a thread's instruction, as an FMA has two.
     """
-    work, share, lanes = cost.work, chosen("padding_energy"), chosen("lane_operations")
+    work, share = cost.work, chosen("padding_energy")
     if kind == DECODE and isinstance(workload, Attention) and work.tensor:
-        rows = workload.n * workload.heads // workload.kv_heads
-        tile, width = TILE_ROWS * ceil_div(rows, TILE_ROWS), HEAD_STEP * ceil_div(workload.d, HEAD_STEP)
-        executed = cost.flops * tile * width / (rows * workload.d)
-        softmax_rows = tile if kernel_name(implementation) in REGISTER_KERNELS else rows
-        scores = executed / (4 * width) * softmax_rows / tile
-        return cost.flops + share["decode"] * (executed - cost.flops), 2 * lanes[kind] * scores
+        return live_in_decode(cost, workload, implementation, share["decode"])
     zeros = (1 - share["products"]) * max(cost.executed_flops - cost.flops, 0)
-    if not work.tensor and not isinstance(workload, Stream):
-        other = 2 * lanes[kind] * calls * scores_of(workload) if kind == EAGER else 0
-        return 0, max(work.vector - zeros, 0) + other
-    vector = work.vector
-    if isinstance(workload, Stream) and kind in lanes:
-        vector = 0 if workload.op == "copy" else 2 * lanes[kind] * calls * workload.rows * workload.cols
-    elif kind == EAGER:
-        vector = 2 * lanes[kind] * calls * scores_of(workload)
-    elif kind in UNCOUNTED:
-        own = f"{kind} {kernel_name(implementation)}"
-        vector = 2 * lanes[own if own in lanes else kind] * work.sfu
-    return max(work.tensor - zeros, 0), vector
+    beside = operations_beside(cost, kind, workload, implementation, calls)
+    if work.tensor:
+        return max(work.tensor - zeros, 0), work.vector if beside is None else beside
+    if isinstance(workload, Stream) and beside is not None:
+        return 0, beside
+    return 0, max(work.vector - zeros, 0) + (beside or 0)
+
+
+def live_in_decode(cost: Estimate, w: Attention, implementation: str, zeros_share: float) -> tuple[Number, Number]:
+    """Operations as in ``live`` of attention that fills tiles with the queries of a KV head; ``zeros_share``: energy on a row of zeros.
+
+    Kernels for ``mma.sync`` take the softmax of all rows of a tile.
+    """
+    rows = w.n * w.heads // w.kv_heads
+    tile, width = TILE_ROWS * ceil_div(rows, TILE_ROWS), HEAD_STEP * ceil_div(w.d, HEAD_STEP)
+    executed = cost.flops * tile * width / (rows * w.d)
+    scores = executed / (4 * width) * (1 if kernel_name(implementation) in REGISTER_KERNELS else rows / tile)
+    return cost.flops + zeros_share * (executed - cost.flops), 2 * chosen("lane_operations")[DECODE] * scores
+
+
+def operations_beside(cost: Estimate, kind: str, workload: Any, implementation: str, calls: int) -> Number | None:
+    """Vector operations beside products, two for an instruction of a thread; None of kinds whose algorithms count them."""
+    lanes, own = chosen("lane_operations"), f"{kind} {kernel_name(implementation)}"
+    each = lanes.get(own, lanes.get(kind))
+    if each is None:
+        return None
+    if isinstance(workload, Stream):
+        return 0 if workload.op == "copy" else 2 * each * calls * workload.rows * workload.cols
+    if kind == EAGER:
+        return 2 * each * calls * scores_of(workload)
+    return 2 * each * cost.work.sfu if isinstance(workload, Attention) else None
 
 
 def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | None:
