@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from statistics import linear_regression
 from typing import Any
 
 from perfmodel.core.arith import quantile
@@ -163,6 +164,17 @@ def power_fit(power_points: Sequence[PowerPoint], exponent: float, burst: float,
     joules = {name: _rounded(sum(x[part] * factor for part, factor in energy_parts(name).items())) for name in sorted(names)}
     filled: dict[str, Any] = {"median_error": 0.0, "p90_error": 0.0, "records": "", "source": "", "date": ""} | words
     return PowerFit("fitted", _rounded(x[STATIC]), joules, busy, exponent, burst, len(power_points), **filled)
+
+
+OPERAND_BYTES = {energy_name(name): float(DTYPES[name].size) for name in ("fp8", "bf16", "fp16", "tf32")}
+
+
+def with_formats(fit: PowerFit, widths: Mapping[str, float]) -> PowerFit:
+    """``fit`` with the tensor operations of ``widths`` (bytes of an operand) that it lacks, on the line through those that it has."""
+    known = {width: fit.picojoules[name] / energy_parts(name)[MULTIPLY] for name, width in widths.items() if name in fit.picojoules}
+    slope, base = linear_regression(list(known), list(known.values()))
+    told = {name: energy_parts(name)[MULTIPLY] * (base + slope * width) for name, width in widths.items()}
+    return replace(fit, picojoules=told | fit.picojoules)
 
 
 def _rounded(value: float) -> float:
