@@ -28,7 +28,7 @@ EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
 BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
 FOLDS, FAR, ROUNDS, SWEEPS = 20, 0.1, 8, 600
 """Of cross-validation; relative error from which a point counts less; re-weightings; passes over all parameters."""
-MOST_COUNTED, NEAR_LIMIT = 0.2, 0.95
+MOST_COUNTED, NEAR_LIMIT, ALIKE = 0.2, 0.95, 0.01
 STATIC, BUSY, MULTIPLY, OPERAND = "static", "busy", "multiply", "operand"
 HALVES = (energy_name("fp16"), energy_name("bf16"))
 DIGITS = 4
@@ -253,7 +253,7 @@ def limited(record: Record, device: Device) -> bool:
 
 def chosen(power_points: Sequence[PowerPoint], device: Device, steps: Sequence[StepPoint] = (), **words: Any) -> PowerFit:
     """The exponent and the draw of a moment with the best clocks and times of limited points left out and of ``steps``; fitted to all
-    points.
+    points. Of pairs whose errors are within ``ALIKE`` of the best, the one with the lowest exponent: a ridge of pairs does as well.
 
     DataError without any point that power limits.
     """
@@ -267,7 +267,8 @@ def chosen(power_points: Sequence[PowerPoint], device: Device, steps: Sequence[S
         of_all_steps = power_errors(of_steps(steps, device, replace(fits[pair[0]][0], burst_over_limit=pair[1])))
         return sum(mean_error(errors) for errors in (those.clock, those.seconds, of_all_steps.clock, of_all_steps.seconds) if errors)
 
-    exponent, burst = min(product(EXPONENTS, BURSTS), key=miss)
+    misses = {pair: miss(pair) for pair in product(EXPONENTS, BURSTS)}
+    exponent, burst = min(pair for pair, missed in misses.items() if missed <= (1 + ALIKE) * min(misses.values()))
     judged = power_errors(left_out(power_points, device, fits[exponent], burst))
     both = {"median_error": _rounded(absolute(judged.watts)), "p90_error": _rounded(absolute(judged.watts, 0.9))}
     return power_fit(power_points, exponent, burst, **both, **words)
