@@ -110,19 +110,20 @@ def activity(
     kind: str,
     dtype: str,
     device: Device,
+    case: tuple[Any, str] = (None, ""),
     *,
-    workload: Any = None,
-    implementation: str = "",
     blocks: float | None = None,
     runs: int = 1,
     calls: int = 1,
     missed: float = 1.0,
 ) -> Activity:
-    """The activity of ``runs`` kernels of ``blocks`` each, which together have that ``cost``; of ``calls`` calls of ``workload``.
+    """The activity of ``runs`` kernels of ``blocks`` each, which together have that ``cost``: ``calls`` calls of ``case``, a workload and
+    the name of its implementation.
 
     ``missed``: share of the DRAM bytes that no cache holds yet. A byte from DRAM also pays for its way through the L2. In decode K and V
     pass the L2 once per KV head.
     """
+    workload, implementation = case
     between = calls * bytes_between(kind, workload, implementation)
     dram = (cost.dram.total + between) * missed
     l2 = between + (cost.dram.total if kind == DECODE else cost.sram.total) + spilled_bytes(cost, kind, workload, implementation)
@@ -247,8 +248,8 @@ def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -
     missed = 1.0 if case.flushed else missed_share(kernels, device)
     kernel_kind = kind_of(kind, case.workload, case.implementation, case.direction)
     blocks, runs = blocks_of(kernels, kernel_kind, case.workload), launches(kernel_kind, case.implementation, case.direction)
-    own = {"workload": case.workload, "implementation": case.implementation, "blocks": blocks, "runs": runs, "missed": missed}
-    return activity(cost, seconds, kernel_kind, dtype, device, **own)
+    own = case.workload, case.implementation
+    return activity(cost, seconds, kernel_kind, dtype, device, own, blocks=blocks, runs=runs, missed=missed)
 
 
 def behind_itself(case: Case, kind: str, seconds: float) -> float:
@@ -296,8 +297,7 @@ def of_prediction(prediction: Prediction, cost: Estimate, workload: Any, dtype: 
     block = prediction.calibration
     kind = kind_of(block.workload, workload, block.implementation, block.direction)
     blocks, runs = blocks_of(kernels, kind, workload), launches(kind, block.implementation, block.direction)
-    own = {"workload": workload, "implementation": block.implementation, "blocks": blocks, "runs": runs}
-    return activity(cost, prediction.seconds, kind, dtype, device, **own)
+    return activity(cost, prediction.seconds, kind, dtype, device, (workload, block.implementation), blocks=blocks, runs=runs)
 
 
 def as_shown(prediction: Prediction, state: PowerState | None) -> Prediction:

@@ -36,9 +36,8 @@ def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
         kind = power.kind_of(block.workload, workload, block.implementation, block.direction)
     blocks = None if workload is None or prediction is None else power.blocks_of([op.kernel], kind, workload)
     dtype = in_compute_dtype(op, device).dtype.name
-    runs = int(op.count)
-    own = {"workload": workload, "implementation": implementation, "blocks": blocks, "runs": runs, "calls": runs}
-    return power.activity(row.cost, factor * row.seconds, kind, dtype, device, **own)
+    runs, case = int(op.count), (workload, implementation)
+    return power.activity(row.cost, factor * row.seconds, kind, dtype, device, case, blocks=blocks, runs=runs, calls=runs)
 
 
 def under_power(estimate: Pass, asked: PowerOptions) -> Pass:
