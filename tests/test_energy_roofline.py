@@ -67,7 +67,7 @@ def test_a_device_without_a_power_model_has_no_such_picture() -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8"])
 def test_a_fit_that_gives_some_products_no_energy_has_no_roofline(dtype: str) -> None:
-    """The records of a B200 do not tell products from the power of busy multiprocessors: 0 pJ in bf16, more in fp8."""
+    """The records of a B200 do not tell products from the power of busy multiprocessors: 0 pJ in every format."""
     b200 = find_device("b200")
     assert b200.power is not None
     assert b200.power.picojoules["tensor.bf16"] == 0

@@ -13,10 +13,11 @@ from perfmodel.core.errors import DataError
 from perfmodel.core.files import read_yaml
 from perfmodel.core.power import energy
 from perfmodel.core.sanity import validated
+from perfmodel.timing.power import UNCOUNTED
 from perfmodel.validation.records import held_out, read_records, shipped_records
-from tools.power_fit import absolute, points, power_fit, solved, terms
+from tools.power_fit import OPERAND_BYTES, absolute, points, power_fit, solved, terms, with_formats
 from tools.refresh.power import section, with_power
-from tools.scores import tabled_power
+from tools.scores import power_by_kind, tabled_power
 
 H200 = "nvidia-h200-sxm"
 
@@ -57,11 +58,43 @@ def test_the_least_squares_find_parameters_that_made_the_watts():
 
 def test_terms_of_a_point_price_to_its_watts():
     fit, point = find_device(H200).power, fit_points()[0]
-    known = {"static": fit.static_w, **fit.picojoules, **fit.busy_w}
+    busy, tensor = fit.busy_w["decode"], {form: fit.picojoules[f"tensor.{form}"] for form in ("fp8", "fp16")}
+    more = {kind: fit.busy_w[kind] - busy for kind in UNCOUNTED if kind in fit.busy_w}
+    operand = tensor["fp16"] - tensor["fp8"]
+    known = {"static": fit.static_w, "busy": busy, "operand": operand, "multiply": tensor["fp8"] - operand, **fit.picojoules, **more}
     priced = sum(known[name] * value for name, value in terms(point, fit.clock_exponent).items())
     one, f = point.measured.demand(fit), point.clock
     joules = energy(one.seconds, one.switched_j, one.memory_j, one.busy_w, f, fit.static_w, fit.clock_exponent)
-    assert priced == pytest.approx(joules / one.seconds)
+    assert priced == pytest.approx(joules / one.seconds, rel=1e-3)
+
+
+def test_a_format_without_records_lies_on_the_line_through_the_others():
+    """0.3 pJ, and 0.2 pJ more per byte of an operand."""
+    fit = replace(find_device(H200).power, picojoules={"tensor.fp8": 0.5, "tensor.tf32": 1.1, "dram": 1.0})
+    more = with_formats(fit, OPERAND_BYTES).picojoules
+    assert more["tensor.fp16"] == pytest.approx(0.7)
+    assert more["tensor.bf16"] == pytest.approx(0.7 * 0.91)
+    assert {name: more[name] for name in fit.picojoules} == fit.picojoules
+
+
+# Kinds that a fit did not see
+
+
+def test_kinds_of_kernels_that_a_fit_did_not_see():
+    """Clock of rows that power limits, watts and time of all, on rows on which nothing was chosen."""
+    found = power_by_kind.errors(without=True)
+    assert len(found["watts"]) >= 200
+    assert len(found["clock"]) >= 50
+    assert absolute(found["clock"]) <= 0.04
+    assert absolute(found["watts"]) <= 0.055
+    assert absolute(found["seconds"]) <= 0.04
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"), [("products, fp8", 0.04), ("products, tf32", 0.04), ("products, 16 bits", 0.04), ("decode, flash", 0.1)]
+)
+def test_clocks_of_a_kind_that_a_fit_did_not_see(kind: str, most: float):
+    assert absolute(power_by_kind.errors(without=True, kind=kind)["clock"]) <= most
 
 
 @pytest.mark.parametrize(("name", "value"), [("static_w", -1.0), ("burst_over_limit", 0.5), ("busy_w", {"matmul": -1.0})])

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from statistics import linear_regression
 from typing import Any
 
 from perfmodel.core.arith import quantile
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import SUSTAINED, Power, PowerState, limit_of
-from perfmodel.timing.power import IDLE, Activity, behind_itself, of_case
+from perfmodel.timing.base import chosen as chosen_number
+from perfmodel.timing.power import IDLE, TENSOR_OPERATION, UNCOUNTED, Activity, behind_itself, energy_name, of_case
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
@@ -25,8 +28,9 @@ EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
 BURSTS = tuple(round(1.1 + 0.05 * step, 2) for step in range(13))
 FOLDS, FAR, ROUNDS, SWEEPS = 20, 0.1, 8, 600
 """Of cross-validation; relative error from which a point counts less; re-weightings; passes over all parameters."""
-MOST_COUNTED, NEAR_LIMIT = 0.2, 0.95
-STATIC = "static"
+MOST_COUNTED, NEAR_LIMIT, ALIKE = 0.2, 0.95, 0.01
+STATIC, BUSY, MULTIPLY, OPERAND = "static", "busy", "multiply", "operand"
+HALVES = (energy_name("fp16"), energy_name("bf16"))
 DIGITS = 4
 
 
@@ -91,11 +95,29 @@ def step_points(records: Iterable[Record], device: Device, fallbacks: FallbackDe
     return steps
 
 
+def energy_parts(name: str) -> dict[str, float]:
+    """Parameters whose sum, each times its factor, is the energy ``name``: of a tensor operation, one per operand byte among them."""
+    if not name.startswith(TENSOR_OPERATION):
+        return {name: 1.0}
+    form = name.removeprefix(TENSOR_OPERATION)
+    factor = chosen_number("significand_energy").get(form, 1.0)
+    return {MULTIPLY: factor, OPERAND: factor * float(DTYPES[form].size)}
+
+
 def terms(point: PowerPoint, exponent: float) -> dict[str, float]:
-    """Watts of each parameter at one: picojoules as operations x 1e-12 / s, watts of static and busy silicon as shares."""
+    """Watts of each parameter at one: picojoules as operations x 1e-12 / s, watts of static and busy silicon as shares.
+
+    ``BUSY`` is of all kernels; what is under the name of a kind comes on top. Tensor operations of all formats have two parameters.
+    """
     one, f = point.measured, point.clock
-    found = {name: float(count) * 1e-12 / one.seconds * (1 if name == "dram" else f**exponent) for name, count in one.counts if count}
-    return found | {STATIC: 1.0} | ({} if one.kind == IDLE else {one.kind: one.busy * f ** (exponent + 1)})
+    found: dict[str, float] = {}
+    for name, count in one.counts:
+        if count:
+            rate = float(count) * 1e-12 / one.seconds * (1 if name == "dram" else f**exponent)
+            for part, weight in energy_parts(name).items():
+                found[part] = found.get(part, 0.0) + rate * weight
+    kinds = () if one.kind == IDLE else (BUSY, one.kind) if one.kind in UNCOUNTED else (BUSY,)
+    return found | {STATIC: 1.0} | dict.fromkeys(kinds, one.busy * f ** (exponent + 1))
 
 
 def solved(
@@ -135,11 +157,24 @@ def power_fit(power_points: Sequence[PowerPoint], exponent: float, burst: float,
     """The fit to ``power_points`` at that exponent and draw of a moment; ``static_w``: if known. ``words``: source, records and date."""
     held = {at for at, point in enumerate(power_points) if point.held}
     x = solved([terms(point, exponent) for point in power_points], [point.watts for point in power_points], static_w, held)
-    kinds = {point.measured.kind for point in power_points}
-    busy = {name: _rounded(value) for name, value in x.items() if name in kinds}
-    joules = {name: _rounded(value) for name, value in x.items() if name not in kinds and name != STATIC}
+    kinds = sorted({point.measured.kind for point in power_points} - {IDLE})
+    busy = {name: _rounded(x[BUSY] + x.get(name, 0.0)) for name in kinds}
+    names = {name for point in power_points for name, count in point.measured.counts if count}
+    names |= set(HALVES) if names & set(HALVES) else set()
+    joules = {name: _rounded(sum(x[part] * factor for part, factor in energy_parts(name).items())) for name in sorted(names)}
     filled: dict[str, Any] = {"median_error": 0.0, "p90_error": 0.0, "records": "", "source": "", "date": ""} | words
     return PowerFit("fitted", _rounded(x[STATIC]), joules, busy, exponent, burst, len(power_points), **filled)
+
+
+OPERAND_BYTES = {energy_name(name): float(DTYPES[name].size) for name in ("fp8", "bf16", "fp16", "tf32")}
+
+
+def with_formats(fit: PowerFit, widths: Mapping[str, float]) -> PowerFit:
+    """``fit`` with the tensor operations of ``widths`` (bytes of an operand) that it lacks, on the line through those that it has."""
+    known = {width: fit.picojoules[name] / energy_parts(name)[MULTIPLY] for name, width in widths.items() if name in fit.picojoules}
+    slope, base = linear_regression(list(known), list(known.values()))
+    told = {name: energy_parts(name)[MULTIPLY] * (base + slope * width) for name, width in widths.items()}
+    return replace(fit, picojoules=told | fit.picojoules)
 
 
 def _rounded(value: float) -> float:
@@ -218,7 +253,7 @@ def limited(record: Record, device: Device) -> bool:
 
 def chosen(power_points: Sequence[PowerPoint], device: Device, steps: Sequence[StepPoint] = (), **words: Any) -> PowerFit:
     """The exponent and the draw of a moment with the best clocks and times of limited points left out and of ``steps``; fitted to all
-    points.
+    points. Of pairs whose errors are within ``ALIKE`` of the best, the one with the lowest exponent: a ridge of pairs does as well.
 
     DataError without any point that power limits.
     """
@@ -232,7 +267,8 @@ def chosen(power_points: Sequence[PowerPoint], device: Device, steps: Sequence[S
         of_all_steps = power_errors(of_steps(steps, device, replace(fits[pair[0]][0], burst_over_limit=pair[1])))
         return sum(mean_error(errors) for errors in (those.clock, those.seconds, of_all_steps.clock, of_all_steps.seconds) if errors)
 
-    exponent, burst = min(product(EXPONENTS, BURSTS), key=miss)
+    misses = {pair: miss(pair) for pair in product(EXPONENTS, BURSTS)}
+    exponent, burst = min(pair for pair, missed in misses.items() if missed <= (1 + ALIKE) * min(misses.values()))
     judged = power_errors(left_out(power_points, device, fits[exponent], burst))
     both = {"median_error": _rounded(absolute(judged.watts)), "p90_error": _rounded(absolute(judged.watts, 0.9))}
     return power_fit(power_points, exponent, burst, **both, **words)

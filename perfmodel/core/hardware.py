@@ -157,7 +157,8 @@ class PowerFit(ProfilePart):
     """Power model of a device, evaluated by ``perfmodel/core/power.py`` and fitted to measured watts and clocks.
 
     ``static_w``: watts that are drawn whatever runs. ``picojoules``: energy of an operation by unit and format (``tensor.bf16``,
-    ``vector``, ``sfu``) and of a byte from the L2 (``l2``) and from DRAM (``dram``), at the highest clock. ``busy_w``: watts of all
+    ``vector``), more of a tensor operation on registers (``mma.sync``), and of a byte from the L2 (``l2``) and from DRAM (``dram``), at the
+    highest clock. Tensor operations lie on a line over the bytes of an operand, bf16 below it. ``busy_w``: watts of all
     multiprocessors at work, by kind of kernel. ``clock_exponent``: the energy of an operation falls as the clock to this power.
     ``burst_over_limit``: highest momentary power over the limit. Errors: quantiles of |predicted / measured - 1| of watts, each point
     predicted by a fit without it.

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perfmodel.core.arith import Number
+from perfmodel.core.architectures import wide_matrix
+from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import BURST, Demand, PowerOptions, PowerState, joules_of
 from perfmodel.core.roofline import Estimate, estimate, total
-from perfmodel.core.workload import BACKWARD
+from perfmodel.core.workload import BACKWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, chosen, lost_share
 from perfmodel.timing.cache_state import LARGEST_SAVING
 from perfmodel.timing.case_bounds import kernels_of
-from perfmodel.timing.implementations import algorithm_of, find
+from perfmodel.timing.implementations import algorithm_of, find, kernel_name
 from perfmodel.timing.models.gemm import WIDE_COPY, copy_bytes
 from perfmodel.timing.models.softmax import TWO_ROWS_COLUMNS, WARP, softmax_kernel
 from perfmodel.timing.predict import Prediction
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from perfmodel.kernels.matmul import MatmulResult
     from perfmodel.timing.select_kernel import Predictions
 
-SAME_ENERGY = {"fp16": "bf16"}  # known
-"""Formats of one unit and one rate, whose watts no measurement distinguishes; fitted together."""
-IDLE, MATMUL, DECODE, EAGER, ELEMENTWISE = "idle", "matmul", "decode", "eager attention", "elementwise"
+IDLE, MATMUL, NARROW, DECODE, EAGER, ELEMENTWISE = "idle", "matmul", "matmul narrow", "decode", "eager attention", "elementwise"
 KINDS = (
-    *(MATMUL, "matmul narrow", "matmul vector", "attention", "attention backward", DECODE, EAGER),
+    *(MATMUL, NARROW, "matmul vector", "attention", "attention backward", DECODE, EAGER),
     *("softmax", "norm", "layer norm", ELEMENTWISE, "activation"),
 )
-"""Kinds of kernels; a busy multiprocessor draws about the same in all kernels of a kind."""
-
-
+"""Kinds of kernels; operations beside those of the algorithm are alike in all kernels of a kind."""
 EXPERTS = "experts"
-SIMILAR = {EXPERTS: MATMUL}
+"""Kind of fused experts, written in Triton."""
+UNCOUNTED = ("attention", "attention backward", EAGER, EXPERTS)
+"""Kinds whose kernels issue more instructions than are counted: a busy multiprocessor draws more there than in all other kernels."""
+
+SIMILAR = {EXPERTS: MATMUL, "attention": "attention backward", "attention backward": "attention", EAGER: "attention backward"}
 """Kinds that a fit may lack, and the kinds that replace them."""
 NAMED = {"torch-silu-mul": "activation", "torch-layer-norm": "layer norm"}  # known
 """Kinds with one implementation each: a mean and a variance take more instructions per byte than a sum of squares."""
@@ -56,7 +57,7 @@ def kind_of(workload_kind: str, workload: Any, implementation: str, direction: s
         w = workload
         if w.dtype.matmul_unit == "vector":
             return "matmul vector"
-        return MATMUL if copy_bytes(int(w.n), int(w.k), w.dtype.size) == WIDE_COPY else "matmul narrow"
+        return MATMUL if copy_bytes(int(w.n), int(w.k), w.dtype.size) == WIDE_COPY else NARROW
     other = {"latent-attention": DECODE, "collective": IDLE, "softmax": "softmax", "norm": "norm", "moe": EXPERTS, "mlp": MATMUL}
     return NAMED.get(implementation) or other.get(workload_kind, ELEMENTWISE)
 
@@ -79,14 +80,28 @@ class Activity(NamedTuple):
         if kind != IDLE and kind not in fit.busy_w:
             raise UnavailableError(f"no power model of {kind}", f"there is one of {', '.join(fit.busy_w)}")
         memory = [pair for pair in self.counts if pair[0] == "dram"]
-        switched = [pair for pair in self.counts if pair[0] != "dram"]
+        switched = [pair for pair in self.counts if pair[0] != "dram" and (pair[0] != REGISTERS or REGISTERS in fit.picojoules)]
         busy_w = self.busy * fit.busy_w.get(kind, 0.0)
         return Demand(self.seconds, self.memory_s, joules_of(fit, switched), joules_of(fit, memory), busy_w)
 
 
+TENSOR_OPERATION = "tensor."
+"""How names of tensor operations in ``picojoules`` begin; the format follows."""
+
+
 def energy_name(dtype: str) -> str:
     """The name in ``picojoules`` of a tensor operation in ``dtype``."""
-    return f"tensor.{SAME_ENERGY.get(dtype, dtype)}"
+    return f"{TENSOR_OPERATION}{dtype}"
+
+
+REGISTERS = "mma.sync"
+"""Name in ``picojoules`` of what a tensor operation costs more where its operands come from registers."""
+REGISTER_KERNELS = ("torch-sdpa-flash", "torch-sdpa-efficient")  # known
+"""Kernels written for ``mma.sync``, whatever the device. Source: PyTorch 2.11, third_party/flash-attention (sm80), CUTLASS's FMHA."""
+PASSES_BETWEEN = {"torch-silu-mul": 2, "torch-rope": 5}  # known
+"""Passes over all elements by which several kernels in turn move more than one kernel that fuses them."""
+TILE_ROWS, HEAD_STEP = 64, 32  # known
+"""Least rows of a matrix instruction's tile of a block, and multiple to which heads are padded: kernels of one query compute so many."""
 
 
 def activity(
@@ -95,20 +110,26 @@ def activity(
     kind: str,
     dtype: str,
     device: Device,
+    case: tuple[Any, str] = (None, ""),
     *,
     blocks: float | None = None,
     runs: int = 1,
+    calls: int = 1,
     missed: float = 1.0,
 ) -> Activity:
-    """The activity of ``runs`` kernels of ``blocks`` each, which together have that ``cost``.
+    """The activity of ``runs`` kernels of ``blocks`` each, which together have that ``cost``: ``calls`` calls of ``case``, a workload and
+    the name of its implementation.
 
     ``missed``: share of the DRAM bytes that no cache holds yet. A byte from DRAM also pays for its way through the L2. In decode K and V
     pass the L2 once per KV head.
     """
-    dram = cost.dram.total * missed
-    l2 = cost.dram.total if kind == DECODE else cost.sram.total
-    tensor, vector = live(cost)
-    counts = ((energy_name(dtype), tensor), ("vector", vector), ("sfu", cost.work.sfu), ("l2", l2), ("dram", dram))
+    workload, implementation = case
+    between = calls * bytes_between(kind, workload, implementation)
+    dram = (cost.dram.total + between) * missed
+    l2 = between + (cost.dram.total if kind == DECODE else cost.sram.total) + spilled_bytes(cost, kind, workload, implementation)
+    tensor, vector = live(cost, kind, workload, implementation, calls)
+    registers = tensor if wide_matrix(device) and (kind == NARROW or kernel_name(implementation) in REGISTER_KERNELS) else 0
+    counts = ((energy_name(dtype), tensor), (REGISTERS, registers), ("vector", vector), ("l2", l2), ("dram", dram))
     multiprocessors = device.multiprocessors
     share = 1.0 if blocks is None or multiprocessors is None else min(1.0, float(blocks) / float(multiprocessors.number))
     awake = max(0.0, 1 - runs * chosen("kernel_gap_us") * 1e-6 / seconds)
@@ -116,10 +137,77 @@ def activity(
     return Activity(counts, kind, share * awake, seconds, float(dram) / bandwidth if bandwidth else 0.0)
 
 
-def live(cost: Estimate) -> tuple[Number, Number]:
-    """Operations on (tensor, vector) units; operations on the zeros that pad tiles count by their share of the energy."""
-    work, zeros = cost.work, (1 - chosen("padding_energy")) * max(cost.executed_flops - cost.flops, 0)
-    return (work.tensor - zeros, work.vector) if work.tensor else (0, max(work.vector - zeros, 0))
+def bytes_between(kind: str, workload: Any, implementation: str) -> Number:
+    """Bytes that the kernels of a call pass to one another through memory, beyond those of its algorithm: eager attention scales apart."""
+    if kind == EAGER:
+        return 2 * scores_of(workload) * workload.dtype.size
+    passes = PASSES_BETWEEN.get(implementation, 0) if isinstance(workload, Stream) else 0
+    return passes * workload.rows * workload.cols * workload.dtype.size if passes else 0
+
+
+def spilled_bytes(cost: Estimate, kind: str, workload: Any, implementation: str) -> Number:
+    """Bytes per call by which memory-efficient attention passes the L2 more often than with tiles of 128 rows and sums in registers.
+
+    Forward it has 64 rows, 32 over head dim 128, where O passes through memory for each tile; backward dK and dV do there.
+    """
+    if kernel_name(implementation) != "torch-sdpa-efficient" or kind not in UNCOUNTED:
+        return 0
+    w, wide = workload, max(workload.d, workload.dv) > SPILLING_HEAD
+    sums = cost.work.sfu * 2 * FP32_BYTES * w.d / USUAL_ROWS if wide else 0
+    if kind != "attention":
+        return 2 * sums
+    return sums + cost.work.sfu * 2 * w.dtype.size * w.d * (1 / (32 if wide else 64) - 1 / USUAL_ROWS)
+
+
+SPILLING_HEAD, USUAL_ROWS, FP32_BYTES = 128, 128, 4  # known
+"""Widest head whose sums stay in registers, keys (forward) or rows (backward) per tile. Source: PyTorch 2.11, mem_eff_attention/kernels."""
+
+
+def scores_of(w: Any) -> Number:
+    """Scores of an attention ``w``, those that a mask hides among them."""
+    return w.batch * w.heads * w.n * w.kv_len
+
+
+def live(cost: Estimate, kind: str, workload: Any, implementation: str, calls: int = 1) -> tuple[Number, Number]:
+    """Operations on (tensor, vector) units; operations on the zeros that pad tiles count by their share of the energy.
+
+    Vector operations beside products are those that a kernel of its kind issues, two for a thread's instruction, as an FMA has two.
+    """
+    work, share = cost.work, chosen("padding_energy")
+    if kind == DECODE and isinstance(workload, Attention) and work.tensor:
+        return live_in_decode(cost, workload, implementation, share["decode"])
+    zeros = (1 - share["products"]) * max(cost.executed_flops - cost.flops, 0)
+    beside = operations_beside(cost, kind, workload, implementation, calls)
+    if work.tensor:
+        return max(work.tensor - zeros, 0), work.vector if beside is None else beside
+    if isinstance(workload, Stream) and beside is not None:
+        return 0, beside
+    return 0, max(work.vector - zeros, 0) + (beside or 0)
+
+
+def live_in_decode(cost: Estimate, w: Attention, implementation: str, zeros_share: float) -> tuple[Number, Number]:
+    """Operations as in ``live`` of attention that fills tiles with the queries of a KV head; ``zeros_share``: energy on a row of zeros.
+
+    Kernels for ``mma.sync`` take the softmax of all rows of a tile.
+    """
+    rows = w.n * w.heads // w.kv_heads
+    tile, width = TILE_ROWS * ceil_div(rows, TILE_ROWS), HEAD_STEP * ceil_div(w.d, HEAD_STEP)
+    executed = cost.flops * tile * width / (rows * w.d)
+    scores = executed / (4 * width) * (1 if kernel_name(implementation) in REGISTER_KERNELS else rows / tile)
+    return cost.flops + zeros_share * (executed - cost.flops), 2 * chosen("lane_operations")[DECODE] * scores
+
+
+def operations_beside(cost: Estimate, kind: str, workload: Any, implementation: str, calls: int) -> Number | None:
+    """Vector operations beside products, two for an instruction of a thread; None of kinds whose algorithms count them."""
+    lanes, own = chosen("lane_operations"), f"{kind} {kernel_name(implementation)}"
+    each = lanes.get(own, lanes.get(kind))
+    if each is None:
+        return None
+    if isinstance(workload, Stream):
+        return 0 if workload.op == "copy" else 2 * each * calls * workload.rows * workload.cols
+    if kind == EAGER:
+        return 2 * each * calls * scores_of(workload)
+    return 2 * each * cost.work.sfu if isinstance(workload, Attention) else None
 
 
 def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | None:
@@ -160,7 +248,8 @@ def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -
     missed = 1.0 if case.flushed else missed_share(kernels, device)
     kernel_kind = kind_of(kind, case.workload, case.implementation, case.direction)
     blocks, runs = blocks_of(kernels, kernel_kind, case.workload), launches(kernel_kind, case.implementation, case.direction)
-    return activity(cost, seconds, kernel_kind, dtype, device, blocks=blocks, runs=runs, missed=missed)
+    own = case.workload, case.implementation
+    return activity(cost, seconds, kernel_kind, dtype, device, own, blocks=blocks, runs=runs, missed=missed)
 
 
 def behind_itself(case: Case, kind: str, seconds: float) -> float:
@@ -208,7 +297,7 @@ def of_prediction(prediction: Prediction, cost: Estimate, workload: Any, dtype: 
     block = prediction.calibration
     kind = kind_of(block.workload, workload, block.implementation, block.direction)
     blocks, runs = blocks_of(kernels, kind, workload), launches(kind, block.implementation, block.direction)
-    return activity(cost, prediction.seconds, kind, dtype, device, blocks=blocks, runs=runs)
+    return activity(cost, prediction.seconds, kind, dtype, device, (workload, block.implementation), blocks=blocks, runs=runs)
 
 
 def as_shown(prediction: Prediction, state: PowerState | None) -> Prediction:

@@ -233,7 +233,7 @@ class ModelStep:
 
     def on(self, device: Device, fallbacks: FallbackDevices = tuple) -> PassEstimate:
         """Estimate of the step's rows on ``device``, with their predictions."""
-        return run_pass(self.model, self.step, device, fallbacks, self.graph)
+        return run_pass(self.model, self.step, device, fallbacks, self.graph, attention=self.attention)
 
     def estimate(self, device: Device) -> Estimate:
         """Bound and roof of the whole step on ``device``."""

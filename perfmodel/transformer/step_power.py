@@ -24,16 +24,20 @@ KIND_OF_GROUP = {MATMUL: power.MATMUL, ATTENTION: power.DECODE, ELEMENTWISE: pow
 
 def of_row(row: PassRow, device: Device, factor: float = 1.0) -> Activity:
     """Activity of all runs of a row, in ``factor`` times its seconds."""
-    op, timed, kind, blocks = row.op, row.op.timed, KIND_OF_GROUP[row.op.group], None
-    if row.prediction is not None:
-        calibration = row.prediction.calibration
-        if timed is not None and timed.preferred is not None and calibration.workload != timed.kind:
-            timed = timed.preferred
-        workload = None if timed is None else timed.workload
-        kind = power.kind_of(calibration.workload, workload, calibration.implementation, calibration.direction)
-        blocks = None if workload is None else power.blocks_of([op.kernel], kind, workload)
+    op, prediction = row.op, row.prediction
+    timed = op.timed
+    if timed is not None and timed.preferred is not None and prediction is not None and prediction.calibration.workload != timed.kind:
+        timed = timed.preferred
+    workload = timed.workload if timed is not None else None
+    kind, implementation = KIND_OF_GROUP[op.group], ""
+    if prediction is not None:
+        block = prediction.calibration
+        implementation = block.implementation
+        kind = power.kind_of(block.workload, workload, block.implementation, block.direction)
+    blocks = None if workload is None or prediction is None else power.blocks_of([op.kernel], kind, workload)
     dtype = in_compute_dtype(op, device).dtype.name
-    return power.activity(row.cost, factor * row.seconds, kind, dtype, device, blocks=blocks, runs=int(op.count))
+    runs, case = int(op.count), (workload, implementation)
+    return power.activity(row.cost, factor * row.seconds, kind, dtype, device, case, blocks=blocks, runs=runs, calls=runs)
 
 
 def under_power(estimate: Pass, options: PowerOptions) -> Pass:

@@ -16,7 +16,7 @@ from perfmodel.core.files import read_json
 from perfmodel.timing.base import CHOSEN, STATES, find_model, model_names
 from perfmodel.validation.calibrate import FEWEST_FOR_WIDTH
 from perfmodel.validation.statistics import HIGH, LOW, PROMISED
-from tools.scores import DATA, PAGE, counted, sustained_rows, tuned, wide_rows
+from tools.scores import DATA, PAGE, counted, power_by_kind, sustained_rows, tuned, wide_rows
 from tools.scores.predicted_measured import NAMES
 
 LEFT_OUT = DATA / "leave_one_out.json"
@@ -108,6 +108,12 @@ def sustained_part(page: str | None = None) -> str:
         "its error is in all figures, or measured, so that the power model alone is judged.\n"
         f"{missing} rows have no model of their time.\n\n"
         + table(["rows", "time alone", "count", "clock", "power", "energy", "time"], sustained_rows.table_rows())
+        + "\nA kind of kernels that no fit saw, the others fitted: median of the size and of the error itself, time alone as measured.\n"
+        "Clocks are those of rows that the limit slows, measured or predicted; the second number counts them. Steps are in no fit.\n\n"
+        + table(
+            ["kind", "rows", *(f"{what}, {how}" for how in ("left out", "seen") for what in ("clock", "power", "time"))],
+            power_by_kind.table_rows(),
+        )
     )
 
 
