@@ -32,6 +32,8 @@ RECORDED = [name for name in IDS if name in FACTS]
 
 # (device, field): why the profile departs from the recorded value
 DELIBERATE = {
+    ("nvidia-v100-sxm-32gb", "memory.sram.measured_bandwidth"): "recorded 13.87 TB/s is of a PCIe card at 1380 MHz, and this runs at 1530",
+    ("nvidia-v100-sxm-32gb", "memory.l2.measured_bandwidth"): "recorded 2.4 TB/s is of a PCIe card at 1380 MHz, and this runs at 1530",
     ("nvidia-a10", "peaks.vector.fp64"): "recorded from one database; compute capability 8.6 does 4 FLOP/clk/SM, half of it",
     ("nvidia-b300-sxm", "peaks.tensor.fp4"): "recorded 14 PFLOP/s is rounded; HGX B300 prints 108 PFLOP/s for 8, 6 x FP16",
     ("nvidia-gh200-96gb", "memory.l2.measured_bandwidth"): "recorded 10.9 TB/s is on 3 MB and helped by L1; the H200's 9.7 is not",

@@ -76,10 +76,18 @@ def test_a_short_cache_is_moved_to_vmem_first() -> None:
 
 def test_a_prefill_visits_the_keys_before_each_block() -> None:
     # 64 queries over 96 keys, causal: blocks of 32 see 64 and 96 keys
-    assert tpu.visits(decode(1, 96, n=64).workload) == (2, 160)
-    assert tpu.visits(replace(decode(1, 96, n=64).workload, causal=False)) == (2, 192)
-    brute = sum(100 - 70 + min(70, 32 * (block + 1)) for block in range(3))
-    assert tpu.visits(decode(1, 100, n=70).workload) == (3, brute)
+    assert tpu.visits(decode(1, 96, n=64).workload) == (2, 64, 96)
+    assert tpu.visits(replace(decode(1, 96, n=64).workload, causal=False)) == (2, 192, 0)
+    came = sum(min(70, 32 * (block + 1)) for block in range(3))
+    assert tpu.visits(decode(1, 100, n=70).workload) == (3, 3 * 30, came)
+
+
+def test_keys_that_came_with_the_queries_cost_less() -> None:
+    cases = decode(1, 1024, n=1024), decode(1, 2048, n=1024)
+    cheaper = [paged(case) - tpu.attention_seconds(case, V6E, {**PAGED, "came_share": 0.5}) for case in cases]
+    _, _, came = tpu.visits(cases[0].workload)
+    registers = came * 16 * 8 / 128  # 32 tokens of 4 heads in groups of 8 rows, 8 KV heads, lanes
+    assert cheaper == pytest.approx([registers * 0.5 * 15 / 1.75e9] * 2)
 
 
 def test_a_decode_pays_for_a_block_of_queries() -> None:
@@ -95,7 +103,8 @@ def test_many_kv_heads_wait_for_pages() -> None:
 @pytest.mark.parametrize("change", [{"window": 64}, {"mask": True}, {"dropout": 0.1}, {"dtype": DTYPES["fp8"]}, {"dv": 64}])
 def test_what_the_kernel_does_not_do_is_left_out(change: dict[str, object]) -> None:
     case = decode(1, 128)
-    assert model_of(case).name == "tpu-attention"
+    assert model_of(case).name == "tpu-decode"
+    assert model_of(decode(1, 128, n=2)).name == "tpu-attention"
     with pytest.raises(UnavailableError):
         model_of(replace(case, workload=replace(case.workload, **change)))
 
@@ -109,7 +118,7 @@ def calibrated(device: Device) -> Device:
             implementation, workload, model, ["bf16"], parameters, 9, 0.9, 1.1, "cloud", "", "", borrowed_low=0.5, borrowed_high=2.0
         )
 
-    blocks = [block("xla", "matmul", "xla-matmul", PRODUCT), block("tpu-ragged-paged-attention", "attention", "tpu-attention", PAGED)]
+    blocks = [block("xla", "matmul", "xla-matmul", PRODUCT), block("tpu-ragged-paged-attention", "attention", "tpu-decode", PAGED)]
     return replace(device, calibration=blocks)
 
 

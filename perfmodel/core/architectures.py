@@ -2,7 +2,7 @@
 
 Sources: CUDA C++ Programming Guide, technical specifications by compute capability; PTX ISA: ``cp.async`` from 8.0 on,
 ``cp.async.bulk.tensor`` (TMA) from 9.0, ``wgmma`` of 9.0a alone, ``tcgen05`` of 10.x and 11.0, of 12.x neither. L2: A100 and H100
-whitepapers (two partitions), Blackwell Architecture Technical Brief (two dies), Ada and RTX Blackwell whitepapers (one). AMD CDNA 2, 3 and
+whitepapers (two partitions), Blackwell Architecture Technical Brief (two dies), Ada and RTX Blackwell whitepapers (one). AMD CDNA 1 to
 4 white papers: an L2 for each die of compute units, from CDNA 4 on loads of 16 bytes into LDS.
 """
 
@@ -47,6 +47,7 @@ _NVIDIA = (
 )
 """Traits from each compute capability on, up to that of the next entry."""
 _AMD = {
+    "gfx908": Traits(MFMA, BY_THREAD, 1, generation=1.0),
     "gfx90a": Traits(MFMA, BY_THREAD, 1, generation=2.0),
     "gfx942": Traits(MFMA, BY_THREAD, 8, generation=3.0),
     "gfx950": Traits(MFMA, CP_ASYNC, 8, generation=4.0),
@@ -78,6 +79,23 @@ def traits_of(device: Device) -> Traits:
 def wide_matrix(device: Device) -> bool:
     """Whether only matrix instructions that read SRAM, fed by a copy engine, reach the peak of ``device``."""
     return traits_of(device).matrix in (WGMMA, TCGEN05)
+
+
+WGMMA_FLOPS = 4096  # known
+"""16-bit FLOP per clock and multiprocessor of ``wgmma`` on Hopper: H100 whitepaper."""
+
+
+@cached_by_identity
+def tensor_share(device: Device) -> float:
+    """Share of its chip's tensor rate that ``device`` has: below 1 where it was cut for export to less than half (H20).
+
+    L2, power limit and vector unit of such a device are not cut.
+    """
+    clock, count, peak = device.clocks.tensor or device.clocks.max, device.multiprocessors, device.peaks.tensor.get("fp16")
+    if traits_of(device).matrix != WGMMA or clock is None or count is None or peak is None:
+        return 1.0
+    share = peak.number / (WGMMA_FLOPS * count.number * clock.number)
+    return share if share < 1 / 2 else 1.0
 
 
 def copies_kept(device: Device) -> int:

@@ -41,7 +41,7 @@ BOUND_SOURCE = (
 )
 SCALE_SIZE = 4
 """Bytes of a scale of a block: fp32."""
-SCALE_BLOCKS = {"aiter-blockscale": 128}
+SCALE_BLOCKS = {"aiter-blockscale": 128, "deepgemm": 128, "fp8-block-scaled": 128}
 """Edge of the blocks that share a scale, for implementations whose fp8 operands have a scale per block.
 
 Source: DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3: 1 x 128 of activations, 128 x 128 of weights."""

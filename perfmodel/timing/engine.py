@@ -16,6 +16,7 @@ from itertools import pairwise
 from math import inf, sqrt
 from typing import Generic, NamedTuple, TypeVar
 
+from perfmodel.core.architectures import tensor_share
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import boost
@@ -80,7 +81,10 @@ class TileRates(NamedTuple):
 
 
 def rates_of(device: Device, dtype: str) -> TileRates:
-    """The ``TileRates`` of ``device`` in ``dtype``; UnavailableError names what its profile lacks."""
+    """The ``TileRates`` of ``device`` in ``dtype``; UnavailableError names what its profile lacks.
+
+    A device whose tensor rate was cut runs at its highest clock: it never draws the power that would lower it.
+    """
     peak, threads = device.peaks_of("tensor").get(dtype), device.limits.max_threads_per_multiprocessor
     exp, sms, clock, dram = device.peaks.exp, device.multiprocessors, device.clocks.tensor, device.dram.bandwidth
     if peak is None or exp is None or sms is None or clock is None or dram is None:
@@ -91,7 +95,7 @@ def rates_of(device: Device, dtype: str) -> TileRates:
     sram_clock = clock if faster > 1 else device.clocks.max or clock
     return TileRates(
         sms=int(sms.number),
-        clock_hz=clock.number * faster,
+        clock_hz=clock.number * faster if device.clocks.max is None or tensor_share(device) == 1 else device.clocks.max.number,
         matmul=peak.per_clk or peak.number / cycles,
         exp=exp.per_clk or exp.number / cycles,
         sram=sram.bandwidth.number / (sms.number * sram_clock.number) if sram and sram.bandwidth else inf,

@@ -21,7 +21,7 @@ from dataclasses import replace
 from math import exp, log
 from typing import NamedTuple
 
-from perfmodel.core.architectures import transferable
+from perfmodel.core.architectures import tensor_share, transferable
 from perfmodel.core.device_scaling import CHIP, DRAM, FACTS, completed, faster, number, quantity, ratio, with_quantity
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.errors import UnavailableError
@@ -255,9 +255,11 @@ FILLING_S = 0.3e-3  # tuned
 
 
 def watts_per_clock(device: Device) -> float | None:
-    """Joules of the power limit per multiprocessor and cycle; None where the profile lacks one of the three."""
+    """Joules of the power limit per multiprocessor and cycle; None where the profile lacks one, or a cut tensor rate never draws them."""
     limit, count, clock = device.tdp, device.multiprocessors, device.clocks.tensor or device.clocks.max
-    return None if limit is None or count is None or clock is None else limit.number / (count.number * clock.number)
+    if limit is None or count is None or clock is None or tensor_share(device) < 1:
+        return None
+    return limit.number / (count.number * clock.number)
 
 
 def held_share(device: Device, others: Iterable[Device]) -> float:

@@ -69,7 +69,7 @@ def case_of(record: Record) -> Case:
 _UNSAID = {"weights_dtype", "kv_dtype"}
 _WORDS = {"kind", "layout", "model", "phase", "op", "attention", "engine", *_UNSAID}
 """Keys of texts in shapes; a null under a key of ``_UNSAID`` means that the run chose."""
-_SWITCHES = {"causal", "crossed", "mask", "fused_elementwise", "cuda_graph", "checkpointing", "chunked", "fused_all_reduce"}
+_SWITCHES = {"appends", "causal", "crossed", "mask", "fused_elementwise", "cuda_graph", "checkpointing", "chunked", "fused_all_reduce"}
 _RANGES = {"density": (0, 1), "dropout": (0, 1), "weight_bits": (1, 64)}
 _ABOVE_ZERO = {"acceptance": 1, "spread": 1, "rate": LARGEST_NUMBER}
 """Largest values of numbers above zero. Numbers in neither set are whole and at least 1, ``draft_tokens`` at least 0."""
@@ -191,7 +191,7 @@ _WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = 
     "collective": ("op world", "bytes tokens hidden experts experts_per_token", _collective),
     "latent-attention": (
         "batch heads n kv_len kv_lora_rank rope",
-        "kv_bits",
+        "kv_bits appends",
         lambda sizes, dtype, record: LatentDecode(**sizes, dtype=dtype).check(),
     ),
     "grouped-matmul": ("tokens top_k experts touched n k", "", lambda sizes, dtype, record: GroupedMatmul(**sizes, dtype=dtype).check()),

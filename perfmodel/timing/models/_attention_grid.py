@@ -10,7 +10,7 @@ from math import hypot, inf
 from typing import Any, NamedTuple
 
 from perfmodel.core import architectures
-from perfmodel.core.architectures import traits_of
+from perfmodel.core.architectures import tensor_share, traits_of
 from perfmodel.core.arith import ceil_div, clipped_floor_sum
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.errors import UnavailableError
@@ -303,7 +303,8 @@ class AttentionWork(NamedTuple):
 
     Matmuls take the longer of their instructions and their reads of operands from shared memory. ``other`` counts each score once, backward
     twice (P, then dS). ``moved``: bytes of the main kernel. ``side_bytes``: bytes of the kernels beside it; ``side_waves``: their blocks in
-    turn. ``lost``: share of bytes that the L2 does not hold. ``cold``: whether the main kernel starts on cold caches.
+    turn. ``lost``: share of bytes that the L2 does not hold. ``cold``: whether the main kernel starts on cold caches. ``cut``: cycles by
+    which ``wgmma`` takes longer where the tensor rate was cut, which nothing delays further.
     """
 
     rates: TileRates
@@ -317,10 +318,11 @@ class AttentionWork(NamedTuple):
     side_waves: float
     lost: float
     cold: bool
+    cut: float = 0.0
 
     def cycles(self, p: Mapping[str, float], stage: Stage) -> float:
         """Cycles of the main kernel without its bytes, with the terms of ``stage``."""
-        matmul = p["matmul"] * (stage.done * _term_factor(p, stage.matmul)) * self.matmul
+        matmul = p["matmul"] * (stage.done * _term_factor(p, stage.matmul)) * self.matmul + stage.done * self.cut
         exps = self.rates.exp_cycles(p["softmax"] * _term_factor(p, stage.other) * self.other, self.exps)
         alone = p["alone"] * FOUR_WARPS / self.launch.threads if "alone" in p else ALONE_CYCLES
         return self.grid.cycles(joined(self.launch.overlap, matmul, exps), p["block_cycles"] * _term_factor(p, stage.block), alone)
@@ -343,13 +345,14 @@ def work_of(case: Case, device: Device, launch_of: LaunchRule) -> AttentionWork:
     moved, side = main_bytes(w, launch, case.direction), side_bytes(w, launch, case.direction)
     held = (moved + side / 2) / device.cache_bytes if device.cache_bytes else inf
     copied = w.batch * w.kv_len * min(w.kv_heads * w.d, COPY_THREADS) / (rates.threads * rates.sms)
+    share = tensor_share(device) if launch.rows >= WGMMA else 1.0
     return AttentionWork(
         rates=rates,
         launch=launch,
         grid=grid_of(w, launch, case.direction, rates.sms),
         matmul=joined(
             FED if launch.rows < WGMMA else HARDEST,
-            slowdown(launch, rates.matmul, w.dtype.size) * flop / rates.matmul,
+            slowdown(launch, rates.matmul, w.dtype.size) * flop / rates.matmul * share,
             flop * w.dtype.size / (2 * launch.rows) / rates.sram,
         ),
         exps=scores,
@@ -358,6 +361,7 @@ def work_of(case: Case, device: Device, launch_of: LaunchRule) -> AttentionWork:
         side_bytes=side,
         side_waves=launch.side_kernels + launch.writes_cache * copied,
         lost=1.0 if case.flushed else lost_share(held, *scan_limits(device, alone=True)),
+        cut=flop / rates.matmul * (1 - share),
         cold=case.flushed and not launch.writes_cache,
     )
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from perfmodel.core.architectures import wide_matrix
+from perfmodel.core.architectures import tensor_share, wide_matrix
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.dtypes import ACTIVATION_SIZE
@@ -87,6 +87,10 @@ UNSPLIT_BELOW = 2**21  # known
 row: in NVIDIA aiconfigurator's tables m n k = 384 x 5120 takes five times as long as 416 x 5120, and 960 x 2048 three times 1024 x 2048."""
 UNSPLIT_SINCE = 8.9  # known
 """Compute capability from which these kernels run, and from which k is split into up to 64 parts."""
+FIXED_TILES: Mapping[str, Mapping[str, int]] = {"fp8-block-scaled": {"br": 128, "bc": 128}}  # known
+"""Tiles of C by implementation where the library has one: scales for 128 x 128 weights; blocks and time of few rows are those of 128."""
+TENSOR_OVER_VECTOR = 8  # known
+"""FLOP of tensor cores in 16 bits in the time of one in fp32, on Volta and Turing. The L2 keeps pace with them; Pascal has none."""
 GEMV_ROWS = 8  # known
 """Rows of the matrix in a block of ``gemv`` kernels."""
 
@@ -233,8 +237,8 @@ def rotates(case: Case) -> bool:
 class _OnDevice(NamedTuple):
     """A case on a device before any parameter.
 
-    ``rate`` and ``half``: FLOP/s in its format and in fp16; ``highest``: FLOP/s of the vector unit under the power limit; bytes and B/s of
-    DRAM.
+    ``rate`` and ``half``: FLOP/s in its format, and in fp16 of an uncut chip; ``highest``: FLOP/s of the vector unit under the power limit;
+    bytes and B/s of DRAM; ``cut``: the tensor rate is a share of the chip's.
     """
 
     plans: tuple[TilePlan, ...]
@@ -250,6 +254,7 @@ class _OnDevice(NamedTuple):
     vector_unit: bool
     wgmma: bool
     crossed: bool
+    cut: bool
 
 
 @cached_by_identity
@@ -257,15 +262,15 @@ def _work(case: Case, device: Device) -> _OnDevice:
     w: Matmul = case.workload
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
     slots, faster, rates, half = int(multiprocessors), boost(device), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
-    rate, vector_unit = rates.matmul * faster, w.dtype.matmul_unit == "vector"
-    kernels, plans = listed_plans(w, device, slots, case.launch)
+    rate, vector_unit, share = rates.matmul * faster, w.dtype.matmul_unit == "vector", tensor_share(device)
+    kernels, plans = listed_plans(w, device, slots, {**FIXED_TILES.get(case.implementation, {}), **case.launch})
     return _OnDevice(
         plans,
         kernels,
         slots,
         1 / (clock * faster),
         rate,
-        rate if half is None else half.number * faster,
+        rate * (TENSOR_OVER_VECTOR if vector_unit else 1) if half is None else half.number * faster / share,
         lasting_rate(device),
         dram_bytes(case, device),
         float(rates.dram),
@@ -273,6 +278,7 @@ def _work(case: Case, device: Device) -> _OnDevice:
         vector_unit,
         wide_matrix(device),
         w.crossed and 1 not in (w.m, w.n),
+        share < 1,
     )
 
 
@@ -317,7 +323,7 @@ def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, 
     split_s, part_s = p["split_us"] * 1e-6, p.get(PART, 0.0) * 1e-6 + work.part_bytes / work.bandwidth
     run = CallTimes(p["launch_us"] * 1e-6, dram_s, p.get(HALF, 0.0), p["overlap"], split_s, part_s)
     plan_s, plan = products.fastest(work.plans, [_costs(kernels, work, p) for kernels in work.kernels], run)
-    if THROTTLE in p and plan_s > THROTTLED_FROM_S:
+    if THROTTLE in p and plan_s > THROTTLED_FROM_S and not work.cut:
         plan_s *= 1 + p[THROTTLE] * min(math.log(plan_s / THROTTLED_FROM_S), MOST_THROTTLED)
     return plan_s, plan
 
@@ -364,6 +370,7 @@ MODELS = {
         _GEMM._replace(name="gemm-fp32", covers=covers_formats("fp32"), implementations=("torch-matmul",)),
         _GEMM._replace(name="gemm-tf32", covers=covers_formats("tf32"), implementations=("torch-matmul",)),
         _GEMM._replace(name="gemm-fp8", covers=_FP8, implementations=("torch-scaled-mm",)),
+        _GEMM._replace(name="fp8-block-scaled", covers=_FP8, implementations=("fp8-block-scaled",)),
         _GEMM._replace(name="fp8-linear", covers=_FP8, implementations=("trtllm-fp8-linear",), seconds=linear_seconds),
     )
 }

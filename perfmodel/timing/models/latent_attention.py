@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
-from perfmodel.core.architectures import TCGEN05, traits_of, wide_matrix
+from perfmodel.core.architectures import TCGEN05, tensor_share, traits_of, wide_matrix
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
@@ -39,7 +39,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if w.kv_bits == 8 and "fp8" not in device.peaks.tensor:
         raise UnavailableError(f"{device.id} does not multiply in 8 bits: no kernel for its 8-bit cache is calibrated")
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
-    tile_s = p["tile_cycles"] * (p["narrow_factor"] if w.kv_bits == 8 else 1.0) / clock
+    tile_s = p["tile_cycles"] * (p["narrow_factor"] if w.kv_bits == 8 else 1.0) / clock + slower_multiplication_s(w, device)
     slots, tiles, wide = int(sms), int(ceil_div(w.kv_len, KEYS)), traits_of(device).matrix == TCGEN05
     blocks = int(w.batch * ceil_div(w.n * w.heads, WIDE_HEADS if wide else HEADS))
     shares = min(slots, blocks * tiles) if wide_matrix(device) else blocks  # tiles dealt out, or a sequence to each block
@@ -52,6 +52,15 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if not w.appends:
         launch, queries = max(launch - graph_gap_s(device), 0.0), queries / 2
     return float(launch + joined(p["overlap"], worked, streamed) + joining + queries)
+
+
+def slower_multiplication_s(w: LatentDecode, device: Device) -> float:
+    """Seconds per tile by which products take longer than on whole multiprocessors, where the tensor rate was cut; softmax does not."""
+    share = tensor_share(device)
+    if share == 1 or device.multiprocessors is None:
+        return 0.0
+    flops = 2 * HEADS * KEYS * (2 * w.kv_lora_rank + w.rope) * device.multiprocessors.number
+    return float(flops / device.peaks.tensor["fp8" if w.kv_bits == 8 else "fp16"].number * (1 - share))
 
 
 def covers(case: Case) -> bool:

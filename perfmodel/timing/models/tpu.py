@@ -13,11 +13,11 @@ weights during this one. The shape of a product does not tell which: such kernel
 
 **Ragged paged attention on a TPU**, the Pallas kernel that vLLM and JAX serve models with: decode and prefill alike.
 
-One TensorCore walks the queries in blocks of 32 tokens, whatever sequences those belong to. For each sequence in a block it walks
-that sequence's keys up to the last one that the block may see, and computes scores of all 32 x group query rows of each KV head, those of
-other sequences masked: a decode of one token pays for 32. The vector unit is the limit: scale, mask, maximum, exponential and sum take
-some cycles per register of 8 x 128 scores. Pages arrive by DMA behind that. Each visit of a sequence costs a latency per KV head, as
-product, softmax and product wait for each other.
+One TensorCore walks the queries in blocks of 32 tokens, whatever sequences those belong to. For each sequence in a block it walks that
+sequence's keys up to the last one that the block may see, and computes scores of all 32 x group query rows of each KV head, those of other
+sequences masked: a decode of one token pays for 32. The vector unit is the limit: scale, mask, maximum, exponential and sum take some
+cycles per register of 8 x 128 scores, fewer for keys that came with the queries than for those that pages bring by DMA. Each visit of a
+sequence costs a latency per KV head, as product, softmax and product wait for each other.
 Sources: jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention, kernel.py (blocks of several sequences, masks) and
 tuned_block_sizes.py (32 queries per block for most shapes); vllm-project/tpu-inference, kernels/ragged_paged_attention, v3/kernel.py (no
 keys beyond those that a block may see). Pallas splits only axes marked parallel over TensorCores: jax-ml/jax, docs/pallas/tpu/details.rst.
@@ -90,17 +90,17 @@ RAGGED_PAGED = "tpu-ragged-paged-attention"
 QUERY_BLOCK = 32  # known
 
 
-def visits(w: Attention) -> tuple[int, int]:
-    """(query blocks, keys walked in all of them together) of one sequence.
+def visits(w: Attention) -> tuple[int, int, int]:
+    """(query blocks, keys from the cache, keys of tokens that came with the queries), walked in all blocks of one sequence.
 
-    >>> visits(Attention(1, 1000, 128, 128, causal=True)), visits(Attention(64, 64, 128, 128, causal=True))
-    ((1, 1000), (2, 96))
+    >>> visits(Attention(1, 1000, 128, 128, causal=True)), visits(Attention(64, 96, 128, 128, causal=True))
+    ((1, 999, 1), (2, 64, 96))
     """
     blocks = int(ceil_div(w.n, QUERY_BLOCK))
     if not w.causal:
-        return blocks, int(blocks * w.kv_len)
-    before = max(w.kv_len - w.n, 0)
-    return blocks, int(blocks * before + QUERY_BLOCK * (blocks - 1) * blocks // 2 + min(w.n, w.kv_len))
+        return blocks, int(blocks * w.kv_len), 0
+    before, came = max(w.kv_len - w.n, 0), QUERY_BLOCK * (blocks - 1) * blocks // 2 + min(w.n, w.kv_len)
+    return blocks, int(blocks * before), int(came)
 
 
 def cache_bytes(w: Attention) -> int:
@@ -124,14 +124,24 @@ def attention_seconds(case: Case, device: Device, p: Mapping[str, float]) -> flo
     """Seconds of one call; UnavailableError without a DRAM bandwidth, a clock or VMEM in the profile."""
     w: Attention = case.workload
     (clock,), bandwidth = numbers_of(device, "tensor clock"), dram_bandwidth(device)
-    blocks, keys = visits(w)
-    size = cache_bytes(w)
-    registers = w.batch * keys * ceil_div(QUERY_BLOCK * w.group, SUBLANES) * w.kv_heads / LANES
+    blocks, cached, came = visits(w)
+    keys, size = cached + came, cache_bytes(w)
+    registers = w.batch * (cached + came * p.get("came_share", 1.0)) * ceil_div(QUERY_BLOCK * w.group, SUBLANES) * w.kv_heads / LANES
     vector_s = registers * p["score_cycles"] / clock
     pages_s = size / w.kv_len * keys / bandwidth
     visits_s = w.stored_kv_heads * blocks * p["visit_cycles"] / clock
     moved_s = size / (bandwidth * p["moved_share"]) if size <= p["vmem_share"] * vmem_bytes(device) else 0.0
     return float(p["launch_us"] * 1e-6 + moved_s + visits_s + max(vector_s, pages_s))
+
+
+def covers_prefill(case: Case) -> bool:
+    """Forward attention of several tokens over a paged cache in 16 bits: no mask beside a causal one, no window, dropout or blocks."""
+    return covers_attention(case) and case.workload.n > 1
+
+
+def covers_decode(case: Case) -> bool:
+    """Forward attention of one token over a paged cache in 16 bits: no mask beside a causal one, no window, dropout or blocks."""
+    return covers_attention(case) and case.workload.n == 1
 
 
 def covers_attention(case: Case) -> bool:
@@ -149,11 +159,12 @@ def covers_attention(case: Case) -> bool:
 _ATTENTION = Model(
     "tpu-attention",
     "tpu-attention",
-    covers_attention,
+    covers_prefill,
     attention_seconds,
     "jax-ml/jax, jax/experimental/pallas/ops/tpu/ragged_paged_attention; vllm-project/tpu-inference",
     assumes=f"{ALONE}; a cache of its own in pages, moved to VMEM first where it fits a fifth of it",
     implementations=(RAGGED_PAGED,),
     knows_warm=never,
 )
-MODELS = {model.name: model for model in (_MATMUL, _ATTENTION)}
+_DECODE = _ATTENTION._replace(name="tpu-decode", covers=covers_decode)
+MODELS = {model.name: model for model in (_MATMUL, _ATTENTION, _DECODE)}
