@@ -23,8 +23,7 @@ from perfmodel.timing.models import fa2, gemm, register_tiles
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import calibrate, points, too_few
-from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
-from perfmodel.validation.calibration_run import own_cases
+from perfmodel.validation.calibration_run import OWN_KERNELS, own_cases
 from perfmodel.validation.cuda.cases import timed_cases
 from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.fit_points import FULL, QUICK, Effort, cross_residuals, fitted

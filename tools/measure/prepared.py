@@ -48,4 +48,4 @@ def _masked_fill(case: KernelCase, torch: Torch) -> Prepared:
 
 PREPARED = {**LIBRARIES, ("attention", "torch-eager-masked-fill"): _masked_fill, ("matmul", "torch-scaled-mm"): _scaled_mm}
 """What prepares every library kernel, by workload and name."""
-find = partial(find_in, known=PREPARED)
+find = partial(find_in, table=PREPARED)

@@ -1,14 +1,15 @@
-"""Kernels of PyTorch: matmul (cuBLAS), copy, softmax, norms, element-wise steps and attention; and the table of all.
+"""Kernels of PyTorch, made ready to run: matmul (cuBLAS), copy, softmax, norms, element-wise steps and attention. ``LIBRARIES`` has all.
 
-``torch-matmul`` is distinct from ``cublas``, whose published times were taken in CUDA graphs and lack the events' overhead. Element-wise
-steps are the workload ``scale``, with different implementations: torch-scale reads one matrix and writes one, torch-add and torch-silu-mul
-(two kernels) read two, torch-rope (three kernels, heads of ROPE_HEAD_DIM) also reads a cosine and a sine per position, torch-mask adds a
-mask of ``mask_rows`` rows to each group of as many.
+``torch-matmul`` is distinct from ``cublas``, whose published times were taken in CUDA graphs and lack the events' overhead.
 
-Fused backends are FlashAttention-2, cuDNN and memory-efficient. Operands are stored as in models: [batch, length, heads, d] in prefill,
-where a projection wrote them (from any other order the flash backward pass copies the output and its gradient first); [batch, kv_heads,
-kv_len, d] in decode, where they are a cache. The backward pass is timed alone, through autograd, on a retained graph. Eager attention is
-batched Q K^T, scale, additive causal mask, softmax, batched P V, with the scores in memory each time.
+Element-wise steps are implementations of the workload ``scale``. torch-scale reads one matrix and writes one. torch-add and torch-silu-mul
+(two kernels) read two. torch-rope (three kernels, heads of ROPE_HEAD_DIM) also reads a cosine and a sine per position. torch-mask adds a
+mask of ``mask_rows`` rows to each group of as many rows.
+
+Fused attention has three backends: FlashAttention-2, cuDNN and memory-efficient. Operands are stored as in models: in prefill as [batch,
+length, heads, d], as a projection wrote them (from any other order the flash backward pass copies the output and its gradient first), in
+decode as [batch, kv_heads, kv_len, d], as a cache has them. The backward pass is timed alone, through autograd, on a retained graph. Eager
+attention is batched Q K^T, scale, additive causal mask, softmax, batched P V, with the scores in memory each time.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ ROPE_HEAD_DIM = 128
 FACTOR = 0.125
 
 Step = Callable[[Torch, Any, Any, Any], Any]
-"""(torch, x [rows, cols], y [rows, cols], weight [cols]) -> [rows, cols]"""
+"""A row-wise step: (torch, x [rows, cols], y [rows, cols], weight [cols]) -> [rows, cols]."""
 
 
 def _rope(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
+    """RoPE of ``x``; numbers of ``y`` stand for cosines and sines."""
     shape = (-1, x.shape[1] // ROPE_HEAD_DIM, ROPE_HEAD_DIM)
     angles = y[:, None, :ROPE_HEAD_DIM]
     return rotated(torch, x.view(shape), (angles, angles)).view(x.shape)
@@ -58,14 +60,14 @@ STEPS: dict[str, tuple[str, Step]] = {
 }
 
 
-def _prepare(step: Step, case: KernelCase, torch: Torch) -> Prepared:
+def _prepare_step(step: Step, case: KernelCase, torch: Torch) -> Prepared:
     dtype, cols = dtype_of(case, torch), case.shape["cols"]
     x, y = (torch.randn((case.shape["rows"], cols), dtype=dtype, device="cuda") for _ in range(2))
     weight = torch.randn((cols,), dtype=dtype, device="cuda")
 
-    def error(found: Any) -> float:
+    def error(result: Any) -> float:
         last = slice(-CHECKED_ROWS, None)
-        return relative_error(found[last], step(torch, x[last].double(), y[last].double(), weight.double()))
+        return relative_error(result[last], step(torch, x[last].double(), y[last].double(), weight.double()))
 
     return Prepared(lambda: step(torch, x, y, weight), error)
 
@@ -74,21 +76,22 @@ def _prepare_mask(case: KernelCase, torch: Torch) -> Prepared:
     s, dtype = case.shape, dtype_of(case, torch)
     shape = (int(s["rows"]) // int(s["mask_rows"]), s["mask_rows"], s["cols"])
     x, mask = (torch.randn(size, dtype=dtype, device="cuda") for size in (shape, shape[1:]))
-    return Prepared(lambda: x + mask, lambda found: relative_error(found[-1], x[-1].double() + mask.double()))
+    return Prepared(lambda: x + mask, lambda result: relative_error(result[-1], x[-1].double() + mask.double()))
 
 
 def _prepare_copy(case: KernelCase, torch: Torch) -> Prepared:
     """Copy between two buffers of ``bytes``."""
     dtype = dtype_of(case, torch)
-    count, rest = divmod(int(case.shape["bytes"]), dtype.itemsize)
-    if rest or not count:
+    count, remainder = divmod(int(case.shape["bytes"]), dtype.itemsize)
+    if remainder or not count:
         raise UnavailableError(f"{case.shape['bytes']} B hold no whole number of {case.dtype} elements")
     source = torch.randn((count,), dtype=dtype, device="cuda")
     target = torch.full_like(source, float("nan"))
-    return Prepared(lambda: target.copy_(source), lambda found: relative_error(found[-CHECKED_COPY:], source[-CHECKED_COPY:].double()))
+    last = slice(-CHECKED_COPY, None)
+    return Prepared(lambda: target.copy_(source), lambda result: relative_error(result[last], source[last].double()))
 
 
-def _matmul(case: KernelCase, torch: Torch) -> Prepared:
+def _prepare_matmul(case: KernelCase, torch: Torch) -> Prepared:
     """Matmul with B stored [n, k] and used transposed, or [k, n] if ``row_major``."""
     s, dtype = case.shape, dtype_of(case, torch)
     batch = (s["batch"],) if "batch" in s else ()
@@ -97,25 +100,27 @@ def _matmul(case: KernelCase, torch: Torch) -> Prepared:
     b = torch.randn((*batch, *stored), dtype=dtype, device="cuda")
     b = b if case.row_major else b.transpose(-2, -1)
 
-    def error(found: Any) -> float:
-        first, second, c = (a[-1], b[-1], found[-1]) if batch else (a, b, found)
-        return relative_error(c[-CHECKED_MATMUL_ROWS:], first[-CHECKED_MATMUL_ROWS:].double() @ second.double())
+    def error(result: Any) -> float:
+        last_a, last_b, last_c = (a[-1], b[-1], result[-1]) if batch else (a, b, result)
+        rows = slice(-CHECKED_MATMUL_ROWS, None)
+        return relative_error(last_c[rows], last_a[rows].double() @ last_b.double())
 
     return Prepared(lambda: torch.matmul(a, b), error)
 
 
-def _grouped_mm(case: KernelCase, torch: Torch) -> Prepared:
-    """Grouped matmul with rows spread over the first ``touched`` matrices, as evenly as they go; B stored [experts, n, k]."""
+def _prepare_grouped_mm(case: KernelCase, torch: Torch) -> Prepared:
+    """Grouped matmul with rows spread as evenly as possible over the first ``touched`` matrices; B stored [experts, n, k]."""
     s, dtype = case.shape, dtype_of(case, torch)
     rows, touched = s["tokens"] * s["top_k"], s["touched"]
-    ends = [rows * min(place + 1, touched) // touched for place in range(s["experts"])]
+    ends = [rows * min(expert + 1, touched) // touched for expert in range(s["experts"])]
     a = torch.randn((rows, s["k"]), dtype=dtype, device="cuda")
     b = torch.randn((s["experts"], s["n"], s["k"]), dtype=dtype, device="cuda").transpose(-2, -1)
     offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")
-    last = slice(max(ends[touched - 2] if touched > 1 else 0, rows - CHECKED_MATMUL_ROWS), rows)
+    last_begin = ends[touched - 2] if touched > 1 else 0
+    last = slice(max(last_begin, rows - CHECKED_MATMUL_ROWS), rows)
 
-    def error(found: Any) -> float:
-        return relative_error(found[last], a[last].double() @ b[touched - 1].double())
+    def error(result: Any) -> float:
+        return relative_error(result[last], a[last].double() @ b[touched - 1].double())
 
     return Prepared(lambda: torch._grouped_mm(a, b, offs=offsets), error)
 
@@ -126,15 +131,15 @@ def operands(case: KernelCase, torch: Torch, length_first: bool) -> tuple[Any, A
 
     def draw(heads: Any, length: Any) -> Any:
         stored = (s["batch"], length, heads, s["d"]) if length_first else (s["batch"], heads, length, s["d"])
-        drawn = torch.randn(stored, dtype=dtype, device="cuda")
-        seen = drawn.transpose(1, 2) if length_first else drawn
-        return seen.requires_grad_(case.direction == BACKWARD)
+        tensor = torch.randn(stored, dtype=dtype, device="cuda")
+        heads_first = tensor.transpose(1, 2) if length_first else tensor
+        return heads_first.requires_grad_(case.direction == BACKWARD)
 
     return draw(s["heads"], s["n"]), draw(s["kv_heads"], s["kv_len"]), draw(s["kv_heads"], s["kv_len"])
 
 
 def attention(case: KernelCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) -> Prepared:
-    """The attention of ``run()``, or only its backward pass."""
+    """The pass of ``case``: ``run``, which computes attention of ``q``, ``k`` and ``v``, or only its backward pass."""
     causal = bool(case.shape["causal"])
     if case.direction == FORWARD:
         return Prepared(run, partial(output_error, torch, q, k, v, causal))
@@ -157,7 +162,7 @@ def _prepare_fused(case: KernelCase, torch: Torch) -> Prepared:
 
 
 def fused(implementation: str, torch: Torch, q: Any, k: Any, v: Any, causal: bool, grouped: bool = False) -> Callable[[], Any]:
-    """The forward pass of one SDPA backend, the only one allowed."""
+    """Function that runs the forward pass by one SDPA backend, the only one allowed."""
     module = import_module("torch.nn.attention")
     backend = getattr(module.SDPBackend, SDPA_BACKENDS[implementation])
 
@@ -178,7 +183,7 @@ def _prepare_eager(case: KernelCase, torch: Torch) -> Prepared:
 
 
 def eager(torch: Torch, q: Any, k: Any, v: Any, causal: bool) -> tuple[Callable[[], Any], list[Any]]:
-    """The eager forward pass, kernel by kernel, and its additive mask if it has one."""
+    """Function that runs the eager forward pass, kernel by kernel, and a list of its additive mask, if it has one."""
     scale = 1 / math.sqrt(q.shape[-1])
     masks = [torch.full((q.shape[2], k.shape[2]), -math.inf, dtype=q.dtype, device="cuda").triu(1)] if causal else []
 
@@ -193,12 +198,12 @@ def eager(torch: Torch, q: Any, k: Any, v: Any, causal: bool) -> tuple[Callable[
 
 ROWS = 48
 """Query rows checked per head of a large problem."""
-WHOLE_SCORES = 1 << 22
-"""Most scores of one KV head with which every row is checked, and so the gradients of K and V."""
+MOST_CHECKED_SCORES = 1 << 22
+"""Most scores of one KV head for which every row is checked, and so the gradients of K and V."""
 
 
 def _attend(torch: Torch, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> Any:
-    """q [group, rows, d], k [kv_len, d], v [kv_len, dv]; a causal mask hides the keys after a row's own."""
+    """Attention of q [group, rows, d], k [kv_len, d] and v [kv_len, dv]; a causal mask hides the keys after each of ``rows``."""
     scores = q @ k.T / math.sqrt(q.shape[-1])
     if causal:
         scores = scores.masked_fill(torch.arange(k.shape[0], device="cuda") > rows[:, None], -math.inf)
@@ -206,26 +211,27 @@ def _attend(torch: Torch, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> An
 
 
 def _checked_rows(torch: Torch, q: Any, k: Any) -> Iterator[tuple[int, int, slice, Any]]:
-    """(batch, KV head, its query heads, rows) of the first and the last head."""
+    """(batch, KV head, its query heads, rows to check) of the first and the last KV head."""
     (batches, heads, n, _), (_, kv_heads, kv_len, _) = q.shape, k.shape
     group = heads // kv_heads
-    count = n if group * n * kv_len <= WHOLE_SCORES else min(n, ROWS)
+    count = n if group * n * kv_len <= MOST_CHECKED_SCORES else min(n, ROWS)
     rows = torch.linspace(0, n - 1, count, device="cuda").long().unique()
     for batch, kv_head in ((0, 0), (batches - 1, kv_heads - 1)):
         yield batch, kv_head, slice(kv_head * group, (kv_head + 1) * group), rows
 
 
 def _worst(errors: list[float]) -> float:
+    """The largest of ``errors``; NaN if one is NaN."""
     return math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
 def output_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, out: Any) -> float:
-    """Largest relative error of the heads checked. Tensors are [batch, heads, length, d]."""
+    """Largest relative error of the checked heads of ``out``. Tensors are [batch, heads, length, d]."""
     errors = []
     for batch, kv_head, heads, rows in _checked_rows(torch, q, k):
-        some = q[batch, heads][:, rows].double()
-        wanted = _attend(torch, some, k[batch, kv_head].double(), v[batch, kv_head].double(), rows, causal)
-        errors.append(relative_error(out[batch, heads][:, rows], wanted))
+        queries = q[batch, heads][:, rows].double()
+        expected = _attend(torch, queries, k[batch, kv_head].double(), v[batch, kv_head].double(), rows, causal)
+        errors.append(relative_error(out[batch, heads][:, rows], expected))
     return _worst(errors)
 
 
@@ -236,21 +242,21 @@ def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any
         parts = (q[batch, heads][:, rows], k[batch, kv_head], v[batch, kv_head])
         leaves = [part.detach().double().requires_grad_() for part in parts]
         out = _attend(torch, leaves[0], leaves[1], leaves[2], rows, causal)
-        wanted = torch.autograd.grad(out, leaves, grad[batch, heads][:, rows].double())
-        errors.append(relative_error(gradients[0][batch, heads][:, rows], wanted[0]))
+        expected = torch.autograd.grad(out, leaves, grad[batch, heads][:, rows].double())
+        errors.append(relative_error(gradients[0][batch, heads][:, rows], expected[0]))
         if len(rows) == q.shape[2]:
-            errors += [relative_error(got[batch, kv_head], want) for got, want in zip(gradients[1:], wanted[1:], strict=True)]
+            errors += [relative_error(gradients[i][batch, kv_head], expected[i]) for i in (1, 2)]
     return _worst(errors)
 
 
 LIBRARIES: dict[tuple[str, str], Prepare] = {
     **{("attention", name): _prepare_fused for name in SDPA_BACKENDS},
     ("attention", "torch-eager"): _prepare_eager,
-    **{(workload, name): partial(_prepare, step) for name, (workload, step) in STEPS.items()},
+    **{(workload, name): partial(_prepare_step, step) for name, (workload, step) in STEPS.items()},
     ("scale", "torch-mask"): _prepare_mask,
     ("copy", "torch-copy"): _prepare_copy,
-    ("matmul", "torch-matmul"): _matmul,
-    ("grouped-matmul", "torch-grouped-mm"): _grouped_mm,
+    ("matmul", "torch-matmul"): _prepare_matmul,
+    ("grouped-matmul", "torch-grouped-mm"): _prepare_grouped_mm,
 }
 """Function that prepares each library kernel, by workload and name."""
 
@@ -260,11 +266,11 @@ def directions(workload: str) -> tuple[str, ...]:
     return (FORWARD, BACKWARD) if workload == "attention" else (FORWARD,)
 
 
-def find(case: KernelCase, known: Mapping[tuple[str, str], Prepare] = LIBRARIES) -> Prepare:
-    """Function of ``known`` that prepares ``case``; DataError if nothing does."""
-    preparation = known.get((case.workload, case.implementation))
+def find(case: KernelCase, table: Mapping[tuple[str, str], Prepare] = LIBRARIES) -> Prepare:
+    """Function of ``table`` that prepares ``case``; DataError if there is none."""
+    preparation = table.get((case.workload, case.implementation))
     if preparation is None:
-        names = sorted(name for workload, name in known if workload == case.workload)
+        names = sorted(name for workload, name in table if workload == case.workload)
         raise DataError(f"no library kernel {case.implementation!r} for {case.workload!r}", suggest(case.implementation, names))
     if case.direction not in directions(case.workload):
         raise DataError(f"{case.implementation} has no {case.direction} pass here", f"give one of {', '.join(directions(case.workload))}")
