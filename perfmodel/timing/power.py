@@ -1,4 +1,7 @@
-"""Power that a kernel draws: joules from its counts, watts from its busy multiprocessors. ``core/power.py`` does the rest."""
+"""Power that kernels draw: joules from their counts, watts from their busy multiprocessors (``Activity``).
+
+``core/power.py`` makes clock, time and watts of it, under a power limit.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +32,29 @@ if TYPE_CHECKING:
 
 SAME_ENERGY = {"fp16": "bf16"}  # known
 """Formats of one unit and one rate, whose watts no measurement distinguishes; fitted together."""
-IDLE, MATMUL, DECODE, EAGER, ELEMENTWISE = "idle", "matmul", "decode", "eager attention", "elementwise"
+IDLE, MATMUL, DECODE, EAGER, ELEMENTWISE, EXPERTS = "idle", "matmul", "decode", "eager attention", "elementwise", "experts"
 KINDS = (
     *(MATMUL, "matmul narrow", "matmul vector", "attention", "attention backward", DECODE, EAGER),
     *("softmax", "norm", "layer norm", ELEMENTWISE, "activation"),
 )
 """Kinds of kernels; a busy multiprocessor draws about the same in all kernels of a kind."""
-
-
-EXPERTS = "experts"
 SIMILAR = {EXPERTS: MATMUL}
 """Kinds that a fit may lack, and the kinds that replace them."""
-NAMED = {"torch-silu-mul": "activation", "torch-layer-norm": "layer norm"}  # known
-"""Kinds with one implementation each: a mean and a variance take more instructions per byte than a sum of squares."""
+KIND_OF_IMPLEMENTATION = {"torch-silu-mul": "activation", "torch-layer-norm": "layer norm"}  # known
+KIND_OF_WORKLOAD = {  # known
+    "latent-attention": DECODE,
+    "collective": IDLE,
+    "softmax": "softmax",
+    "norm": "norm",
+    "moe": EXPERTS,
+    "mlp": MATMUL,
+}
+"""Kinds of other kernels than attention and matmuls. Collectives leave the multiprocessors all but idle. A layer norm, with a mean and a
+variance, takes more instructions per byte than a sum of squares."""
 
 
 def kind_of(workload_kind: str, workload: Any, implementation: str, direction: str = "") -> str:
-    """The one of ``KINDS`` that a kernel belongs to; collectives leave the multiprocessors all but idle."""
+    """The kind of a kernel: one of ``KINDS``, IDLE or EXPERTS. ``workload_kind``: name of its workload in records."""
     if workload_kind == "attention":
         if algorithm_of(implementation) == "standard":
             return EAGER
@@ -57,14 +66,13 @@ def kind_of(workload_kind: str, workload: Any, implementation: str, direction: s
         if w.dtype.matmul_unit == "vector":
             return "matmul vector"
         return MATMUL if copy_bytes(int(w.n), int(w.k), w.dtype.size) == WIDE_COPY else "matmul narrow"
-    other = {"latent-attention": DECODE, "collective": IDLE, "softmax": "softmax", "norm": "norm", "moe": EXPERTS, "mlp": MATMUL}
-    return NAMED.get(implementation) or other.get(workload_kind, ELEMENTWISE)
+    return KIND_OF_IMPLEMENTATION.get(implementation) or KIND_OF_WORKLOAD.get(workload_kind, ELEMENTWISE)
 
 
 class Activity(NamedTuple):
-    """Work of one kernel, or of several alike, in ``seconds``: ``counts`` by the names of ``picojoules``, DRAM bytes among them.
+    """What kernels do in ``seconds``: ``counts`` of operations and bytes, by their names in the ``picojoules`` of a power model.
 
-    ``busy``: share of the time, over all multiprocessors, that blocks are at work. ``memory_s``: seconds that DRAM alone would take.
+    ``busy``: share of multiprocessors and time at which blocks are at work. ``memory_s``: seconds that DRAM alone would take.
     """
 
     counts: tuple[tuple[str, Number], ...]
@@ -78,10 +86,10 @@ class Activity(NamedTuple):
         kind = self.kind if self.kind in fit.busy_w else SIMILAR.get(self.kind, self.kind)
         if kind != IDLE and kind not in fit.busy_w:
             raise UnavailableError(f"no power model of {kind}", f"there is one of {', '.join(fit.busy_w)}")
-        memory = [pair for pair in self.counts if pair[0] == "dram"]
-        switched = [pair for pair in self.counts if pair[0] != "dram"]
+        memory = [(name, count) for name, count in self.counts if name == "dram"]
+        on_chip = [(name, count) for name, count in self.counts if name != "dram"]
         busy_w = self.busy * fit.busy_w.get(kind, 0.0)
-        return Demand(self.seconds, self.memory_s, joules_of(fit, switched), joules_of(fit, memory), busy_w)
+        return Demand(self.seconds, self.memory_s, joules_of(fit, on_chip), joules_of(fit, memory), busy_w)
 
 
 def energy_name(dtype: str) -> str:
@@ -100,26 +108,31 @@ def activity(
     runs: int = 1,
     missed: float = 1.0,
 ) -> Activity:
-    """The activity of ``runs`` kernels of ``blocks`` each, which together have that ``cost``.
+    """The activity of ``runs`` kernels of ``blocks`` each, which together have the ``cost`` and take ``seconds``.
 
-    ``missed``: share of the DRAM bytes that no cache holds yet. A byte from DRAM also pays for its way through the L2. In decode K and V
-    pass the L2 once per KV head.
+    ``blocks``: None if they fill the device. ``missed``: share of the DRAM bytes that no cache holds. A byte from DRAM also passes the L2.
+    In decode K and V pass the L2 once per KV head.
     """
     dram = cost.dram.total * missed
     l2 = cost.dram.total if kind == DECODE else cost.sram.total
-    tensor, vector = live(cost)
+    tensor, vector = switched_operations(cost)
     counts = ((energy_name(dtype), tensor), ("vector", vector), ("sfu", cost.work.sfu), ("l2", l2), ("dram", dram))
     multiprocessors = device.multiprocessors
-    share = 1.0 if blocks is None or multiprocessors is None else min(1.0, float(blocks) / float(multiprocessors.number))
-    awake = max(0.0, 1 - runs * chosen("kernel_gap_us") * 1e-6 / seconds)
+    space_share = 1.0 if blocks is None or multiprocessors is None else min(1.0, float(blocks) / float(multiprocessors.number))
+    time_share = max(0.0, 1 - runs * chosen("kernel_gap_us") * 1e-6 / seconds)
     bandwidth = device.dram.bandwidth_bytes_per_s
-    return Activity(counts, kind, share * awake, seconds, float(dram) / bandwidth if bandwidth else 0.0)
+    return Activity(counts, kind, space_share * time_share, seconds, float(dram) / bandwidth if bandwidth else 0.0)
 
 
-def live(cost: Estimate) -> tuple[Number, Number]:
+def switched_operations(cost: Estimate) -> tuple[Number, Number]:
     """Operations on (tensor, vector) units; operations on the zeros that pad tiles count by their share of the energy."""
-    work, zeros = cost.work, (1 - chosen("padding_energy")) * max(cost.executed_flops - cost.flops, 0)
-    return (work.tensor - zeros, work.vector) if work.tensor else (0, max(work.vector - zeros, 0))
+    work, saved = cost.work, (1 - chosen("padding_energy")) * max(cost.executed_flops - cost.flops, 0)
+    return (work.tensor - saved, work.vector) if work.tensor else (0, max(work.vector - saved, 0))
+
+
+WARPS_PER_BLOCK, ELEMENTS_PER_BLOCK = 4, 2048  # known
+"""Warps per block of PyTorch's softmax if a warp has one row or two short ones; elements per block of element-wise kernels, 128 threads of
+16 elements. Source: PyTorch, aten/src/ATen/native/cuda/PersistentSoftmax.cuh, thread_constants.h."""
 
 
 def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | None:
@@ -131,19 +144,16 @@ def blocks_of(kernels: Iterable[Kernel], kind: str, workload: Any) -> float | No
         tiles = -(-int(workload.n) // 128) * -(-int(workload.kv_len) // 128)
         return float(workload.batch * workload.heads * tiles)
     if kind in ("softmax", "norm", "layer norm"):
-        by_warps = kind == "softmax" and softmax_kernel(workload) == WARP
-        return float(workload.rows) / (WARPS_PER_BLOCK * (1 + (workload.cols <= TWO_ROWS_COLUMNS)) if by_warps else 1)
+        rows_per_block = 1
+        if kind == "softmax" and softmax_kernel(workload) == WARP:
+            rows_per_block = WARPS_PER_BLOCK * (2 if workload.cols <= TWO_ROWS_COLUMNS else 1)
+        return float(workload.rows) / rows_per_block
     if kind in (ELEMENTWISE, "activation"):
         rows, cols = getattr(workload, "rows", None), getattr(workload, "cols", None)
         return None if rows is None or cols is None else float(rows * cols) / ELEMENTS_PER_BLOCK
     if kind.startswith("attention"):
         return max((float(kernel.launch.blocks) for kernel in kernels if kernel.launch), default=None)
     return None
-
-
-WARPS_PER_BLOCK, ELEMENTS_PER_BLOCK = 4, 2048  # known
-"""Warps per block of PyTorch's softmax where a warp has one row or two short ones; elements per block of element-wise kernels, 128 threads
-of 16 elements. Source: PyTorch, aten/src/ATen/native/cuda/PersistentSoftmax.cuh, thread_constants.h."""
 
 
 def launches(kind: str, implementation: str, direction: str) -> int:
@@ -153,28 +163,31 @@ def launches(kind: str, implementation: str, direction: str) -> int:
     return 2 if kind == DECODE else find(implementation).launches
 
 
-def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -> Activity:
+def case_activity(case: Case, workload_kind: str, dtype: str, device: Device, seconds: float) -> Activity:
     """The activity of one call of ``seconds`` in the cache state of ``case``; UnavailableError for a case estimated as a whole."""
     kernels = kernels_of(case, device)
     cost = total(estimate(kernel, device) for kernel in kernels)
     missed = 1.0 if case.flushed else missed_share(kernels, device)
-    kernel_kind = kind_of(kind, case.workload, case.implementation, case.direction)
-    blocks, runs = blocks_of(kernels, kernel_kind, case.workload), launches(kernel_kind, case.implementation, case.direction)
-    return activity(cost, seconds, kernel_kind, dtype, device, blocks=blocks, runs=runs, missed=missed)
+    kind = kind_of(workload_kind, case.workload, case.implementation, case.direction)
+    blocks, runs = blocks_of(kernels, kind, case.workload), launches(kind, case.implementation, case.direction)
+    return activity(cost, seconds, kind, dtype, device, blocks=blocks, runs=runs, missed=missed)
 
 
-def behind_itself(case: Case, kind: str, seconds: float) -> float:
-    """Seconds of each of many calls in a row, of which one alone takes ``seconds``; ``kind``: workload, as records call it."""
-    kernel_kind = kind_of(kind, case.workload, case.implementation, case.direction)
-    return behind_another(seconds, launches(kernel_kind, case.implementation, case.direction))
+def behind_itself(case: Case, workload_kind: str, seconds: float) -> float:
+    """Seconds of each of many calls in a row, of which one alone takes ``seconds``."""
+    kind = kind_of(workload_kind, case.workload, case.implementation, case.direction)
+    return behind_another(seconds, launches(kind, case.implementation, case.direction))
 
 
 def missed_share(kernels: Iterable[Kernel], device: Device) -> float:
     """Share of the DRAM bytes that caches have lost since the same call before."""
+    if not device.cache_bytes:
+        return 1.0
     sizes: dict[str, float] = {}
-    for access in (access for kernel in kernels for access in kernel.accesses):
-        sizes[access.tensor] = max(sizes.get(access.tensor, 0.0), float(access.footprint * access.element_size))
-    return lost_share(sum(sizes.values()) / device.cache_bytes, *scan_limits(device, alone=True)) if device.cache_bytes else 1.0
+    for kernel in kernels:
+        for access in kernel.accesses:
+            sizes[access.tensor] = max(sizes.get(access.tensor, 0.0), float(access.footprint * access.element_size))
+    return lost_share(sum(sizes.values()) / device.cache_bytes, *scan_limits(device, alone=True))
 
 
 def behind_another(seconds: float, kernels: int = 1) -> float:
@@ -184,16 +197,18 @@ def behind_another(seconds: float, kernels: int = 1) -> float:
     return max(seconds - hidden, seconds * (1 - LARGEST_SAVING))
 
 
-def state_of(activities: Sequence[Activity], device: Device, asked: PowerOptions, usual: str, host_s: float = 0.0) -> PowerState | None:
+def state_of(
+    activities: Sequence[Activity], device: Device, options: PowerOptions, default_clock: str, host_s: float = 0.0
+) -> PowerState | None:
     """Power and clock of ``activities`` that run in turn, in no less than ``host_s``; None if the device has no power model for them.
 
-    If power is asked for, that is an UnavailableError, so that no limit is ignored.
+    If ``options`` ask for power, that is an UnavailableError, so that no limit is ignored.
     """
     try:
-        power = asked.on(device, host_s)
-        return power.state([each.demand(power.fit) for each in activities], asked.clock or usual)
+        power = options.on(device, host_s)
+        return power.state([kernel.demand(power.fit) for kernel in activities], options.clock or default_clock)
     except UnavailableError:
-        if asked.given:
+        if options.given:
             raise
         return None
 
@@ -203,7 +218,9 @@ def scaled(prediction: Prediction, factor: float) -> Prediction:
     return prediction._replace(seconds=prediction.seconds * factor, low=prediction.low * factor, high=prediction.high * factor)
 
 
-def of_prediction(prediction: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]) -> Activity:
+def predicted_activity(
+    prediction: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]
+) -> Activity:
     """The activity of one predicted call, from cold caches, with ``kernels`` of that ``cost``."""
     block = prediction.calibration
     kind = kind_of(block.workload, workload, block.implementation, block.direction)
@@ -216,50 +233,50 @@ def as_shown(prediction: Prediction, state: PowerState | None) -> Prediction:
     return prediction if state is None else scaled(prediction, state.shown.seconds / state.alone_s)._replace(power=state)
 
 
-def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerOptions:
+def options_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerOptions:
     """The options ``limit`` and ``clock``, checked: UsageError for a wrong one.
 
     UnavailableError if one is given and the device has no power model, or nothing is ``predicted``.
     """
-    asked = PowerOptions(limit, clock).check(device)
-    if asked.given and not predicted:
+    options = PowerOptions(limit, clock).check(device)
+    if options.given and not predicted:
         raise UnavailableError("there is no power without a predicted time", "leave out --power-limit and --clock")
-    return asked
+    return options
 
 
 def product_with_power(result: MatmulResult, prediction: Prediction | None, limit: str | None, clock: str | None) -> Prediction | None:
-    """The prediction of a product, by default run alone, at the clock of its headline and with its power; errors as in ``asked_of``."""
-    asked = asked_of(result.device, limit, clock, prediction is not None)
+    """The prediction of a product at the clock of its headline (by default of a run alone), with its power; errors as in ``options_of``."""
+    options = options_of(result.device, limit, clock, prediction is not None)
     if prediction is None:
         return None
     w, device = result.workload, result.device
-    drawn = of_prediction(prediction, result.total, w, w.dtype.name, device, [kernel for kernel, _ in result.kernels])
-    return as_shown(prediction, state_of([drawn], device, asked, BURST))
+    call = predicted_activity(prediction, result.total, w, w.dtype.name, device, [kernel for kernel, _ in result.kernels])
+    return as_shown(prediction, state_of([call], device, options, BURST))
 
 
-def of_comparison(comparison: Comparison, predictions: Predictions, limit: str | None, clock: str | None) -> Predictions:
-    """Predictions of attention at the clock of their headline (run alone unless asked otherwise), with their power where it is known.
+def attention_with_power(comparison: Comparison, predictions: Predictions, limit: str | None, clock: str | None) -> Predictions:
+    """Predictions of attention at the clock of their headline (by default of a run alone), with their power if it is known.
 
-    Errors as in ``asked_of``; also UnavailableError if power is asked for and no kernel has a power model.
+    Errors as in ``options_of``; also UnavailableError if power is asked for and no kernel has a power model.
     """
-    shown, device = dict(predictions), comparison.device
-    asked = asked_of(device, limit, clock, bool(predictions))
-    refused: list[UnavailableError] = []
+    with_power, device, w = dict(predictions), comparison.device, comparison.workload
+    options = options_of(device, limit, clock, bool(predictions))
+    errors: list[UnavailableError] = []
     for result in comparison.results:
-        name, w = result.algorithm.name, comparison.workload
-        whole = predictions.get((name, result.direction))
-        parts = [predictions.get((name, part.direction)) for part in result.parts]
-        if whole is None or None in parts:
+        name = result.algorithm.name
+        prediction = predictions.get((name, result.direction))
+        parts = [(part, predictions.get((name, part.direction))) for part in result.parts]
+        if prediction is None or any(of_part is None for _, of_part in parts):
             continue
         activities = [
-            of_prediction(prediction, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
-            for prediction, part in zip(parts, result.parts, strict=True)
-            if prediction is not None
+            predicted_activity(of_part, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
+            for part, of_part in parts
+            if of_part is not None
         ]
         try:
-            shown[name, result.direction] = as_shown(whole, state_of(activities, device, asked, BURST))
+            with_power[name, result.direction] = as_shown(prediction, state_of(activities, device, options, BURST))
         except UnavailableError as error:
-            refused.append(error)
-    if refused and not any(prediction.power for prediction in shown.values() if prediction is not None):
-        raise refused[0]
-    return shown
+            errors.append(error)
+    if errors and not any(prediction.power for prediction in with_power.values()):
+        raise errors[0]
+    return with_power

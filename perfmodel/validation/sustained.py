@@ -6,7 +6,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import SUSTAINED, PowerOptions, PowerState
 from perfmodel.timing.base import Case
-from perfmodel.timing.power import behind_itself, of_case, scaled, state_of
+from perfmodel.timing.power import behind_itself, case_activity, scaled, state_of
 from perfmodel.timing.predict import Prediction
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.estimate import ModelStep
@@ -34,6 +34,6 @@ def sustained_state(seconds: float, case: Case, record: Record, device: Device, 
         return state_of(works, device, PowerOptions(), SUSTAINED)
     try:
         call_s = behind_itself(case, record.workload, seconds)
-        return state_of([of_case(case, record.workload, record.dtype, device, call_s)], device, PowerOptions(), SUSTAINED)
+        return state_of([case_activity(case, record.workload, record.dtype, device, call_s)], device, PowerOptions(), SUSTAINED)
     except UnavailableError:
         return None

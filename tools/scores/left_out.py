@@ -20,7 +20,7 @@ from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.models.pooled import POOLED, PRODUCTS, as_probed, family
 from perfmodel.timing.models.pooled import THREE_SCALARS as THREE
 from perfmodel.timing.predict import Prediction, TimeRequest, added, predict
-from perfmodel.timing.select_kernel import OWN
+from perfmodel.timing.select_kernel import PROJECT_KERNELS
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.calibrate import calibrate, points
 from perfmodel.validation.cross_device import kind_of, residuals, widths, with_borrowed, without_probes
@@ -96,7 +96,11 @@ def _asked(point: FitPoint, device: Device, lend: Sequence[Device]) -> TimeReque
 def scored(record: Record) -> bool:
     """Whether a record is one kernel that people run, timed alone and as it was: not of a sequence, a step, or for seconds."""
     apart = profiled(record) or record.clock == SUSTAINED or record.direction == "both" or sets_width(record)
-    return not apart and not record.implementation.startswith(OWN) and record.workload in ("attention", "matmul", "softmax", "norm")
+    return (
+        not apart
+        and not record.implementation.startswith(PROJECT_KERNELS)
+        and record.workload in ("attention", "matmul", "softmax", "norm")
+    )
 
 
 def group(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[FitKey, list[FitPoint]]:
