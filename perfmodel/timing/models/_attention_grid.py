@@ -157,10 +157,10 @@ def _last_first(walk: Walk, walks: int, launch: AttentionLaunch) -> Iterator[int
     """Yields the tiles of every block, the last block to start first."""
     group, tiles = min(launch.group, walks), cache(walk.tiles)
     last_section = group % launch.section or launch.section
-    sections = [last_section, *[launch.section] * ((group - 1) // launch.section)]
     places = range(walk.count) if launch.longest_first else range(walk.count - 1, -1, -1)
     for _ in range(walks // group):
-        for heads in sections:
+        for section in range((group - 1) // launch.section + 1):  # from the last one
+            heads = launch.section if section else last_section
             for place in places:
                 for block_tiles in tiles(place):
                     yield from repeat(block_tiles, heads)
