@@ -162,7 +162,8 @@ def build(shape: Geometry, causal: bool) -> Any:
     """The kernel ``(Q, K, V, O, logsumexp, n, kv_len, group, scale)`` for one tile shape.
 
     Arrays are flat fp32 views of Q, O [batch * heads, n, d], K, V [batch * kv_heads, kv_len, d], logsumexp [batch * heads, n].
-    ``group`` query heads share a KV head; ``scale`` is ``log2_scale(d)``.
+    ``group`` query heads share a KV head; ``scale`` is ``log2_scale(d)``. A thread keeps its scores of a chunk (``s``), its outputs, and of
+    each of its rows the maximum (``top``) and its lane's sum (``total``); ``part`` is the room that ``add_row_products`` asks for.
     """
     place, score, update, store = places(shape), score_chunk(shape, causal), update_softmax(shape), store_outputs(shape)
     fill_q, fill_k, fill_v = fill_tiles(shape)
