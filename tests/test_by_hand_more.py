@@ -69,7 +69,7 @@ from perfmodel.transformer.training.step.step_time import micro_batch, step_time
 from perfmodel.transformer.training.step.system import DATA, Exchange, needs
 from perfmodel.validation.cases import FIT
 from perfmodel.validation.cpu.cases import shapes
-from perfmodel.validation.cpu.profile import EXPONENTIALS, device, rate_loops
+from perfmodel.validation.cpu.profile import EXPONENTIALS, CacheBytes, device, rate_loops
 from tools.measure.training.meter import Clock
 
 MIB = 1 << 20
@@ -569,7 +569,7 @@ def test_the_printed_ratio_to_compulsory_elements() -> None:
 def test_exponentials_of_the_cpu_per_second() -> None:
     loops = rate_loops(1 << 16, 4)
     times = {name: [0.25 if name == EXPONENTIALS else 1.0] for name in loops}
-    exponentials = device(loops, times, (1 << 16, 0), 4).peaks.exp
+    exponentials = device(loops, times, CacheBytes(1 << 16, 0), 4).peaks.exp
     assert exponentials is not None
     assert exponentials.number == 4096 * 500 * 4
 

@@ -23,8 +23,7 @@ from perfmodel.timing.models import fa2, gemm, register_tiles
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import calibrate, points, too_few
-from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
-from perfmodel.validation.calibration_run import own_cases
+from perfmodel.validation.calibration_run import OWN_KERNELS, own_cases
 from perfmodel.validation.cuda.cases import timed_cases
 from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.fit_points import FULL, QUICK, Effort, cross_residuals, fitted
@@ -109,7 +108,7 @@ def test_a_schedule_kept_for_a_range_of_ratios_is_the_one_at_each(tiles, repeats
             heapreplace(free, free[0] + ratio + each)
         blocks, run = kept.at(float(ratio))
         assert blocks * ratio + run == max(free)
-    assert all(high <= low for (high, _), low in zip(kept.known, kept.lows[1:], strict=False))
+    assert all(high <= low for (high, _), low in zip(kept.highs_and_values, kept.lows[1:], strict=False))
 
 
 def test_a_schedule_is_worked_out_once_for_all_ratios_that_share_it():

@@ -13,7 +13,7 @@ from perfmodel.kernels.matmul import Matmul, evaluate
 from perfmodel.report.matmul import report
 from perfmodel.report.roofline_chart import energy_roofline
 from perfmodel.timing.base import Case
-from perfmodel.timing.power import as_shown, of_prediction, state_of
+from perfmodel.timing.power import as_shown, predicted_activity, state_of
 from perfmodel.timing.predict import TimeRequest
 from perfmodel.timing.select_kernel import select_kernel
 
@@ -47,7 +47,7 @@ def energies(device: str) -> list:
     on, w = find_device(device), Matmul(8192, 8192, 8192)
     result = evaluate(w, on)
     known = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, on, float(result.total.lower_s)))
-    activity = of_prediction(known, result.total, w, w.dtype.name, on, [kernel for kernel, _ in result.kernels])
+    activity = predicted_activity(known, result.total, w, w.dtype.name, on, [kernel for kernel, _ in result.kernels])
     known = as_shown(known, state_of([activity], on, PowerOptions(), "burst"))
     return [chart for chart in report(result, prediction=known, pictures=True).charts if "energy" in chart.title]
 

@@ -14,7 +14,7 @@ from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.calibrate import calibrate, family_of, points
 from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.cross_device import residuals, widths
-from perfmodel.validation.fit_points import FitPoint, cross_residuals, fitted
+from perfmodel.validation.fit_points import FitKey, FitPoint, cross_residuals, fitted
 from perfmodel.validation.records import FITTED, HELD_OUT, Record, Seconds
 from perfmodel.validation.statistics import Residual, interval
 
@@ -69,7 +69,7 @@ def test_the_width_of_a_borrowed_interval_is_of_fitted_rows() -> None:
                 listed.append(replace(one, record=replace(one.record, time_s=Seconds(time))))
         return listed
 
-    grouped = {("copy", "numba-copy", "forward", "stream", device.architecture): rows(device) for device in (A100, H100)}
+    grouped = {FitKey("copy", "numba-copy", "forward", "stream", device.architecture): rows(device) for device in (A100, H100)}
     a100, h100 = (replace(device, clocks=Clocks(), launch_overhead=None, microbenchmarks=[]) for device in (A100, H100))
     grouped = {key: [replace(one, device=a100 if one.device.id == A100.id else h100) for one in own] for key, own in grouped.items()}
     found = widths(residuals(grouped, {A100.id: [block], H100.id: [block]}, tuple))
@@ -97,8 +97,10 @@ def test_whole_training_steps_calibrate() -> None:
     [block] = calibrate(steps, {H200.id: H200}, "", lambda _: "", lambda _: None)[H200.id]
     assert (block.implementation, block.direction, block.points) == ("huggingface", "forward", 10)
     [(key, own)] = points(steps, {H200.id: H200}).items()
-    assert key[:4] == family_of(block)
-    elsewhere = {(*key[:4], "another"): [replace(one, device=replace(H200, id="other", architecture="another")) for one in own]}
+    assert key.family == family_of(block)
+    elsewhere = {
+        key._replace(architecture="another"): [replace(one, device=replace(H200, id="other", architecture="another")) for one in own]
+    }
     halves = widths(residuals({key: own, **elsewhere}, {H200.id: [block], "other": [block]}, tuple))
     assert halves["transformer", False] > 0
 

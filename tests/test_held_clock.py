@@ -79,9 +79,9 @@ def test_large_products_tell_the_clock_better_than_watts() -> None:
         transferred(PAGED, GEFORCE, replace(L40S, microbenchmarks=probes), lambda device: 1.0, calibrated_devices())
         for probes in (L40S.microbenchmarks, [])
     )
-    assert known.as_products
-    assert known.share == pytest.approx(product_share(L40S, "bf16") / (product_share(GEFORCE, "bf16") / 1.08))
-    assert estimated.share == held_share(L40S, calibrated_devices())
+    assert known.by_products
+    assert known.held_share == pytest.approx(product_share(L40S, "bf16") / (product_share(GEFORCE, "bf16") / 1.08))
+    assert estimated.held_share == held_share(L40S, calibrated_devices())
     assert "as large products measured here" in "; ".join(known.words)
     assert "by the power limit" in "; ".join(estimated.words)
     (low, high), (lower, higher) = known.widened((0.8, 1.25), 0.7), estimated.widened((0.8, 1.25), 0.7)

@@ -20,14 +20,14 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model, model_of
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.implementations import algorithm_of
-from perfmodel.timing.intervals import moved, moved_by_estimates, widened
+from perfmodel.timing.intervals import estimate_errors, estimates_error, widened
 from perfmodel.timing.launched import plan_of
 from perfmodel.timing.models import decode
 from perfmodel.timing.models.pooled import POOLED, fits
 from perfmodel.timing.predict import BORROWED, Prediction, TimeRequest, predict
 from perfmodel.timing.reference_devices import nearest
 from perfmodel.timing.select_kernel import select_kernel
-from perfmodel.timing.transfer import in_words, needed
+from perfmodel.timing.transfer import in_words, with_needed_estimates
 from perfmodel.validation.calibrate import points
 from perfmodel.validation.records import read_records, shipped_records
 from tools.refresh import pooled as refresh_pooled
@@ -110,12 +110,12 @@ def test_only_what_the_model_reads_is_named() -> None:
             raise UnavailableError("no clock")
         return 1e12 / device.clocks.max.number
 
-    found, facts = needed(B300, B200, seconds)
+    found, facts = with_needed_estimates(B300, B200, seconds)
     assert in_words(facts, B200) == "clock estimated from nvidia-b200-sxm"
     assert found.clocks.max is not None
     assert found.level("l2") is None
-    assert needed(B300, B200, lambda device: 1.0) == (B300, [])
-    wide = widened((0.5, 2.0), moved(facts))
+    assert with_needed_estimates(B300, B200, lambda device: 1.0) == (B300, [])
+    wide = widened((0.5, 2.0), estimates_error(facts))
     assert wide[0] < 0.5
     assert wide[1] > 2.0
     assert wide[0] * wide[1] == pytest.approx(1)
@@ -274,7 +274,7 @@ def test_estimates_move_times_as_much_as_intervals_widen() -> None:
     kept = [point for own in points(records[::8], {one.id: one for one in EVERY}).values() for point in own]
     mean = hidden_facts.spreads(kept, EVERY)
     for name, moves in mean.items():
-        assert moves <= 2 * moved_by_estimates()[name] + 0.05, (name, json.dumps(mean))
+        assert moves <= 2 * estimate_errors()[name] + 0.05, (name, json.dumps(mean))
 
 
 @pytest.mark.parametrize("name", ["nvidia-l40s", "nvidia-h100-pcie-80gb", "nvidia-gb200", "nvidia-t4"])

@@ -15,7 +15,7 @@ from perfmodel.core.power import BURST, SETTLES_S, SUSTAINED, Demand, Power, ene
 from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
-from perfmodel.timing.power import KINDS, behind_another, behind_itself, kind_of, of_case
+from perfmodel.timing.power import KINDS, behind_another, behind_itself, case_activity, kind_of
 from perfmodel.validation.libraries.measure import as_line
 from perfmodel.validation.records import Record, Seconds, held_out, read_records
 from tools.measure.sustained.__main__ import lasting
@@ -152,7 +152,7 @@ def test_kinds_of_kernels():
 def test_bytes_that_the_l2_keeps_cost_no_dram():
     own = find_device(H200)
     small, cold = (Case(Stream("scale", 1024, 1024), "torch-scale", cache=cache) for cache in ("warm", "clean"))
-    warm, flushed = (dict(of_case(case, "scale", "fp16", own, 1e-5).counts) for case in (small, cold))
+    warm, flushed = (dict(case_activity(case, "scale", "fp16", own, 1e-5).counts) for case in (small, cold))
     assert warm["dram"] == 0 < flushed["dram"] == 4 << 20
     assert warm["l2"] == flushed["l2"]
 
@@ -160,7 +160,7 @@ def test_bytes_that_the_l2_keeps_cost_no_dram():
 def test_in_decode_each_k_and_v_passes_the_l2_once():
     """For the heads of a group together, however a kernel cuts them: four of each group here."""
     counts = dict(
-        of_case(Case(Attention(1, 4096, 128, 128, 16, 32, 8), "vllm-flash-attn"), "attention", "fp16", find_device(H200), 1e-4).counts
+        case_activity(Case(Attention(1, 4096, 128, 128, 16, 32, 8), "vllm-flash-attn"), "attention", "fp16", find_device(H200), 1e-4).counts
     )
     assert counts["l2"] == counts["dram"] > 2 * 16 * 8 * 4096 * 128 * 2
 
@@ -168,7 +168,7 @@ def test_in_decode_each_k_and_v_passes_the_l2_once():
 def test_bytes_that_a_cache_nearly_as_large_loses_come_from_dram():
     """Tensors of 0.53 of the L2 survive, of 0.8 none of them: 2 x 29 MB of 63 MB."""
     own = find_device(H200)
-    warm = dict(of_case(Case(Stream("scale", 7366, 1992), "torch-scale", cache="warm"), "scale", "fp16", own, 1e-5).counts)
+    warm = dict(case_activity(Case(Stream("scale", 7366, 1992), "torch-scale", cache="warm"), "scale", "fp16", own, 1e-5).counts)
     assert warm["dram"] == 2 * 7366 * 1992 * 2
 
 
@@ -199,7 +199,7 @@ def test_zeros_that_fill_a_tile_cost_a_third():
     """76 columns are computed as a tile of 256, and rows as tiles of 64."""
     own = find_device(H200)
     case = Case(Matmul(14686, 76, 1350, dtype=DTYPES["fp32"]), "torch-matmul", cache="warm")
-    counted = dict(of_case(case, "matmul", "fp32", own, 1e-4).counts)["vector"]
+    counted = dict(case_activity(case, "matmul", "fp32", own, 1e-4).counts)["vector"]
     assert counted == pytest.approx(2 * 1350 * (0.65 * 14686 * 76 + 0.35 * 14720 * 256))
 
 
@@ -207,7 +207,9 @@ def test_decode_computes_the_rows_of_a_tile_for_each_kv_head():
     """4 queries share a tile of 64 rows, heads of 72 are 96 wide; the rows of zeros cost 0.6, and FlashAttention takes their softmax."""
     own, w = find_device(H200), Attention(n=1, kv_len=1000, d=72, dv=72, heads=8, kv_heads=2)
     useful, executed, scores = 4 * 8 * 1000 * 72, 4 * 2 * 64 * 1000 * 96, 2 * 64 * 1000
-    flash, cudnn = (dict(of_case(Case(w, f"torch-sdpa-{name}"), "attention", "fp16", own, 1e-4).counts) for name in ("flash", "cudnn"))
+    flash, cudnn = (
+        dict(case_activity(Case(w, f"torch-sdpa-{name}"), "attention", "fp16", own, 1e-4).counts) for name in ("flash", "cudnn")
+    )
     assert flash["tensor.fp16"] == flash["mma.sync"] == pytest.approx(useful + 0.6 * (executed - useful))
     assert cudnn["tensor.fp16"] == flash["tensor.fp16"]
     assert cudnn["mma.sync"] == 0
@@ -218,17 +220,19 @@ def test_decode_computes_the_rows_of_a_tile_for_each_kv_head():
 def test_kernels_in_turn_pass_bytes_through_memory():
     """SiLU writes what the product reads, and eager attention its scaled scores: 2 passes more than one kernel that fuses them."""
     own, rows, cols = find_device(H200), 8192, 8192
-    activation = dict(of_case(Case(Stream("silu-mul", rows, cols, inputs=2), "torch-silu-mul"), "scale", "fp16", own, 1e-3).counts)
+    activation = dict(case_activity(Case(Stream("silu-mul", rows, cols, inputs=2), "torch-silu-mul"), "scale", "fp16", own, 1e-3).counts)
     assert activation["dram"] == 5 * 2 * rows * cols
     w, heads = Attention(n=1024, kv_len=1024, d=64, dv=64, heads=2, batch=3), 3 * 2
-    eager = dict(of_case(Case(w, "torch-eager"), "attention", "fp16", own, 1e-3).counts)
+    eager = dict(case_activity(Case(w, "torch-eager"), "attention", "fp16", own, 1e-3).counts)
     assert eager["l2"] == 6 * 2 * heads * 1024 * 1024 + 4 * 2 * heads * 1024 * 64
 
 
 def test_memory_efficient_attention_sums_wide_heads_in_memory():
     own = find_device(H200)
     spilled = [
-        dict(of_case(Case(Attention(n=2048, kv_len=2048, d=d, dv=d), "torch-sdpa-efficient"), "attention", "fp16", own, 1e-3).counts)["l2"]
+        dict(case_activity(Case(Attention(n=2048, kv_len=2048, d=d, dv=d), "torch-sdpa-efficient"), "attention", "fp16", own, 1e-3).counts)[
+            "l2"
+        ]
         for d in (128, 256)
     ]
     assert spilled[1] > 4 * spilled[0]

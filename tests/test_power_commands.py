@@ -20,7 +20,7 @@ from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import roof_s
-from perfmodel.timing.power import of_case, state_of
+from perfmodel.timing.power import case_activity, state_of
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.step import decode, prefill
 from perfmodel.transformer.step_power import of_row
@@ -67,7 +67,7 @@ def test_a_lower_limit_slows_any_kernel(drawn, limits, over):
     """Of a kernel that takes some time over its roof and a launch."""
     kind, dtype, case = drawn
     own, limits = find_device(H200), sorted(limits, reverse=True)
-    found = of_case(case, kind, dtype, own, 2e-6 + over * roof_s(case, own))
+    found = case_activity(case, kind, dtype, own, 2e-6 + over * roof_s(case, own))
     try:
         states = [state_of([found], own, PowerOptions(f"{limit}W"), BURST) for limit in limits]
     except UnavailableError:  # more than a limit even at the lowest clock

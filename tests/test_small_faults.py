@@ -277,7 +277,7 @@ def test_no_architecture_is_judged_by_what_it_lends_to_itself() -> None:
         for seconds in [float(model.seconds(Case(Matmul(n, n, n, dtype=DTYPES["bf16"]), "torch-matmul"), own, block.parameters))]
     ]
     [(key, known)] = points(records, {H200: own}).items()
-    elsewhere = {(*key[:4], "another"): [replace(one, device=other) for one in known]}
+    elsewhere = {key._replace(architecture="another"): [replace(one, device=other) for one in known]}
     found = residuals({key: known, **elsewhere}, {H200: [block], "other": [slow]}, tuple)
     assert max(found["matmul", False][H200]) > 0.5
     assert max(found["matmul", False]["other"]) < 0.05  # by the block that times them exactly

@@ -53,9 +53,9 @@ def summed(w: Attention) -> int:
 )
 def test_blocks_of_a_head_and_bytes_zeroed_are_those_profiled(w: Attention, blocks: int, zeroing: int | None) -> None:
     """Grids of fmha_cutlassB and of the kernel before it; locks beside the sums of dQ are a few blocks of it."""
-    assert efficient.splits(w) == blocks == work_of(w).parts
+    assert efficient.blocks_of_head(w) == blocks == work_of(w).blocks
     if zeroing is not None:
-        assert work_of(w).beside - summed(w) == pytest.approx(FILL * zeroing, rel=2e-3, abs=4096)
+        assert work_of(w).side_bytes - summed(w) == pytest.approx(FILL * zeroing, rel=2e-3, abs=4096)
 
 
 @each("step", [1, 3, 20])
@@ -71,7 +71,7 @@ def test_key_tiles_in_turn_visit_what_each_of_them_does(n: int, kv_len: int, win
 @pytest.mark.parametrize("causal", [False, True])
 def test_backward_passes_beyond_any_machine_word_are_predicted_at_once(d: int, causal: bool) -> None:
     huge = attention(10**15, 10**15, 10**15, 10**15, 10**15, d, causal)
-    assert work_of(huge).work.grid.count == huge.query_heads * efficient.splits(huge)
+    assert work_of(huge).work.grid.count == huge.query_heads * efficient.blocks_of_head(huge)
     for name in ("torch-sdpa-flash", "torch-sdpa-cudnn"):
         plan = plan_of(case(huge, name), H200)
         assert grid_of(huge, plan, BACKWARD, 132).count >= huge.query_heads * (10**15 // plan.bc)

@@ -32,10 +32,11 @@ def backward_s(implementation, w=W, device=MI355X):
 
 def blocks_of(w, implementation, direction, cus):
     """The grid on a device of so many CUs."""
-    launch, pairs = mfma.launch_of(Case(w, implementation, direction), MI355X)
+    case = Case(w, implementation, direction)
+    launch = mfma.launch_of(case, MI355X)
     rows = replace(w, packed=launch.packed)
     walk = (rows_walk if direction == FORWARD else keys_walk)(rows, launch)
-    return grid_of_walk(mfma.in_pairs(walk) if pairs else walk, int(rows.row_heads), launch, cus)
+    return grid_of_walk(mfma.in_pairs(walk) if mfma.has_tile_pairs(case) else walk, int(rows.row_heads), launch, cus)
 
 
 def test_exponentials_are_a_quarter_of_the_vector_rate_and_twice_that_on_cdna4():

@@ -135,7 +135,7 @@ def test_times_are_settled_when_they_agree_or_are_out_of_budget() -> None:
 def test_runs_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     monkeypatch.setattr(profile, "thread_clocks", list)
-    monkeypatch.setattr(profile, "VISIT", replace(profile.VISIT, budget_s=0.0))
+    monkeypatch.setattr(profile, "TURN", replace(profile.TURN, budget_s=0.0))
     monkeypatch.setattr(profile, "settled", lambda times: len(times) == 2)
 
     def calls(name: str) -> Callable[[], None]:
@@ -177,7 +177,7 @@ def test_bounds_use_the_best_run_and_predictions_the_median() -> None:
     llc, cores = 1 << 20, 2
     loops = profile.rate_loops(llc, cores)
     times = {name: [0.001, 0.002, 0.002, 0.003] for name in loops} | {FMA_ALONE: [0.0008]}
-    found = profile.device(loops, times, (llc, 1 << 19), cores)
+    found = profile.device(loops, times, profile.CacheBytes(llc, 1 << 19), cores)
     assert found.best_matmul_rate("fp32") == pytest.approx(2 * profile.FMA_VALUES * profile.FMA_CHAIN * profile.FMA_ROUNDS * cores / 0.0008)
     assert {name: loops[name][1] / llc for name in (TWICE_COPY, DRAM_COPY, READ)} == {TWICE_COPY: 2, DRAM_COPY: 4, READ: 2}
     assert loops[FMA][1] == loops[FMA_ALONE][1]
@@ -304,8 +304,8 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
         *(copied(size, fit=fit) for size, fit in ((1 << 16, False), (1 << 17, True), (1 << 18, True))),
     ]
     monkeypatch.setattr(cases, "shapes", lambda llc_bytes: small)
-    monkeypatch.setattr(cases, "caches", lambda cores: (1 << 20, 0))
-    monkeypatch.setattr(profile, "VISIT", replace(profile.VISIT, budget_s=0.002))
+    monkeypatch.setattr(cases, "caches", lambda cores: profile.CacheBytes(1 << 20, 0))
+    monkeypatch.setattr(profile, "TURN", replace(profile.TURN, budget_s=0.002))
     monkeypatch.setattr(profile, "BUDGET_S", 0.004)
     said: list[str] = []
     found, records = cases.measure(said.append)

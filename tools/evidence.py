@@ -21,7 +21,7 @@ from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import PARAMETERS, Model, find_model
 from perfmodel.validation.calibrate import points, with_other_parts
-from perfmodel.validation.fit_points import FitPoint, Key, cross_residuals, fitted
+from perfmodel.validation.fit_points import FitKey, FitPoint, cross_residuals, fitted
 from perfmodel.validation.profile_text import flow
 from perfmodel.validation.records import held_out, read_records, shipped_records
 
@@ -42,7 +42,7 @@ class Errors:
 
 
 @cache
-def groups() -> Mapping[Key, list[FitPoint]]:
+def groups() -> Mapping[FitKey, list[FitPoint]]:
     """Shipped records that fits may see, by what shares parameters."""
     records = [record for path in shipped_records() for _, record in read_records(path) if not held_out(record)]
     devices: dict[str, Device] = {}

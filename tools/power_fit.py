@@ -18,7 +18,7 @@ from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import SUSTAINED, Power, PowerState, limit_of
 from perfmodel.timing.base import chosen as chosen_number
-from perfmodel.timing.power import IDLE, TENSOR_OPERATION, UNCOUNTED, Activity, behind_itself, energy_name, of_case
+from perfmodel.timing.power import IDLE, TENSOR_OPERATION, UNCOUNTED, Activity, behind_itself, case_activity, energy_name
 from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.step_power import of_row
 from perfmodel.validation.bounds import case_of
@@ -69,7 +69,7 @@ def power_point(record: Record, device: Device) -> PowerPoint | None:
     try:
         case = case_of(record)
         both = [record.time_s.median, behind_itself(case, record.workload, burst) if record.environment.get("graph") else burst]
-        measured, alone = (of_case(case, record.workload, record.dtype, device, seconds) for seconds in both)
+        measured, alone = (case_activity(case, record.workload, record.dtype, device, seconds) for seconds in both)
     except PerfmodelError:
         return None
     return PowerPoint(record, measured, alone, f, record.power_w, record.sm_hz is None and record.power_w > NEAR_LIMIT * most)

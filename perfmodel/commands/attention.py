@@ -41,9 +41,9 @@ def attention(options: AttentionQuestion, run: AttentionRun, to: ExplainedPictur
     comparison, predictions, missing = answered(comparison, run.implementation, calibrated_devices, state_named(run.cache))
     check_state_read(run.cache, bool(predictions))
     if comparison.device.power is not None or run.power_limit or run.clock:
-        from perfmodel.timing.power import of_comparison
+        from perfmodel.timing.power import attention_with_power
 
-        predictions = of_comparison(comparison, predictions, run.power_limit, run.clock)
+        predictions = attention_with_power(comparison, predictions, run.power_limit, run.clock)
     measured = measured_s(run.measured)
     document = report(
         comparison,

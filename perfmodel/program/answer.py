@@ -19,8 +19,8 @@ from perfmodel.timing.reference_devices import FallbackDevices
 class OnDevice:
     """A step of the program on another device: seconds with the ends of their 80 % interval, and the speedup over the measured step.
 
-    ``kernels_s``: seconds of all kernels, without gaps. ``same``: share of the measured time in kernels that run unchanged on the other
-    device; ``predicted``: share of it that has a prediction there.
+    ``kernels_s``: seconds of all kernels, without gaps. ``same``: share of the measured time in operators that run the same kernel there.
+    ``predicted``: share of the measured time that has a prediction there.
     """
 
     device: Device
@@ -33,13 +33,15 @@ class OnDevice:
     predicted: float
 
 
-ENOUGH = 0.5
+LEAST_PREDICTED = 0.5
 """Least share of a program's time that must have a prediction on another device."""
+Scale = tuple[float, float, float]
+"""Time on another device over measured time: as predicted, at the low end of the interval, at the high end."""
 
 
 @dataclass(frozen=True)
 class ProgramAnswer:
-    """A profile priced on the device that it was taken on; all times are those of one step.
+    """A profile and predictions for its operators on the device that it was taken on; all times are those of one step.
 
     ``captured``: the program if it ran on no device. Its times are then predictions, and a step takes between ``step_ends_s``.
     """
@@ -108,37 +110,44 @@ class ProgramAnswer:
         return sum(row.lower_s for row in self.priced)
 
     def on(self, device: Device) -> OnDevice:
-        """The step on ``device``, with the host's launches as measured. UnavailableError if too little is predicted there."""
+        """The step on ``device``, with the host's launches as measured. UnavailableError if too little is predicted there.
+
+        Measured times are scaled by the ratio of both predictions if the kernel is the same there; another kernel takes its predicted time.
+        """
         priced_there = {row.group.call: row for row in priced(self.groups, device, self.fallbacks)}
-        scales, compared, same_kernels_s = dict[Call, tuple[float, float, float]](), 0.0, 0.0
+        scales: dict[Call, Scale] = {}
+        scaled_s = same_kernels_s = 0.0
         for row in self.predicted:
             call, here = row.group.call, row.prediction
-            moved = priced_there[call].prediction if call in priced_there else None
-            if moved is None or here is None:
+            there = priced_there[call].prediction if call in priced_there else None
+            if there is None or here is None:
                 continue
-            same_kernel = moved.calibration.implementation == here.calibration.implementation
-            unit = here.seconds if same_kernel else row.group.measured_s / row.group.count
-            scales[call] = (moved.seconds / unit, moved.low / unit, moved.high / unit)
-            compared += row.group.measured_s
-            same_kernels_s += same_kernel * row.group.measured_s
-        if compared < ENOUGH * self.measured_s:
-            share = f"{compared / self.measured_s:.0%} of the program's time" if self.measured_s else "nothing"
-            why = next((row.obstacle for row in priced_there.values() if row.obstacle), "its profile lacks rates")
-            raise UnavailableError(f"only {share} is predicted on {device.id}: {why}", f"leave out --on {device.id}")
-        (seconds, kernels_s), (low, _), (high, _) = (self._replayed(scales, end, compared) for end in range(3))
-        shares = same_kernels_s / self.measured_s, compared / self.measured_s
-        return OnDevice(device, seconds, low, high, kernels_s, self.step_s / seconds, *shares)
+            if there.calibration.implementation == here.calibration.implementation:
+                before_s = here.seconds
+                same_kernels_s += row.group.measured_s
+            else:
+                before_s = row.group.measured_s / row.group.count
+            scales[call] = (there.seconds / before_s, there.low / before_s, there.high / before_s)
+            scaled_s += row.group.measured_s
+        if scaled_s < LEAST_PREDICTED * self.measured_s:
+            share = f"{scaled_s / self.measured_s:.0%} of the program's time" if self.measured_s else "nothing"
+            reason = next((row.obstacle for row in priced_there.values() if row.obstacle), "its profile lacks rates")
+            raise UnavailableError(f"only {share} is predicted on {device.id}: {reason}", f"leave out --on {device.id}")
+        (seconds, kernels_s), (low, _), (high, _) = (self._replayed(scales, end, scaled_s) for end in range(3))
+        same_share, predicted_share = same_kernels_s / self.measured_s, scaled_s / self.measured_s
+        return OnDevice(device, seconds, low, high, kernels_s, self.step_s / seconds, same_share, predicted_share)
 
-    def _replayed(self, scales: Mapping[Call, tuple[float, float, float]], end: int, compared: float) -> tuple[float, float]:
-        """Seconds of a step and of its kernels, with kernel times scaled. Kernels without a scale get the mean one."""
-        moved = sum(group.measured_s * scales[group.call][end] for group in self.groups if group.call in scales)
-        default_scale = moved / compared
-        lengths = {
-            id(kernel): kernel.seconds * scale[end]
-            for operator in self.profile.operators
-            for scale in [scales.get(operator.call, (default_scale,) * 3)]
-            for kernel in operator.kernels
-        }
+    def _replayed(self, scales: Mapping[Call, Scale], end: int, scaled_s: float) -> tuple[float, float]:
+        """Seconds of a step and of its kernels, with kernel times scaled. Kernels without a scale get the mean one.
+
+        ``end``: place in each scale. ``scaled_s``: measured seconds of the operators that have one.
+        """
+        after_s = sum(group.measured_s * scales[group.call][end] for group in self.groups if group.call in scales)
+        mean_scale = after_s / scaled_s
+        lengths: dict[int, float] = {}
+        for operator in self.profile.operators:
+            scale = scales[operator.call][end] if operator.call in scales else mean_scale
+            lengths.update((id(kernel), kernel.seconds * scale) for kernel in operator.kernels)
         return self.profile.replayed(lengths) / self.profile.steps, sum(lengths.values()) / self.profile.steps
 
 

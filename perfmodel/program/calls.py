@@ -22,8 +22,9 @@ SIZES = {
     "int8": 1,
     "uint8": 1,
     "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
 }
-SIZES |= {"complex64": 8, "complex128": 16}
 """Bytes of an element by format."""
 PLANNED = "_cudnn_attention_"
 """Part of the names of operators for which the host plans a kernel when their sizes are new."""

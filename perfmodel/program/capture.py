@@ -1,4 +1,4 @@
-"""Captured programs: the operators of a step recorded without a GPU, saved to a file, and turned into a profile of predicted times."""
+"""Captured programs: the operators of a step, recorded without a GPU, saved to a file, and turned into a profile of predicted times."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from perfmodel.timing.reference_devices import FallbackDevices
 from perfmodel.transformer.op_time import op_estimate
 
 SCHEMA = "perfmodel.operators/1"
-LARGEST = 1 << 28
+MOST_CHARACTERS = 1 << 28
 """Most characters of a captured program."""
 Ends = tuple[float, float, float]
-"""Low end, usual value and high end."""
+"""Low end, usual value and high end of an interval."""
 LAUNCH_S = (20e-6, 28e-6, 50e-6)
 """Seconds of the host per launch in PyTorch, with Python's part: least, median and most over models measured with an H200."""
 PLAN_S = (35e-3, 44e-3, 63e-3)
@@ -39,8 +39,9 @@ Least, usual and most of steps of GPT-2 that wait for the host, in PyTorch 2.11 
 class Captured:
     """The calls of one step that launch kernels, in order, and the bytes of tensors at the peak and before the step.
 
-    Places in ``calls``: ``planned``, of attention that cuDNN plans in this step, as no step before had its sizes; ``repeated``, where a
-    checkpoint begins to run its forward pass again; ``backward_places``, where the last backward pass begins and ends, (0, 0) without one.
+    ``launch_s``: seconds of the host per launch. Places in ``calls``: ``planned``, of attention that cuDNN plans in this step, as no step
+    before had its sizes; ``repeated``, where a checkpoint begins to run its forward pass again; ``backward_places``, where the last
+    backward pass begins and ends, (0, 0) without one.
     """
 
     calls: list[Call] = field(repr=False)
@@ -57,10 +58,13 @@ class Captured:
         return sum(map(launches, self.calls))
 
     def save(self, path: str | Path) -> None:
-        """Write the file that ``perfmodel trace`` reads: JSON, compressed if ``path`` ends in .gz."""
+        """Writes the file that ``perfmodel trace`` reads: JSON, compressed if ``path`` ends in .gz."""
         numbers = {call: number for number, call in enumerate(dict.fromkeys(self.calls))}
-        content = {"schema": SCHEMA, "peak_bytes": self.peak_bytes, "before_bytes": self.before_bytes, "launch_s": self.launch_s}
-        content |= {
+        content = {
+            "schema": SCHEMA,
+            "peak_bytes": self.peak_bytes,
+            "before_bytes": self.before_bytes,
+            "launch_s": self.launch_s,
             "operators": [[call.name, *map(_written, call.arguments)] for call in numbers],
             "calls": [numbers[call] for call in self.calls],
             "planned": self.planned,
@@ -102,21 +106,27 @@ def captured(path: Path) -> Captured | None:
     try:
         with opened(path) as file:
             head = file.read(100)
-            text = head + file.read(LARGEST) if SCHEMA in head else ""
+            text = head + file.read(MOST_CHARACTERS) if SCHEMA in head else ""
     except (DataError, OSError, EOFError, zlib.error, UnicodeDecodeError):
-        return None  # what reads profiles says why
+        return None  # the file is then read as a profile, whose reader says what is wrong
     if not text:
         return None
     try:
         content = json.loads(text)
         operators = [Call(str(name), tuple(map(_argument, arguments))) for name, *arguments in content["operators"]]
         calls = [operators[number] for number in content["calls"]]
-        planned, repeated = (list(map(int, content.get(key, ()))) for key in ("planned", "repeated"))
-        (least_s, usual, most_s), (begin, end) = map(float, content["launch_s"]), map(int, content.get("backward_places", (0, 0)))
-        if not all(0 <= seconds < LATEST_S for seconds in (least_s, usual, most_s)):
+        least_s, usual_s, most_s = map(float, content["launch_s"])
+        if not all(0 <= seconds < LATEST_S for seconds in (least_s, usual_s, most_s)):
             raise ValueError("a time that cannot be")
+        begin, end = map(int, content.get("backward_places", (0, 0)))
         return Captured(
-            calls, int(content["peak_bytes"]), int(content["before_bytes"]), (least_s, usual, most_s), planned, repeated, (begin, end)
+            calls,
+            int(content["peak_bytes"]),
+            int(content["before_bytes"]),
+            (least_s, usual_s, most_s),
+            planned=list(map(int, content.get("planned", ()))),
+            repeated=list(map(int, content.get("repeated", ()))),
+            backward_places=(begin, end),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError):
         raise DataError(f"{path} is cut off or no captured program", "write it again with perfmodel.capture(...).save") from None
@@ -149,12 +159,12 @@ def launches(call: Call) -> int:
     """Number of kernels, copies and fills that ``call`` launches."""
     name, lists = call.name.removeprefix("aten::"), [argument for argument in call.arguments if isinstance(argument, tuple)]
     if name.startswith("_foreach_") and lists:
-        deep = min(len(lists) + (not name.endswith("_")), len(LIST_TENSORS))
+        list_count = min(len(lists) + (not name.endswith("_")), len(LIST_TENSORS))  # an operator not in place has a list of results
         blocks = sum(ceil_div(tensor.elements, LIST_CHUNK) for tensor in lists[0])
-        return int(max(ceil_div(blocks, LIST_BLOCKS), ceil_div(len(lists[0]), LIST_TENSORS[deep - 1])))
-    if (name == "addmm" and call.tensor(1).dtype == "fp32") or (
-        name == "embedding_dense_backward" and call.tensor(1).elements <= SMALL_EMBEDDING
-    ):
+        return int(max(ceil_div(blocks, LIST_BLOCKS), ceil_div(len(lists[0]), LIST_TENSORS[list_count - 1])))
+    if name == "addmm" and call.tensor(1).dtype == "fp32":
+        return 1
+    if name == "embedding_dense_backward" and call.tensor(1).elements <= SMALL_EMBEDDING:
         return 1
     return LAUNCHES.get(name, 1)
 
@@ -195,16 +205,22 @@ def _seconds(call: Call, device: Device, fallbacks: FallbackDevices) -> Ends:
     return low, seconds, high
 
 
-def _timeline(program: Captured, seconds: Mapping[Call, float], which: int) -> ProgramProfile:
-    """Kernels one after another, each at the earliest when the host has launched it. ``which``: 0 to 2, the end of the interval."""
-    operators, launched, end, planned, repeated = [], 0.0, 0.0, set(program.planned), set(program.repeated)
+def _timeline(program: Captured, seconds: Mapping[Call, float], end: int) -> ProgramProfile:
+    """Kernels one after another, each at the earliest when the host has launched it. ``end``: place in ``Ends`` of the host's times."""
+    planned, repeated = set(program.planned), set(program.repeated)
+    operators: list[Operator] = []
+    host_s = device_s = 0.0  # when the host has launched the kernel, and when the device has run it
     for place, call in enumerate(program.calls):
-        count, kernels = launches(call), []
-        launched += PLAN_S[which] * (place in planned) + REPEAT_S[which] * (place in repeated)
+        if place in planned:
+            host_s += PLAN_S[end]
+        if place in repeated:
+            host_s += REPEAT_S[end]
+        count = launches(call)
+        kernels = []
         for _ in range(count):
-            launched += program.launch_s[which]
-            start, length = max(end + KERNEL_GAP_S, launched), seconds.get(call, 0.0) / count
-            kernels.append(Launched("", "kernel", start, length, 0, launched_s=launched))
-            end = start + length
+            host_s += program.launch_s[end]
+            start, length = max(device_s + KERNEL_GAP_S, host_s), seconds.get(call, 0.0) / count
+            kernels.append(Launched("", "kernel", start, length, 0, launched_s=host_s))
+            device_s = start + length
         operators.append(Operator(call, kernels))
-    return ProgramProfile("", 1, end, operators)
+    return ProgramProfile("", 1, device_s, operators)

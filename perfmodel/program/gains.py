@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import PerfmodelError
@@ -16,6 +17,7 @@ from perfmodel.program.answer import ProgramAnswer
 from perfmodel.program.calls import Call, Operand, shown
 from perfmodel.program.operators._counts import passed, product
 from perfmodel.program.price import OperatorGroup, Priced, operator_prediction
+from perfmodel.program.profile import Operator
 from perfmodel.timing.streaming import graph_gap_s
 from perfmodel.transformer.op import COLLECTIVE, Op
 from perfmodel.transformer.op_time import op_estimate
@@ -43,42 +45,49 @@ class Gain:
 
 def gains(answer: ProgramAnswer) -> list[Gain]:
     """Possible gains in a step, the largest first."""
-    listed = [*_host(answer), *_slow(answer), _padded_products(answer), _tf32_products(answer), _fused(answer), _copies(answer)]
-    return sorted((gain for gain in listed if gain is not None and gain.seconds >= WORTH * answer.step_s), key=lambda gain: -gain.seconds)
+    candidates = [*_host(answer), *_slow(answer), _padded_products(answer), _tf32_products(answer), _fused(answer), _copies(answer)]
+    listed = [gain for gain in candidates if gain is not None and gain.seconds >= WORTH * answer.step_s]
+    return sorted(listed, key=lambda gain: -gain.seconds)
 
 
 def _host(answer: ProgramAnswer) -> list[Gain]:
     """Gains from less waiting for the host: launching as a graph, which leaves its own gaps, and shorter long pauses."""
     steps = answer.profile.steps
     in_graphs = {id(kernel) for operator in answer.profile.operators if operator.graph for kernel in operator.kernels}
-    late = [(kernel, seconds) for kernel, seconds, late in answer.profile.gaps() if late and id(kernel) not in in_graphs]
-    pauses = [(seconds, kernel) for kernel, seconds in late if seconds > PAUSE_S]
-    waiting, count = sum(seconds for _, seconds in late if seconds <= PAUSE_S) / steps, len(answer.profile.kernels) / steps
-    gaps_s = count * graph_gap_s(answer.device)
+    waits = [(kernel, seconds) for kernel, seconds, host_was_late in answer.profile.gaps() if host_was_late and id(kernel) not in in_graphs]
+    pauses = [(kernel, seconds) for kernel, seconds in waits if seconds > PAUSE_S]
+    short_s = sum(seconds for _, seconds in waits if seconds <= PAUSE_S) / steps
+    kernels = len(answer.profile.kernels) / steps
+    graph_s = kernels * graph_gap_s(answer.device)
     graph = "HIP graph" if answer.device.vendor == "AMD" else "CUDA graph"
-    why = f"the GPU waits {format_time(waiting, 3)} for launches; {count:,.0f} kernels of a {graph} would leave {format_time(gaps_s, 2)}"
-    listed = [Gain(f"launch as a {graph}", waiting - gaps_s, why)] if waiting > gaps_s else []
+    listed = []
+    if short_s > graph_s:
+        why = f"the GPU waits {format_time(short_s, 3)} for launches; "
+        why += f"{kernels:,.0f} kernels of a {graph} would leave {format_time(graph_s, 2)}"
+        listed.append(Gain(f"launch as a {graph}", short_s - graph_s, why))
     if pauses:
-        longest, kernel = max(pauses, key=lambda pause: pause[0])
-        why = f"{len(pauses)} pause{'s' * (len(pauses) > 1)}, the longest {format_time(longest, 3)} before {kernel.name[:40]}"
-        listed.append(Gain("shorten pauses of the host", sum(seconds for seconds, _ in pauses) / steps, why))
+        kernel, longest_s = max(pauses, key=lambda pause: pause[1])
+        why = f"{len(pauses)} pause{'s' * (len(pauses) > 1)}, the longest {format_time(longest_s, 3)} before {kernel.name[:40]}"
+        listed.append(Gain("shorten pauses of the host", sum(seconds for _, seconds in pauses) / steps, why))
     return listed
 
 
 def _slow(answer: ProgramAnswer) -> list[Gain]:
     """Gains from kernels that are slower than the interval of the best library kernel for their shape, one per operator."""
-    late: dict[str, list[Priced]] = defaultdict(list)
+    slow: dict[str, list[Priced]] = defaultdict(list)
     for row in answer.predicted:
         if row.prediction and row.group.measured_s > row.group.count * row.prediction.high and padded(row.group) is None:
-            late[row.group.call.name].append(row)
+            slow[row.group.call.name].append(row)
     listed = []
-    for name, rows in late.items():
-        takes, could, first = sum(row.group.measured_s for row in rows), sum(row.predicted_s for row in rows), rows[0]
+    for name, rows in slow.items():
+        measured_s, predicted_s, first = sum(row.group.measured_s for row in rows), sum(row.predicted_s for row in rows), rows[0]
         kernel = first.prediction.calibration.implementation if first.prediction else ""
-        other_shapes = f" and {len(rows) - 1} other shape{'s' * (len(rows) > 2)}" if len(rows) > 1 else ""
-        waits = "; the wait of ranks for one another counts in" * (first.group.ops[0].group == COLLECTIVE)
-        why = f"{takes / could:.2g}x the {format_time(could, 3)} predicted for {kernel} on {largest(first.group)}{other_shapes}{waits}"
-        listed.append(Gain(f"faster {name.rpartition('::')[2]}", takes - could, why))
+        why = f"{measured_s / predicted_s:.2g}x the {format_time(predicted_s, 3)} predicted for {kernel} on {largest(first.group)}"
+        if len(rows) > 1:
+            why += f" and {len(rows) - 1} other shape{'s' * (len(rows) > 2)}"
+        if first.group.ops[0].group == COLLECTIVE:
+            why += "; the wait of ranks for one another counts in"
+        listed.append(Gain(f"faster {name.rpartition('::')[2]}", measured_s - predicted_s, why))
     return listed
 
 
@@ -90,9 +99,14 @@ def largest(group: OperatorGroup) -> str:
 # Products
 
 
+def _workload_of(group: OperatorGroup) -> Any:
+    """The workload of the only kernel of ``group``; None if it has several or no time model."""
+    return group.ops[0].timed.workload if len(group.ops) == 1 and group.ops[0].timed else None
+
+
 def product_of(group: OperatorGroup) -> Matmul | None:
     """The product of ``group``; None if it is another kernel, or several."""
-    w = group.ops[0].timed.workload if len(group.ops) == 1 and group.ops[0].timed else None
+    w = _workload_of(group)
     return w if isinstance(w, Matmul) else None
 
 
@@ -113,12 +127,16 @@ def _product(group: OperatorGroup, m: int, n: int, k: int, dtype: str, batch: in
 
 
 def _padded_products(answer: ProgramAnswer) -> Gain | None:
-    won, takes, groups = _replaced(answer, padded)
-    if not groups:
+    replaced = _replaced(answer, padded)
+    if not replaced.groups:
         return None
-    sizes = {size for group in groups if (w := product_of(group)) for size in (w.m, w.n, w.k) if size % (ROW_BYTES // w.dtype.size)}
-    named = " and ".join(f"{size:,} to {8 * ceil_div(size, 8):,}" for size in sorted(sizes)[-2:])
-    return Gain("pad products", won, f"products whose rows are no multiple of {ROW_BYTES} bytes take {format_time(takes, 3)}; pad {named}")
+    sizes: set[int] = set()
+    for w in map(product_of, replaced.groups):
+        if w is not None:
+            sizes.update(size for size in (w.m, w.n, w.k) if size % (ROW_BYTES // w.dtype.size))
+    paddings = " and ".join(f"{size:,} to {8 * ceil_div(size, 8):,}" for size in sorted(sizes)[-2:])
+    why = f"products whose rows are no multiple of {ROW_BYTES} bytes take {format_time(replaced.measured_s, 3)}; pad {paddings}"
+    return Gain("pad products", replaced.saved_s, why)
 
 
 def _tf32_products(answer: ProgramAnswer) -> Gain | None:
@@ -126,21 +144,32 @@ def _tf32_products(answer: ProgramAnswer) -> Gain | None:
         w = product_of(group)
         return _product(group, w.m, w.n, w.k, "tf32", w.batch) if w is not None and w.dtype.name == "fp32" else None
 
-    won, takes, groups = _replaced(answer, in_tf32) if "tf32" in answer.device.peaks_of("tensor") else (0.0, 0.0, [])
-    why = f"products in fp32 take {format_time(takes, 3)} on the vector units; torch.set_float32_matmul_precision('high')"
-    return Gain("tf32 products", won, why) if groups else None
+    if "tf32" not in answer.device.peaks_of("tensor"):
+        return None
+    replaced = _replaced(answer, in_tf32)
+    why = f"products in fp32 take {format_time(replaced.measured_s, 3)} on the vector units; torch.set_float32_matmul_precision('high')"
+    return Gain("tf32 products", replaced.saved_s, why) if replaced.groups else None
 
 
-def _replaced(answer: ProgramAnswer, other: Callable[[OperatorGroup], Op | None]) -> tuple[float, float, list[OperatorGroup]]:
-    """Kernels for which ``other`` gives a faster one: the seconds saved, the seconds that they take, and their groups."""
-    won, takes, groups = 0.0, 0.0, []
+class _Replaced(NamedTuple):
+    """Operators that another kernel would run faster: seconds that it saves, seconds that they take, and their groups."""
+
+    saved_s: float
+    measured_s: float
+    groups: list[OperatorGroup]
+
+
+def _replaced(answer: ProgramAnswer, replacement: Callable[[OperatorGroup], Op | None]) -> _Replaced:
+    """The operators for which ``replacement`` gives a kernel that is predicted to be faster."""
+    saved_s, measured_s, groups = 0.0, 0.0, []
     for row in answer.predicted:
-        op, measured = other(row.group), row.group.measured_s
+        op = replacement(row.group)
         seconds = None if op is None else _seconds(answer, op)
-        if seconds is not None and row.group.count * seconds < measured:
-            won, takes = won + measured - row.group.count * seconds, takes + measured
+        if seconds is not None and row.group.count * seconds < row.group.measured_s:
+            saved_s = saved_s + row.group.measured_s - row.group.count * seconds
+            measured_s += row.group.measured_s
             groups.append(row.group)
-    return won, takes, groups
+    return _Replaced(saved_s, measured_s, groups)
 
 
 def _seconds(answer: ProgramAnswer, op: Op) -> float | None:
@@ -156,42 +185,37 @@ def _seconds(answer: ProgramAnswer, op: Op) -> float | None:
 
 def pass_of(group: OperatorGroup) -> Pass | None:
     """The pass over memory of ``group``; None if it is another kernel."""
-    w = group.ops[0].timed.workload if len(group.ops) == 1 and group.ops[0].timed else None
+    w = _workload_of(group)
     return w if isinstance(w, Pass) else None
 
 
 def _fused(answer: ProgramAnswer) -> Gain | None:
     """Gain from running each chain of passes as one kernel."""
-    won, fewer, steps = 0.0, 0, answer.profile.steps
+    saved_s, saved_kernels, steps = 0.0, 0, answer.profile.steps
     for chain, times in _chains(answer).items():
-        together = _seconds(answer, _as_one(chain))
-        if together is not None and sum(times) > len(times) * together:
-            won, fewer = won + sum(times) - len(times) * together, fewer + len(times) * (len(chain) - 1)
-    why = f"chains of element-wise kernels, each as one kernel: {fewer / steps:,.0f} fewer; torch.compile"
-    return Gain("fuse passes", won / steps, why) if won else None
+        fused_s = _seconds(answer, _as_one(chain))
+        if fused_s is not None and sum(times) > len(times) * fused_s:
+            saved_s = saved_s + sum(times) - len(times) * fused_s
+            saved_kernels += len(times) * (len(chain) - 1)
+    why = f"chains of element-wise kernels, each as one kernel: {saved_kernels / steps:,.0f} fewer; torch.compile"
+    return Gain("fuse passes", saved_s / steps, why) if saved_s else None
 
 
 def _chains(answer: ProgramAnswer) -> dict[tuple[Pass, ...], list[float]]:
     """Chains of passes that a compiler can fuse, with the seconds of each run."""
     passes = {group.call: pass_of(group) for group in answer.groups}
-    chains: dict[tuple[Pass, ...], list[float]] = defaultdict(list)
-    chain: list[Pass] = []
-    seconds = 0.0
-    for operator in answer.profile.operators:
+
+    def fusable(operator: Operator) -> bool:
         w = passes.get(operator.call)
-        if w is not None and w.kind in FUSABLE:
-            chain.append(w)
-            seconds += sum(kernel.seconds for kernel in operator.kernels)
-            continue
-        _close(chains, chain, seconds)
-        chain, seconds = [], 0.0
-    _close(chains, chain, seconds)
+        return w is not None and w.kind in FUSABLE
+
+    chains: dict[tuple[Pass, ...], list[float]] = defaultdict(list)
+    for is_chain, operators in groupby(answer.profile.operators, fusable):
+        chain = list(operators)
+        if is_chain and len(chain) > 1:
+            parts = tuple(w for operator in chain if (w := passes[operator.call]) is not None)
+            chains[parts].append(sum(sum(kernel.seconds for kernel in operator.kernels) for operator in chain))
     return chains
-
-
-def _close(chains: dict[tuple[Pass, ...], list[float]], chain: Sequence[Pass], seconds: float) -> None:
-    if len(chain) > 1:
-        chains[tuple(chain)].append(seconds)
 
 
 def _as_one(parts: Sequence[Pass]) -> Op:
@@ -203,8 +227,9 @@ def _as_one(parts: Sequence[Pass]) -> Op:
 
 def _copies(answer: ProgramAnswer) -> Gain | None:
     """Gain from avoiding copies that only change the order in memory."""
-    ordered = [group for group in answer.groups if group.call.name == "aten::copy_" and (w := pass_of(group)) and w.kind in REORDERED]
-    if not ordered:
+    copies = [group for group in answer.groups if group.call.name == "aten::copy_"]
+    reordering = [group for group in copies if (w := pass_of(group)) and w.kind in REORDERED]
+    if not reordering:
         return None
-    why = f"{sum(group.count for group in ordered):,.0f} copies to another order of dimensions, most of {largest(ordered[0])}"
-    return Gain("keep one layout", sum(group.measured_s for group in ordered), why)
+    why = f"{sum(group.count for group in reordering):,.0f} copies to another order of dimensions, most of {largest(reordering[0])}"
+    return Gain("keep one layout", sum(group.measured_s for group in reordering), why)

@@ -144,16 +144,17 @@ def answer(options: ModelQuestion, model: ModelSpec, config: Mapping[str, Any], 
     plain = [
         (captured_pass(r.model, step, program, device, fallbacks), times) for (step, times), program in zip(wanted, programs, strict=True)
     ]
-    steps_at_clock = clocked(plain, r)
-    return ModelAnswer(r, steps_at_clock, _memory(r, plain), eager=_run(steps_at_clock))
+    at_clock = clocked(plain, r)
+    return ModelAnswer(r, at_clock, _memory(r, plain), eager=_run(at_clock))
 
 
 def captured_pass(model: ModelSpec, step: ModelPass, program: Captured, device: Device, fallbacks: FallbackDevices) -> CapturedPass:
     """The pass that ``program`` is, ``step`` of ``model``, where attention has run at its sizes before."""
     calls, rows, unknown = _rows(program.calls, device, fallbacks)
-    needs, within = run_pass(model, step, device, fallbacks).cost.needs, launch_correction(device, fallbacks)
+    needs = run_pass(model, step, device, fallbacks).cost.needs
+    correction = launch_correction(device, fallbacks)
     program = replace(program, planned=[])
-    return CapturedPass(model, step, device, False, rows, within, program=program, calls=calls, needs=needs, unknown=unknown)
+    return CapturedPass(model, step, device, False, rows, correction, program=program, calls=calls, needs=needs, unknown=unknown)
 
 
 def _rows(calls: Iterable[Call], device: Device, fallbacks: FallbackDevices) -> tuple[list[Call], list[PassRow], list[str]]:
@@ -186,7 +187,8 @@ def _seconds(calls: Sequence[Call], rows: Sequence[PassRow], counts: Mapping[Cal
 
 def _run(steps: Sequence[tuple[CapturedPass, int]]) -> EagerRun:
     """How ``steps`` run, each so many times."""
-    waits_s, busy_s = (sum(getattr(each, name) * times for each, times in steps) for name in ("waits_s", "busy_s"))
+    waits_s = sum(each.waits_s * times for each, times in steps)
+    busy_s = sum(each.busy_s * times for each, times in steps)
     plans_s = PLAN_S[1] * sum(_plans(each.program, each.device) * times for each, times in steps)
     operators = steps[0][0].profiles[1].operators if len(steps) == 1 else []
     kernels = [(operator.call.name, kernel.start_s, kernel.seconds) for operator in operators for kernel in operator.kernels]
@@ -222,8 +224,9 @@ def _memory(r: Request, steps: Sequence[tuple[CapturedPass, int]]) -> MemoryFit:
     """Memory as described, with all beside weights and cache as captured."""
     described = [step_memory(r.model, each.step, r.device) for each, _ in steps]
     beside = [each.program.peak_bytes - parts.weights - parts.kv_cache for (each, _), parts in zip(steps, described, strict=True)]
-    activations, last = max(0, *beside), step_memory(r.model, replace(steps[0][0].step, kv_len=r.kv_len), r.device)
-    return replace(last, activations=activations, growing=lambda batch: activations * batch // r.batch)
+    activations = max(0, *beside)
+    at_the_end = step_memory(r.model, replace(steps[0][0].step, kv_len=r.kv_len), r.device)
+    return replace(at_the_end, activations=activations, growing=lambda batch: activations * batch // r.batch)
 
 
 # A training step

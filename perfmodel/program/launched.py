@@ -1,6 +1,7 @@
-"""Operators that launch kernels on a GPU, derived from calls that PyTorch's dispatcher sees, as its profiler would record them.
+"""The calls that launch kernels on a GPU, as a profiler would record them, from the calls that PyTorch's dispatcher sees.
 
-Source: PyTorch 2.11, aten/src/ATen/native and native/cuda, and profiles of an H200.
+Many operators reach the device under another name, or as several: ``RULES`` lists them, at the end. Source: PyTorch 2.11,
+aten/src/ATen/native and native/cuda, and profiles of an H200.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from itertools import pairwise
 from perfmodel.program.calls import SIZES, Argument, Call, Operand
 
 Results = Sequence[Operand]
+"""Results of a call, or its operands if it has no result."""
 Rule = Callable[[Call, Results], list[Call]]
+"""Function that gives the calls that launch the kernels of a call."""
 SILENT = frozenset((
     "detach", "alias", "lift_fresh", "lift", "expand", "view", "_unsafe_view", "reshape", "_reshape_alias", "t", "transpose", "permute",
     "select", "slice", "split", "split_with_sizes", "unbind", "squeeze", "unsqueeze", "as_strided", "as_strided_", "diagonal", "unfold",
@@ -29,7 +32,7 @@ ROW_BYTES = 16
 
 
 def launched(call: Call, results: Results) -> list[Call]:
-    """The calls that launch the kernels of ``call``. ``results``: its results, or its operands if it has none."""
+    """The calls that launch the kernels of ``call``."""
     name = call.name.removeprefix("aten::")
     if name in SILENT or not any(result.elements for result in results):
         return []
@@ -40,12 +43,15 @@ def _itself(call: Call, _: Results) -> list[Call]:
     return [call]
 
 
+# Copies and fills
+
+
 def _copied(call: Call, results: Results) -> list[Call]:
     return [_copy(results[0], call.tensor(0))]
 
 
-def _copy(to: Operand, source: Operand) -> Call:
-    return Call("aten::copy_", (to, source, "False"))
+def _copy(target: Operand, source: Operand) -> Call:
+    return Call("aten::copy_", (target, source, "False"))
 
 
 def _filled(value: str = "0", place: int | None = None) -> Rule:
@@ -61,19 +67,23 @@ def _filled_first(call: Call, results: Results) -> list[Call]:
     return [_fill(results[0]), call]
 
 
-# Operators that are named otherwise, or several
+# Operators with another name on the device, or several
 
 
 def _arange(call: Call, results: Results) -> list[Call]:
     numbers = [argument for argument in call.arguments[:3] if isinstance(argument, str) and argument.lstrip("-").replace(".", "").isdigit()]
-    start, end, step = {1: ["0", *numbers, "1"], 2: [*numbers, "1"]}.get(len(numbers), numbers)
+    if len(numbers) == 1:
+        numbers = ["0", *numbers]
+    if len(numbers) == 2:
+        numbers = [*numbers, "1"]
+    start, end, step = numbers
     return [Call("aten::arange", (start, end, step, Operand((0,), results[0].dtype, (1,))))]
 
 
 def _padded(call: Call, results: Results) -> list[Call]:
     x, out = call.tensor(0), results[0]
-    filled = [] if x.shape == out.shape else [_fill(out, call.value(2, "0"))]
-    return [*filled, _copy(replace(x, strides=out.strides), x)]
+    copy = _copy(replace(x, strides=out.strides), x)
+    return [copy] if x.shape == out.shape else [_fill(out, call.value(2, "0")), copy]
 
 
 def _power(call: Call, results: Results) -> list[Call]:
@@ -85,7 +95,7 @@ def _rectified(call: Call, _: Results) -> list[Call]:
 
 
 def _scanned(call: Call, results: Results) -> list[Call]:
-    return [*(_copied(call, results) if call.tensor(0).dtype != results[0].dtype else []), call]
+    return [call] if call.tensor(0).dtype == results[0].dtype else [*_copied(call, results), call]
 
 
 def _tested(call: Call, results: Results) -> list[Call]:
@@ -117,26 +127,27 @@ def _renamed(name: str) -> Rule:
 
 def _stacked(call: Call, _: Results) -> list[Call]:
     axis = int(call.value(1, "0"))
-    tensors = [replace(tensor, shape=_with(tensor.shape, axis, 1), strides=_with(tensor.strides, axis, 1)) for tensor in call.tensors()]
+    tensors = [replace(tensor, shape=_with_one(tensor.shape, axis), strides=_with_one(tensor.strides, axis)) for tensor in call.tensors()]
     return [Call("aten::cat", (tuple(tensors), call.value(1, "0")))]
 
 
-def _with(sizes: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+def _with_one(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """``sizes`` with a 1 inserted at ``axis``."""
     axis = axis if axis >= 0 else len(sizes) + 1 + axis
-    return (*sizes[:axis], size, *sizes[axis:])
+    return (*sizes[:axis], 1, *sizes[axis:])
 
 
 def _batch_norm(call: Call, _: Results) -> list[Call]:
     """Batch norm by cuDNN, except in bf16 or without spatial dimensions: aten/src/ATen/native/Normalization.cpp."""
-    x, weight = call.tensor(0), call.arguments[1]
+    x, weight, mean = call.tensor(0), call.arguments[1], call.arguments[3]
+    calls = []
+    if isinstance(mean, Operand) and mean.dtype != "fp32" and call.value(5) == "False":
+        calls.append(_copy(replace(mean, dtype="fp32"), mean))
     by_cudnn = len(x.shape) > 2 and isinstance(weight, Operand) and "bf16" not in (x.dtype, weight.dtype)
-    mean = call.arguments[3]
-    narrow = isinstance(mean, Operand) and mean.dtype != "fp32" and call.value(5) == "False"
-    widened = [_copy(replace(mean, dtype="fp32"), mean)] if narrow and isinstance(mean, Operand) else []
-    return [*widened, Call("aten::cudnn_batch_norm", call.arguments) if by_cudnn else call]
+    return [*calls, Call("aten::cudnn_batch_norm", call.arguments) if by_cudnn else call]
 
 
-def _part(call: Call, results: Results) -> list[Call]:
+def _slice_gradient(call: Call, results: Results) -> list[Call]:
     """The gradient of a slice: zeros, into which the slice's gradient is copied."""
     gradient, out, strides = call.tensor(0), results[0], results[0].strides
     if len(gradient.shape) < len(out.shape):
@@ -146,25 +157,30 @@ def _part(call: Call, results: Results) -> list[Call]:
 
 
 def _embedding(call: Call, results: Results) -> list[Call]:
-    table, (ordered, index), width = call.tensor(0), _flat(call.tensor(1)), call.tensor(0).shape[-1]
+    table = call.tensor(0)
+    width = table.shape[-1]
+    copies, index = _flattened(call.tensor(1))
     rows = Operand((index.elements, width), table.dtype, (width, 1))
     if width * SIZES[table.dtype] % ROW_BYTES:
-        return [*ordered, Call("aten::index_select", (table, "0", index, rows))]
-    return [*ordered, Call("aten::gather", (table, "0", Operand(rows.shape, index.dtype, (index.strides[0], 0)), "False", rows))]
+        return [*copies, Call("aten::index_select", (table, "0", index, rows))]
+    row_index = Operand(rows.shape, index.dtype, (index.strides[0], 0))
+    return [*copies, Call("aten::gather", (table, "0", row_index, "False", rows))]
 
 
 def _embedding_backward(call: Call, results: Results) -> list[Call]:
-    ordered, index = _flat(call.tensor(1))
+    copies, index = _flattened(call.tensor(1))
     if index.elements <= SMALL_EMBEDDING:
-        return [*ordered, _fill(results[0]), call]
-    return [*ordered, Call("aten::arange", ("0", str(index.elements), "1", Operand((0,), "int64", (1,)))), call, _fill(results[0])]
+        return [*copies, _fill(results[0]), call]
+    places = Call("aten::arange", ("0", str(index.elements), "1", Operand((0,), "int64", (1,))))
+    return [*copies, places, call, _fill(results[0])]
 
 
-def _flat(index: Operand) -> tuple[list[Call], Operand]:
-    """``index`` flattened to one dimension, and the copy that this needs if no single stride describes it."""
-    steps = [(size, stride) for size, stride in zip(index.shape, index.strides, strict=True) if size > 1]
-    if all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(steps)):
-        return [], Operand((index.elements,), index.dtype, (steps[-1][1] if steps else 1,))
+def _flattened(index: Operand) -> tuple[list[Call], Operand]:
+    """(copy that flattening needs if no single stride describes ``index``, ``index`` in one dimension)."""
+    dimensions = [(size, stride) for size, stride in zip(index.shape, index.strides, strict=True) if size > 1]
+    if all(outer_stride == size * stride for (_, outer_stride), (size, stride) in pairwise(dimensions)):
+        innermost_stride = dimensions[-1][1] if dimensions else 1
+        return [], Operand((index.elements,), index.dtype, (innermost_stride,))
     return [_copy(Operand(index.shape, index.dtype), index)], Operand((index.elements,), index.dtype, (1,))
 
 
@@ -189,27 +205,28 @@ def _convolution(call: Call, results: Results) -> list[Call]:
 
 def _convolution_backward(call: Call, _: Results) -> list[Call]:
     """The gradients of input and weight, and the sum that is the gradient of the bias."""
-    wanted = call.value(10, "[True, True, False]").strip("[]").split(",")
+    has_bias = call.value(10, "[True, True, False]").strip("[]").split(",")[-1]
+    if has_bias.strip() != "True":
+        return [call]
     axes = str([axis for axis in range(len(call.tensor(0).shape)) if axis != 1])
-    summed = [Call("aten::sum", (call.tensor(0), axes, "False", None))] if wanted[-1].strip() == "True" else []
-    return [call, *summed]
+    return [call, Call("aten::sum", (call.tensor(0), axes, "False", None))]
 
 
 def _as_picture(operand: Operand) -> Operand:
-    a, b, c = operand.strides
-    return Operand((*operand.shape[:2], 1, operand.shape[2]), operand.dtype, (a, b, c * operand.shape[2], c))
+    """``operand`` [b, c, length] as pictures [b, c, 1, length]."""
+    (b, c, length), (b_stride, c_stride, stride) = operand.shape, operand.strides
+    return Operand((b, c, 1, length), operand.dtype, (b_stride, c_stride, stride * length, stride))
 
 
 # Fused attention
 
 
-def _turned(argument: Argument) -> Argument:
-    """A tensor [b, h, n, d] with the strides of [b, n, h, d]."""
+def _length_first(argument: Argument) -> Argument:
+    """A tensor [b, h, n, d] as [b, n, h, d]; other arguments unchanged."""
     if not isinstance(argument, Operand):
         return argument
-    a, b, c, d = argument.shape
-    u, v, w, x = argument.strides
-    return Operand((a, c, b, d), argument.dtype, (u, w, v, x))
+    (b, h, n, d), (b_stride, h_stride, n_stride, d_stride) = argument.shape, argument.strides
+    return Operand((b, n, h, d), argument.dtype, (b_stride, n_stride, h_stride, d_stride))
 
 
 def _cudnn(call: Call, _: Results) -> list[Call]:
@@ -224,7 +241,7 @@ def _efficient(call: Call, _: Results) -> list[Call]:
     return [
         Call(
             "aten::_efficient_attention_forward",
-            (*map(_turned, qkv), bias, None, None, None, None, dropout, mask, statistics, scale, None, None),
+            (*map(_length_first, qkv), bias, None, None, None, None, dropout, mask, statistics, scale, None, None),
         )
     ]
 
@@ -233,7 +250,7 @@ def _efficient_backward(call: Call, _: Results) -> list[Call]:
     """The backward pass, after row sums of dO x O in fp32 and zeros for dQ, to which blocks add."""
     gradient, q, k, v, bias, out, statistics, seed, offset, dropout, _wanted, causal, scale = call.arguments
     b, h, n, d = call.tensor(1).shape
-    gradient, q, k, v, out = map(_turned, (gradient, q, k, v, out))
+    gradient, q, k, v, out = map(_length_first, (gradient, q, k, v, out))
     rows = Operand((b, h, n), "fp32", (h * n, n, 1))
     products = [
         Call("aten::mul", (gradient, out)),
@@ -275,7 +292,7 @@ RULES: dict[str, Rule] = {
     "index_put_": _renamed("_index_put_impl_"),
     "stack": _stacked,
     "native_batch_norm": _batch_norm,
-    **dict.fromkeys(("slice_backward", "select_backward"), _part),
+    **dict.fromkeys(("slice_backward", "select_backward"), _slice_gradient),
     **dict.fromkeys(("nll_loss_backward", "max_pool2d_with_indices_backward"), _filled_first),
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,

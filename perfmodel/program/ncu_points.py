@@ -1,4 +1,4 @@
-"""Kernels of a user's Nsight Compute file as counts: duration, FLOP by unit and format, bytes by memory level, and missing counters.
+"""Counts of the kernels in an Nsight Compute file: duration, FLOP by unit and format, bytes by memory level, and what is missing.
 
 FLOP of the vector unit come from instructions of threads that were not predicated off: 1 for adds and multiplies, 2 for multiply-adds,
 twice that for instructions on two packed values, such as in fp16. The tensor unit has its own counters, which count 2 for a multiply-add.
@@ -18,6 +18,7 @@ from perfmodel.program.ncu_csv import TIME, CountedKernel, parse
 TIMES = (TIME, "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")
 """Metrics of the duration; the last one as on the details page."""
 OPS = {"add": 1, "mul": 1, "fma": 2}
+"""FLOP of an instruction."""
 VECTOR = {
     "fp32": {**{f"f{op}": flop for op, flop in OPS.items()}, **{f"f{op}2": 2 * flop for op, flop in OPS.items()}},
     "fp16": {f"h{op}": 2 * flop for op, flop in OPS.items()},
@@ -69,9 +70,9 @@ FROM_REPORT = "ncu --import profile.ncu-rep --csv --page raw --print-units base 
 
 @dataclass(frozen=True, slots=True)
 class KernelCount:
-    """One launch, or all launches of one name. ``flops`` by (unit, format); ``bytes`` by level; ``time_s`` None if the file has none.
+    """Counts of one launch, or of all launches of one name. ``flops`` by (unit, format), ``bytes`` by memory level.
 
-    ``missing``: phrases on what the file lacks. ``runs``: IDs of its launches in the file.
+    ``runs``: IDs of the launches in the file. ``time_s``: None if the file has none. ``missing``: phrases on what the file lacks.
     """
 
     name: str
@@ -88,13 +89,13 @@ def read_kernels(path: Path, most: int = 50) -> list[KernelCount]:
     if not kernels:
         fix = "profile a program that launches one, as perfmodel roofline --ncu-command says"
         raise DataError(f"{path}: no kernel in the file, only a header", fix)
-    names: dict[str, list[KernelCount]] = {}
-    counted = [count_of(kernel) for kernel in kernels]
-    for launch in counted:
-        names.setdefault(launch.name, []).append(launch)
-    if len(counted) > most:
-        return [added(name, ones) for name, ones in names.items()]
-    return [replace(launch, name=f"{launch.name} #{launch.runs[0]}") if len(names[launch.name]) > 1 else launch for launch in counted]
+    by_name: dict[str, list[KernelCount]] = {}
+    counts = [count_of(kernel) for kernel in kernels]
+    for launch in counts:
+        by_name.setdefault(launch.name, []).append(launch)
+    if len(counts) > most:
+        return [added(name, launches) for name, launches in by_name.items()]
+    return [replace(launch, name=f"{launch.name} #{launch.runs[0]}") if len(by_name[launch.name]) > 1 else launch for launch in counts]
 
 
 def count_of(kernel: CountedKernel) -> KernelCount:
@@ -124,25 +125,32 @@ def _sums(metrics: Mapping[str, float], time_s: float | None) -> dict[str, float
     for name, value in metrics.items():
         if name.endswith(".per_second") and time_s is not None:
             sums.setdefault(name.removesuffix(".per_second"), value * time_s)
+
+    def cycles_of(name: str) -> float | None:
+        unit = name.removeprefix("derived__").partition("__")[0]
+        return sums.get(f"{unit}__cycles_elapsed.avg")
+
     for name, value in metrics.items():
-        cycles = sums.get(f"{name.removeprefix('derived__').partition('__')[0]}__cycles_elapsed.avg")
+        cycles = cycles_of(name)
         if cycles is not None and name.endswith(".per_cycle_elapsed"):
             sums.setdefault(name.removesuffix(".per_cycle_elapsed"), value * cycles)
     for name, value in metrics.items():
-        cycles = sums.get(f"{name.removeprefix('derived__').partition('__')[0]}__cycles_elapsed.avg")
+        cycles = cycles_of(name)
         if cycles is not None and name.startswith("derived__") and name.endswith("_x2"):
             sums.setdefault(name.removeprefix("derived__").removesuffix("_x2") + ".sum", value / 2 * cycles)
     return sums
 
 
 def _bytes(metrics: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
+    """(bytes by memory level, phrases on what is missing)."""
     moved: dict[str, float] = {}
     missing = []
     for level, choices in LEVEL_METRICS.items():
         names = next((names for names in choices if set(names) <= set(metrics)), None)
         if names is not None:
             moved[level] = sum(metrics[name] for name in names)
-            missing += ["bytes from SMs to the L2 (L2 bytes are reads alone)"] if names == (READS_ONLY,) else []
+            if names == (READS_ONLY,):
+                missing.append("bytes from SMs to the L2 (L2 bytes are reads alone)")
         elif level != "sram":
             missing.append({"dram": "DRAM bytes", "l2": "bytes between L2 and SMs"}[level])
     return moved, missing
@@ -154,8 +162,8 @@ def unseen_in_sram(flops: Mapping[tuple[str, str], float], moved: Mapping[str, f
     >>> [unseen_in_sram({("tensor", "bf16"): 64e9}, {"sram": sram}) for sram in (9e8, 2e9)]
     [True, False]
     """
-    least = sum(flop / MOST_PER_BYTE[dtype] for (unit, dtype), flop in flops.items() if unit == "tensor" and dtype in MOST_PER_BYTE)
-    return "sram" in moved and moved["sram"] < least
+    least_bytes = sum(flop / MOST_PER_BYTE[dtype] for (unit, dtype), flop in flops.items() if unit == "tensor" and dtype in MOST_PER_BYTE)
+    return "sram" in moved and moved["sram"] < least_bytes
 
 
 def _vector_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
@@ -182,18 +190,18 @@ def _tensor_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
     return {("tensor", dtype): kinds[min(kinds)] for dtype, kinds in sorted(by_format.items())}
 
 
-def added(name: str, ones: Sequence[KernelCount]) -> KernelCount:
-    """The sum of all launches of ``name``; a count that one of them lacks is missing."""
-    times = [launch.time_s for launch in ones]
-    keys = set.intersection(*(set(launch.flops) for launch in ones))
-    levels = set.intersection(*(set(launch.bytes) for launch in ones))
+def added(name: str, launches: Sequence[KernelCount]) -> KernelCount:
+    """The sum of all ``launches`` of ``name``; a count that one of them lacks is left out."""
+    times = [launch.time_s for launch in launches]
+    units = set.intersection(*(set(launch.flops) for launch in launches))
+    levels = set.intersection(*(set(launch.bytes) for launch in launches))
     return KernelCount(
-        f"{name} x {len(ones)}" if len(ones) > 1 else name,
-        tuple(run for launch in ones for run in launch.runs),
-        None if None in times else sum(time for time in times if time is not None),
-        {key: sum(launch.flops[key] for launch in ones) for key in sorted(keys)},
-        {level: sum(launch.bytes[level] for launch in ones) for level in LEVEL_METRICS if level in levels},
-        tuple(dict.fromkeys(word for launch in ones for word in launch.missing)),
+        f"{name} x {len(launches)}" if len(launches) > 1 else name,
+        runs=tuple(run for launch in launches for run in launch.runs),
+        time_s=None if None in times else sum(time for time in times if time is not None),
+        flops={unit: sum(launch.flops[unit] for launch in launches) for unit in sorted(units)},
+        bytes={level: sum(launch.bytes[level] for launch in launches) for level in LEVEL_METRICS if level in levels},
+        missing=tuple(dict.fromkeys(phrase for launch in launches for phrase in launch.missing)),
     )
 
 

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import gcd, prod
+from itertools import zip_longest
+from math import gcd, inf, prod
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 from perfmodel.core import checks
 from perfmodel.core.errors import DataError
@@ -44,17 +45,22 @@ DTYPES = {
 }
 """Formats by their names in profiles."""
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of events on the device."""
 STEP = re.compile(r"^ProfilerStep#\d+$")
+"""Names of events that mark a step."""
 CHUNK = 1 << 22
-_WRITTEN = "give what torch.profiler's export_chrome_trace wrote"
+"""Characters that are read at a time."""
 LONGEST_EVENT = 1 << 26
 """Most characters of an event; a longer one is an error."""
+_WRITTEN = "give what torch.profiler's export_chrome_trace wrote"
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel, copy or fill on the device; times in seconds from the start of the profile. ``moved``: bytes of a copy or fill; ``blocks``:
-    of its grid, 0 if unknown; ``launched_s``: end of the host's launch, None if unknown.
+    """A kernel, copy or fill on the device; times in seconds from the start of the profile.
+
+    ``moved``: bytes of a copy or fill. ``blocks``: blocks of its grid, 0 if unknown. ``launched_s``: end of the host's launch, None if
+    unknown.
     """
 
     name: str
@@ -69,7 +75,7 @@ class Launched:
 
 @dataclass(slots=True)
 class Operator:
-    """A call and the kernels that it launched."""
+    """A call and the kernels that it launched; ``graph``: a CUDA graph launched them."""
 
     call: Call
     kernels: list[Launched]
@@ -123,17 +129,17 @@ class ProgramProfile:
 
         A host that is late after kernels had been queued must have waited for the device: its launches then move with the device.
         """
-        end = moved_end = self.kernels[0].start_s if self.operators else 0.0
-        first, shift, waited = end, 0.0, 0.0
+        end = new_end = self.kernels[0].start_s if self.operators else 0.0  # of the kernels so far, as measured and as replayed
+        first, shift, queued_s = end, 0.0, 0.0
         for kernel in self.kernels:
-            late = kernel.launched_s is not None and kernel.launched_s >= end
-            if late and waited > QUEUED_S:
-                shift = moved_end - end
-            start = max(moved_end, kernel.start_s + shift) if late else moved_end + (kernel.start_s - end)
-            waited = 0.0 if kernel.launched_s is None else kernel.start_s - kernel.launched_s
-            moved_end = max(moved_end, start + lengths.get(id(kernel), kernel.seconds))
+            host_was_late = kernel.launched_s is not None and kernel.launched_s >= end
+            if host_was_late and queued_s > QUEUED_S:
+                shift = new_end - end
+            start = max(new_end, kernel.start_s + shift) if host_was_late else new_end + (kernel.start_s - end)
+            queued_s = 0.0 if kernel.launched_s is None else kernel.start_s - kernel.launched_s
+            new_end = max(new_end, start + lengths.get(id(kernel), kernel.seconds))
             end = max(end, kernel.start_s + kernel.seconds)
-        return moved_end - first
+        return new_end - first
 
 
 QUEUED_S = 50e-6
@@ -147,7 +153,7 @@ def read(path: Path) -> ProgramProfile:
 
 
 def events(path: Path, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the events of ``path``; keys before them go into ``head``."""
+    """Yields the events of ``path``; the other keys of the file go into ``head``."""
     try:
         with opened(path) as file:
             yield from _decoded(file, head, path)
@@ -171,19 +177,21 @@ def opened(path: Path) -> TextIO:
 
 def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
     """Yields the events of the list, read in pieces of text."""
-    decoder, text, at, number = json.JSONDecoder(), *_begun(file, head, path), 0
+    decoder, number = json.JSONDecoder(), 0
+    text, place = _list_begin(file, head, path)
     while True:
-        at = _behind(_BETWEEN.match(text, at), at)
-        if text.startswith("]", at):
-            _read_object("{" + (text[at + 1 :] + file.read(CHUNK)).lstrip("\n\r\t ,"), head)
+        separator = _SEPARATOR.match(text, place)
+        place = separator.end() if separator else place
+        if text.startswith("]", place):
+            _read_object("{" + (text[place + 1 :] + file.read(CHUNK)).lstrip("\n\r\t ,"), head)
             return
         try:
-            event, at = decoder.raw_decode(text, at)
+            event, place = decoder.raw_decode(text, place)
         except json.JSONDecodeError:
             piece = file.read(CHUNK)
-            if not piece or len(text) - at > LONGEST_EVENT:
+            if not piece or len(text) - place > LONGEST_EVENT:
                 raise DataError(f"{path} is cut off or broken at event {number + 1:,}", "write the profile again") from None
-            text, at = text[at:] + piece, 0
+            text, place = text[place:] + piece, 0
             continue
         except (RecursionError, ValueError):
             raise DataError(f"{path}: event {number + 1:,} is nested too deep or holds a number of too many digits", _WRITTEN) from None
@@ -192,15 +200,11 @@ def _decoded(file: TextIO, head: dict[str, Any], path: Path) -> Iterator[dict[st
             yield event
 
 
-_BETWEEN = re.compile(r"[\s,]*")
+_SEPARATOR = re.compile(r"[\s,]*")
 
 
-def _behind(match: re.Match[str] | None, at: int) -> int:
-    return match.end() if match else at
-
-
-def _begun(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:
-    """The first piece of text and the place where its events begin; keys before them go into ``head``."""
+def _list_begin(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:
+    """(first piece of text, place where the list of events begins in it); keys before them go into ``head``."""
     text = file.read(CHUNK)
     if text.lstrip().startswith("["):
         return text, text.index("[") + 1
@@ -215,7 +219,7 @@ def _begun(file: TextIO, head: dict[str, Any], path: Path) -> tuple[str, int]:
 
 
 def _read_object(text: str, head: dict[str, Any]) -> None:
-    """Put the keys of ``text`` into ``head`` if it is a JSON object."""
+    """Puts the keys of ``text`` into ``head`` if it is a JSON object."""
     with suppress(ValueError, TypeError, RecursionError):
         head |= json.loads(text)
 
@@ -235,122 +239,131 @@ class _Host:
 
 @dataclass(slots=True)
 class _Events:
-    """Events by kind; operators and launches by the ids that kernels refer to; kernels with GPU, launch's id and operator's id.
-
-    ``shared`` holds each name and each call once.
-    """
+    """Events by kind; operators and launches by the ids that kernels refer to. ``shared`` holds each name and each call once."""
 
     operators: dict[Any, _Host] = field(default_factory=dict)
     launches: dict[Any, _Host] = field(default_factory=dict)
     steps: list[_Host] = field(default_factory=list)
-    kernels: list[tuple[Launched, Any, Any, Any]] = field(default_factory=list)
+    kernels: list[_KernelEvent] = field(default_factory=list)
     shared: dict[Any, Any] = field(default_factory=dict)
 
 
-_WRONG = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+class _KernelEvent(NamedTuple):
+    """A kernel, its GPU, and the ids of the launch and of the operator that it belongs to."""
 
-
-def _profile(event_dicts: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> ProgramProfile:
-    sorted_events = _Events()
-    for number, event in enumerate(event_dicts, 1):
-        try:
-            _sort(event, sorted_events)
-        except _WRONG:
-            where = f"event {number:,}, {str(event.get('name', event))[:60]!r},"
-            raise DataError(f"{path}: {where} lacks a time, a length or its arguments, or has one that cannot be", _WRITTEN) from None
-    if not sorted_events.kernels:
-        raise DataError(f"{path}: no kernel of a GPU is in it", "profile with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
-    try:
-        return _linked(sorted_events, head)
-    except _WRONG as error:
-        raise DataError(f"{path}: an event is not as torch writes it ({error})", _WRITTEN) from None
-
-
-def _sort(event: dict[str, Any], into: _Events) -> None:
-    kind = event.get("cat")
-    if event.get("ph") != "X" or kind not in _READ:
-        return
-    start, length = float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6
-    if not (0 <= length < LATEST_S and abs(start) < LATEST_S):
-        raise ValueError("a time that cannot be")
-    name = into.shared.setdefault(str(event["name"]), str(event["name"]))
-    if kind in ON_DEVICE:
-        arguments = event["args"]
-        moved, blocks = int(arguments.get("bytes") or 0), prod(arguments.get("grid") or (0,))
-        kernel = Launched(name, kind, start, length, _number(arguments.get("stream", 0)), moved, blocks)
-        into.kernels.append((kernel, arguments.get("device", 0), arguments.get("correlation"), arguments.get("External id", NO_OPERATOR)))
-        return
-    arguments, host = event.get("args", {}), _Host(name, start, start + length)
-    if kind == "cpu_op":
-        call = called(name, arguments)
-        host.call = into.shared.setdefault(call, call)
-        into.operators[arguments.get("External id")] = host
-    elif kind in LAUNCHES:
-        into.launches[arguments.get("correlation")] = host
-    elif STEP.match(name):
-        into.steps.append(host)
+    kernel: Launched
+    gpu: Any
+    launch_id: Any
+    operator_id: Any
 
 
 LATEST_S = 1e12
 """Largest time in seconds that a profile may state."""
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 NO_OPERATOR = object()
+"""Id of the operator of a kernel that names none."""
 _READ = frozenset({*ON_DEVICE, *LAUNCHES, "cpu_op", "user_annotation"})
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""Errors that events raise which are not as torch writes them."""
+
+
+def _profile(event_dicts: Iterable[dict[str, Any]], head: Mapping[str, Any], path: Path) -> ProgramProfile:
+    events = _Events()
+    for number, event in enumerate(event_dicts, 1):
+        try:
+            _sort(event, events)
+        except _MALFORMED:
+            where = f"event {number:,}, {str(event.get('name', event))[:60]!r},"
+            raise DataError(f"{path}: {where} lacks a time, a length or its arguments, or has one that cannot be", _WRITTEN) from None
+    if not events.kernels:
+        raise DataError(f"{path}: no kernel of a GPU is in it", "profile with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
+    try:
+        return _linked(events, head)
+    except _MALFORMED as error:
+        raise DataError(f"{path}: an event is not as torch writes it ({error})", _WRITTEN) from None
+
+
+def _sort(event: dict[str, Any], events: _Events) -> None:
+    """Adds ``event`` to ``events`` if it is of a kind that counts."""
+    kind = event.get("cat")
+    if event.get("ph") != "X" or kind not in _READ:
+        return
+    start, length = float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6
+    if not (0 <= length < LATEST_S and abs(start) < LATEST_S):
+        raise ValueError("a time that cannot be")
+    name = events.shared.setdefault(str(event["name"]), str(event["name"]))
+    if kind in ON_DEVICE:
+        arguments = event["args"]
+        moved, blocks = int(arguments.get("bytes") or 0), prod(arguments.get("grid") or (0,))
+        kernel = Launched(name, kind, start, length, _number(arguments.get("stream", 0)), moved, blocks)
+        launch_id, operator_id = arguments.get("correlation"), arguments.get("External id", NO_OPERATOR)
+        events.kernels.append(_KernelEvent(kernel, arguments.get("device", 0), launch_id, operator_id))
+        return
+    arguments, host = event.get("args", {}), _Host(name, start, start + length)
+    if kind == "cpu_op":
+        call = called(name, arguments)
+        host.call = events.shared.setdefault(call, call)
+        events.operators[arguments.get("External id")] = host
+    elif kind in LAUNCHES:
+        events.launches[arguments.get("correlation")] = host
+    elif STEP.match(name):
+        events.steps.append(host)
 
 
 def _linked(events: _Events, head: Mapping[str, Any]) -> ProgramProfile:
-    """The profile of all kernels that lie in whole steps, each with the operator that launched it."""
+    """The profile of all kernels that were launched in a step, each with the operator that launched it."""
     operators: dict[int, Operator] = {}
-    spans, graphs, held_steps = [], 0, set[int]()
+    step_ids: set[int] = set()
+    graphs, first_start, last_end = 0, inf, -inf
     kernels, gpus = busiest(events.kernels)
-    origin = min(kernel.start_s for kernel, _, _, _ in kernels)
+    origin = min(event.kernel.start_s for event in kernels)
     steps = sorted(events.steps, key=lambda step: step.start_s)
-    for kernel, _, launched_by, called_by in sorted(kernels, key=lambda event: event[0].start_s):
-        launch, host = events.launches.get(launched_by), events.operators.get(called_by)
-        launched = host or launch
-        step = None if launched is None else _step_at(launched.start_s, steps)
-        if steps and launched and step is None:
+    for event in sorted(kernels, key=lambda event: event.kernel.start_s):
+        launch, host = events.launches.get(event.launch_id), events.operators.get(event.operator_id)
+        cause = host or launch
+        step = None if cause is None else _step_at(cause.start_s, steps)
+        if steps and cause and step is None:
             continue
-        held_steps |= set() if step is None else {id(step)}
-        placed = _placed(kernel, origin, launch)
-        spans += [placed.start_s, placed.start_s + placed.seconds]
-        replayed = launch is not None and "GraphLaunch" in launch.name
-        graphs += replayed
-        has_operator = host is not None and not replayed
-        key = id(host) if has_operator else id(placed)
+        if step is not None:
+            step_ids.add(id(step))
+        launched_s = None if launch is None else launch.end_s - origin
+        kernel = replace(event.kernel, start_s=event.kernel.start_s - origin, launched_s=launched_s)
+        first_start, last_end = min(first_start, kernel.start_s), max(last_end, kernel.start_s + kernel.seconds)
+        in_graph = launch is not None and "GraphLaunch" in launch.name
+        graphs += in_graph
+        operator_host = None if in_graph else host
+        key = id(kernel) if operator_host is None else id(operator_host)
         if key not in operators:
-            operators[key] = Operator(host.call if host is not None and host.call and has_operator else Call("", ()), [], replayed)
-        operators[key].kernels.append(placed)
+            call = operator_host.call if operator_host is not None and operator_host.call else Call("", ())
+            operators[key] = Operator(call, [], in_graph)
+        operators[key].kernels.append(kernel)
+    if not operators:  # the steps hold none of the kernels
+        return _linked(replace(events, steps=[]), head)
     for operator in operators.values():
         operator.call = with_lists(operator.call, operator.kernels)
-    if not spans:  # the steps hold none of the kernels
-        return _linked(replace(events, steps=[]), head)
-    device = next(
-        (str(properties.get("name", "")) for properties in head.get("deviceProperties") or [] if isinstance(properties, dict)), ""
-    )
-    count = len(held_steps) or repetitions([operator.call.name or operator.kernels[0].name for operator in operators.values()])
-    return ProgramProfile(device, count, max(spans) - min(spans), list(operators.values()), graphs, gpus)
+    properties = [entry for entry in head.get("deviceProperties") or [] if isinstance(entry, dict)]
+    device = str(properties[0].get("name", "")) if properties else ""
+    count = len(step_ids) or repetitions([operator.call.name or operator.kernels[0].name for operator in operators.values()])
+    return ProgramProfile(device, count, last_end - first_start, list(operators.values()), graphs, gpus)
 
 
-def busiest(kernels: Sequence[tuple[Launched, Any, *tuple[Any, ...]]]) -> tuple[list[Any], int]:
-    """Kernels of the GPU with most kernel time, of ``kernels`` each with its GPU; and the number of GPUs."""
-    busy = defaultdict[Any, float](float)
+OnGpu = TypeVar("OnGpu", bound=tuple[Any, ...])
+"""A tuple that begins with a kernel and its GPU."""
+
+
+def busiest(kernels: Sequence[OnGpu]) -> tuple[list[OnGpu], int]:
+    """(those of ``kernels`` on the GPU with most kernel time, number of GPUs)."""
+    busy_s = defaultdict[Any, float](float)
     for kernel, gpu, *_ in kernels:
-        busy[gpu] += kernel.seconds
-    longest = max(busy, key=lambda gpu: busy[gpu])
-    return [entry for entry in kernels if entry[1] == longest], len(busy)
+        busy_s[gpu] += kernel.seconds
+    busiest_gpu = max(busy_s, key=lambda gpu: busy_s[gpu])
+    return [entry for entry in kernels if entry[1] == busiest_gpu], len(busy_s)
 
 
 def _step_at(moment: float, steps: Sequence[_Host]) -> _Host | None:
     """The last of ``steps``, sorted by their start, that holds ``moment``; None if none does."""
-    place = bisect_right(steps, moment, key=lambda step: step.start_s)
-    return next((step for step in reversed(steps[max(0, place - 2) : place]) if moment <= step.end_s), None)
-
-
-def _placed(kernel: Launched, origin: float, launch: _Host | None) -> Launched:
-    """``kernel`` with times from ``origin`` on."""
-    ended = None if launch is None else launch.end_s - origin
-    return Launched(kernel.name, kernel.kind, kernel.start_s - origin, kernel.seconds, kernel.stream, kernel.moved, kernel.blocks, ended)
+    begun = bisect_right(steps, moment, key=lambda step: step.start_s)
+    return next((step for step in reversed(steps[max(0, begun - 2) : begun]) if moment <= step.end_s), None)
 
 
 def repetitions(names: Sequence[str]) -> int:
@@ -359,12 +372,15 @@ def repetitions(names: Sequence[str]) -> int:
     >>> repetitions(["embed", "mm", "mm", "embed", "mm", "mm"]), repetitions(["embed", "mm", "mm", "mm"])
     (2, 1)
     """
-    repeats = gcd(*Counter(names).values())
-    parts = (count for count in range(repeats, 1, -1) if len(names) % count == 0)
-    return next((count for count in parts if list(names) == list(names[: len(names) // count]) * count), 1)
+    names = list(names)
+    for count in range(gcd(*Counter(names).values()), 1, -1):
+        if len(names) % count == 0 and names == names[: len(names) // count] * count:
+            return count
+    return 1
 
 
 def _number(value: Any) -> int:
+    """The whole number that ``value`` is or states; 0 if it is none."""
     return int(value) if str(value).lstrip("-").isdigit() else 0
 
 
@@ -379,16 +395,14 @@ def called(name: str, recorded: Mapping[str, Any]) -> Call:
         return Call(f"c10d::{recorded['Collective name']}", (buffer, str(recorded.get("Group size", 1))))
     shapes, types = recorded.get("Input Dims", []), recorded.get("Input type", [])
     strides, values = recorded.get("Input Strides", []), recorded.get("Concrete Inputs", [])
-    arguments = [
-        _argument(shape, types[place] if place < len(types) else "", _at(strides, place, []), _at(values, place, ""))
-        for place, shape in enumerate(shapes)
-    ]
-    return Call(name, tuple(arguments))
+    described = zip_longest(shapes, types[: len(shapes)], strides[: len(shapes)], values[: len(shapes)])
+    return Call(name, tuple(_argument(shape, kind or "", its_strides or [], value) for shape, kind, its_strides, value in described))
 
 
-_WIDTHS = {"1": "int8", "2": "bf16", "4": "fp32", "8": "int64"}
-_FORMAT = re.compile(r"OpaqueType<(\d)u?>|c10::(BFloat16|Half)|\b(double|float|long|int)\b")
-_NARROW = re.compile(r"()c10::(BFloat16|Half)()")
+_OPAQUE = {"1": "int8", "2": "bf16", "4": "fp32", "8": "int64"}
+"""Formats taken for opaque types, by their bytes."""
+_FORMAT = re.compile(r"OpaqueType<(\d)u?>|c10::(?:BFloat16|Half)|\b(?:double|float|long|int)\b")
+_NARROW = re.compile(r"c10::(?:BFloat16|Half)")
 
 
 def with_lists(call: Call, kernels: Sequence[Launched]) -> Call:
@@ -398,27 +412,29 @@ def with_lists(call: Call, kernels: Sequence[Launched]) -> Call:
     """
     if not any(isinstance(argument, tuple) for argument in call.arguments):
         return call
-    chunked = "_foreach_" in call.name or "_fused_" in call.name
-    names = " ".join(kernel.name.partition("<")[2] for kernel in kernels)
-    match = _NARROW.search(names) or _FORMAT.search(names)  # fp32 is what narrower ones are computed in, too
-    name = "fp32" if match is None else _WIDTHS.get(match[1]) or {"BFloat16": "bf16", "Half": "fp16"}.get(match[2]) or DTYPES[match[3]]
-    size = LIST_CHUNK * sum(kernel.blocks for kernel in kernels)
-    arguments = (
-        tuple(replace(tensor, dtype=name) for tensor in argument or ((Operand((size,), name),) if chunked else ()))
-        if isinstance(argument, tuple)
-        else argument
+    dtype = _format_in(" ".join(kernel.name.partition("<")[2] for kernel in kernels))
+    elements = LIST_CHUNK * sum(kernel.blocks for kernel in kernels)
+    is_chunked = "_foreach_" in call.name or "_fused_" in call.name
+    unlisted = (Operand((elements,), dtype),) if is_chunked else ()
+    arguments = [
+        tuple(replace(tensor, dtype=dtype) for tensor in argument or unlisted) if isinstance(argument, tuple) else argument
         for argument in call.arguments
-    )
+    ]
     return replace(call, arguments=tuple(arguments))
 
 
-def _at(values: list[Any], place: int, otherwise: Any) -> Any:
-    return values[place] if place < len(values) else otherwise
+def _format_in(names: str) -> str:
+    """The format that template arguments name: a 16-bit one first, as fp32 beside it is what it is computed in; fp32 if there is none."""
+    match = _NARROW.search(names) or _FORMAT.search(names)
+    if match is None:
+        return "fp32"
+    return DTYPES.get(match[0]) or _OPAQUE.get(match[1]) or "fp32"
 
 
 def _argument(shape: Any, kind: str, strides: Any, value: Any) -> Argument:
+    """The argument that an event records by shape, type, strides and, if it is no tensor, its ``value`` as text."""
     if kind in DTYPES and isinstance(shape, list):
         return Operand(tuple(shape), DTYPES[kind], tuple(strides) if len(strides) == len(shape) else ())
     if kind == "TensorList" and isinstance(shape, list):
         return tuple(Operand(tuple(shape), "", tuple(steps)) for shape, steps in zip(shape, strides or [()] * len(shape), strict=False))
-    return str(value) if value != "" else None
+    return None if value is None or value == "" else str(value)

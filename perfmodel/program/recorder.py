@@ -27,15 +27,16 @@ DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", t
 DTYPES |= {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8"}
 DTYPES |= {getattr(torch, name): name for name in ("int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128")}
 aten = torch.ops.aten
-ANSWERS: dict[Any, Callable[..., Any]] = {
+ASSUMED_VALUES: dict[Any, Callable[..., Any]] = {
     aten.all: lambda *_: True,
     aten.any: lambda *_: False,
     aten.sum: lambda x, *_: x.numel() if x.dtype == torch.bool else None,
     aten.rand: lambda *_: 0.5,
-    aten.eq: lambda x, other: None if getattr(x, "_answer", None) is None else x._answer == other,
-    aten.lt: lambda x, other: None if getattr(x, "_answer", None) is None else x._answer < other,
+    aten.eq: lambda x, other: None if _assumed_value(x) is None else _assumed_value(x) == other,
+    aten.lt: lambda x, other: None if _assumed_value(x) is None else _assumed_value(x) < other,
 }
-"""Values given to a program that asks for one: all elements are true, none is special, such as no masked token; random ones are 0.5."""
+"""Values of operators' results, for programs that read a value back: all elements are true, none is special (no token is masked), random
+numbers are 0.5. A result keeps its value in an attribute, None if it is not known."""
 PRODUCTS = frozenset((aten.mm, aten.addmm, aten.bmm, aten.baddbmm))
 WORKSPACE = 32 << 20
 """Bytes of workspace per thread for products on Hopper (aten/src/ATen/cuda/CUDABlas.cpp). Backward passes run in a second thread."""
@@ -47,13 +48,21 @@ WIDEST_HEAD = 256
 """Head dimension up to which cuDNN's attention is chosen on Hopper: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp."""
 
 
+def _assumed_value(tensor: Any) -> Any:
+    """The value of ``tensor`` by ``ASSUMED_VALUES``; None if it has none."""
+    return getattr(tensor, "_assumed_value", None)
+
+
 class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
     """A mode of fake tensors that records operators on the device in ``calls``, and counts bytes ``alive`` and at the ``peak``.
 
-    ``before``: bytes alive before the last call. ``inside``: whether an operator is running, whose parts are not recorded. ``backward``,
-    ``started``: whether a backward pass runs, and whether autograd has begun to compute gradients in it.
-    Places in ``calls``: ``planned``, of cuDNN's attention on sizes that no call of the function before the last one had; ``repeated``,
-    where a checkpoint begins to run its forward pass again; ``backward_places``, where the backward pass begins and ends.
+    - ``before``: bytes alive before the last call of the function.
+    - ``inside``: whether an operator is running, whose parts are not recorded.
+    - ``backward``: whether a backward pass runs. ``started``: whether autograd has begun to compute gradients in it.
+    - Places in ``calls``: ``planned``, of cuDNN's attention on sizes that no call of the function before the last one had; ``repeated``,
+      where a checkpoint begins to run its forward pass again; ``backward_places``, where the backward pass begins and ends.
+    - ``repeated_to``: place behind the last call of a repeated forward pass. ``workspaces``: for which threads (forward False, backward
+      True) a workspace of products is allocated.
     """
 
     def __init__(self) -> None:
@@ -73,12 +82,15 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
             try:
                 for _ in range(warm_up):
                     function(*inputs)
-                known = set(self.calls)
+                warm_up_calls = set(self.calls)
                 self.calls, self.before, self.peak = [], self.alive, self.alive
                 self.repeated, self.repeated_to, self.backward_places = [], -1, (0, 0)
                 function(*inputs)
-                first = {call: place for place, call in reversed(list(enumerate(self.calls))) if PLANNED in call.name}
-                self.planned = sorted(place for call, place in first.items() if warm_up and call not in known)
+                first_places: dict[Call, int] = {}
+                for place, call in enumerate(self.calls):
+                    if PLANNED in call.name:
+                        first_places.setdefault(call, place)
+                self.planned = [place for call, place in first_places.items() if warm_up and call not in warm_up_calls]
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise UsageError(f"the program asks for a value that only a run can tell ({error.func})", "capture a part of it") from None
 
@@ -86,38 +98,42 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
         """Runs ``func`` and records it, unless it is a part of another operator."""
         if self.in_kernel_invocation:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        if func is torch.ops.prim.device.default:  # the engine of backward passes would ask for streams of CUDA
-            return args[0].fake_device if not self.backward or self._computes_again() else META
+        computes_gradients = self.backward and not self._repeats_forward()
+        if func is torch.ops.prim.device.default:  # for a CUDA device, the engine of backward passes would ask for streams
+            return META if computes_gradients else args[0].fake_device
         self.started = self.backward and (self.started or not torch.is_grad_enabled())
+        computes_gradients = self.backward and not self._repeats_forward()
         kwargs = dict(kwargs or {})
         if kwargs.get("device") in (META, torch.device("meta", 0)):
             kwargs["device"] = CUDA
-        if func is aten._to_copy.default and _is_same(args[0], kwargs):
+        if func is aten._to_copy.default and _copies_nothing(args[0], kwargs):
             func, kwargs = aten.alias.default, {}
-        if func is aten.add.Tensor and self.backward and not self._computes_again() and _is_in_place(*args):
+        if func is aten.add.Tensor and computes_gradients and _is_in_place(*args):
             func = aten.add_.Tensor
-        if func is aten._local_scalar_dense.default and getattr(args[0], "_answer", None) is not None:
+        if func is aten._local_scalar_dense.default and _assumed_value(args[0]) is not None:
             self._record(func, args, kwargs, None)
-            return args[0]._answer
-        outer, self.inside = not self.inside, True
+            return _assumed_value(args[0])
+        outermost, self.inside = not self.inside, True
         try:
             out = super().__torch_dispatch__(func, types, args, kwargs)
             if func in CONVOLUTIONS and any(map(_is_channels_last, args[:3])):
                 out = tree_map_only(torch.Tensor, _channels_last, out)
         finally:
-            self.inside = not outer
-        if outer:
+            self.inside = not outermost
+        if outermost:
             self._record(func, args, kwargs, out)
-        if func.overloadpacket in ANSWERS:
-            out._answer = ANSWERS[func.overloadpacket](*args)
+        if func.overloadpacket in ASSUMED_VALUES:
+            out._assumed_value = ASSUMED_VALUES[func.overloadpacket](*args)
         return out
 
-    def _computes_again(self) -> bool:
+    def _repeats_forward(self) -> bool:
         """Whether the backward pass is running a part of the forward pass again, as checkpoints do."""
         return self.started and bool(torch.is_grad_enabled())
 
     def _record(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
-        results, operands = ([tensor for tensor in tree_leaves(tree) if _on_device(tensor)] for tree in (out, (args, kwargs)))
+        """Counts the memory of the results ``out`` of ``func``, and adds to ``calls`` what it launches."""
+        results = [tensor for tensor in tree_leaves(out) if _on_device(tensor)]
+        operands = [tensor for tensor in tree_leaves((args, kwargs)) if _on_device(tensor)]
         if not results and not operands:
             return
         for result in results:
@@ -125,18 +141,21 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
         if func.overloadpacket in PRODUCTS and self.backward not in self.workspaces:
             self.workspaces.add(self.backward)
             self.allocate(WORKSPACE)
-        places = func._schema.arguments
-        values = dict(zip((place.name for place in places), args, strict=False)) | kwargs
-        numbers = ("Tensor", "number") if func._schema.name in WRAPPED else ("Tensor",)
-        arguments = (_argument(values.get(place.name, place.default_value), str(place.type) in numbers) for place in places)
+        parameters = func._schema.arguments
+        values = dict(zip((parameter.name for parameter in parameters), args, strict=False)) | kwargs
+        tensor_types = ("Tensor", "number") if func._schema.name in WRAPPED else ("Tensor",)
+        arguments = [
+            _argument(values.get(parameter.name, parameter.default_value), str(parameter.type) in tensor_types) for parameter in parameters
+        ]
         begin = len(self.calls)
         self.calls += launched(Call(func._schema.name, tuple(arguments)), [_tensor(tensor) for tensor in results or operands])
-        if self._computes_again():
-            self.repeated += [begin] if begin != self.repeated_to else []  # else only this pass has run since
+        if self._repeats_forward():
+            if begin != self.repeated_to:  # something else has run since the last repeated call: another pass begins
+                self.repeated.append(begin)
             self.repeated_to = len(self.calls)
 
     def count(self, tensor: torch.Tensor) -> None:
-        """Count the memory of ``tensor`` until it is freed; once per storage."""
+        """Counts the memory of ``tensor`` until it is freed; once per storage."""
         storage = tensor.untyped_storage()
         if not hasattr(storage, "_counted"):
             storage._counted = True
@@ -145,7 +164,7 @@ class ProgramRecorder(FakeTensorMode):  # type: ignore[misc]
             weakref.finalize(storage, self.allocate, -size)
 
     def allocate(self, size: int) -> None:
-        """Add ``size`` bytes, which may be negative."""
+        """Adds ``size`` bytes, which may be negative."""
         self.alive += size
         self.peak = max(self.peak, self.alive)
 
@@ -160,8 +179,9 @@ CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 
 def _is_channels_last(value: Any) -> bool:
     """Whether ``value`` is a tensor [b, c, h, w] that is stored channels last and no other way."""
-    stored = isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
-    return bool(stored and not value.is_contiguous())
+    if not isinstance(value, torch.Tensor) or value.dim() != 4:
+        return False
+    return bool(value.is_contiguous(memory_format=torch.channels_last) and not value.is_contiguous())
 
 
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
@@ -169,8 +189,8 @@ def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
-def _is_same(tensor: Any, options: dict[str, Any]) -> bool:
-    """Whether a copy with ``options`` would change nothing."""
+def _copies_nothing(tensor: Any, options: dict[str, Any]) -> bool:
+    """Whether a conversion with ``options`` would change nothing, so that no copy is made."""
     device, dtype, order = (options.get(name) for name in ("device", "dtype", "memory_format"))
     return (
         _on_device(tensor)
@@ -226,7 +246,7 @@ def _as_on_device(recorder: ProgramRecorder, roots: list[Any]) -> Iterator[None]
     with ExitStack() as stack:
         for owner, name, value in (
             (torch.autograd, "_engine_run_backward", run_backward),
-            (torch.nn.functional, "scaled_dot_product_attention", _attended),  # in the thread of backward passes, which has no _Attention
+            (torch.nn.functional, "scaled_dot_product_attention", _attention),  # the thread of backward passes has no _AttentionMode
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
             (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
             (torch.cuda, "get_device_capability", lambda *_: (9, 0)),
@@ -240,7 +260,7 @@ def _as_on_device(recorder: ProgramRecorder, roots: list[Any]) -> Iterator[None]
         swapped: Swapped = []
         try:
             _swap(tensors, recorder, swapped)
-            with recorder, _Attention():
+            with recorder, _AttentionMode():
                 yield
         finally:
             for state, before in states:
@@ -250,10 +270,11 @@ def _as_on_device(recorder: ProgramRecorder, roots: list[Any]) -> Iterator[None]
 
 
 Swapped = list[tuple[Any, torch.Tensor]]
+"""Weak references to tensors that were made fake, each with a tensor that holds its former content."""
 
 
 def _swap(tensors: list[torch.Tensor], recorder: ProgramRecorder, swapped: Swapped) -> None:
-    """Make ``tensors`` fake in place; ``swapped`` collects the originals."""
+    """Makes ``tensors`` fake in place, and adds them to ``swapped``."""
     storages: dict[int, Any] = {}
     while tensors:
         tensor = tensors.pop()
@@ -274,18 +295,19 @@ def _swap(tensors: list[torch.Tensor], recorder: ProgramRecorder, swapped: Swapp
 
 
 def _swap_back(swapped: Swapped) -> None:
-    gc.collect()  # what still holds them
+    """Gives the tensors their former content again."""
+    gc.collect()  # a tensor that something else holds cannot be swapped
     while swapped:
         reference, before = swapped.pop()
         tensor = reference()
-        del reference  # a tensor with references is not swapped
+        del reference  # nor can one with weak references
         if tensor is not None:
             with suppress(RuntimeError):  # a graph that an error keeps holds it
                 torch.utils.swap_tensors(tensor, before)
 
 
 def _guard_device() -> None:
-    """Give a PyTorch build without CUDA a device guard and an autograd thread for that device: those of meta tensors."""
+    """Gives a PyTorch build without CUDA a device guard and an autograd thread for that device: those of meta tensors."""
     try:
         core = ctypes.CDLL(f"{torch.__path__[0]}/lib/libc10.{'dylib' if sys.platform == 'darwin' else 'so'}")
         guards = (ctypes.c_void_p * 20).in_dll(core, "_ZN3c104impl26device_guard_impl_registryE")
@@ -344,17 +366,17 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-class _Attention(TorchFunctionMode):  # type: ignore[misc]
-    """A mode that runs fused attention by the kernel PyTorch chooses on a GPU: cuDNN's in 16 bits, else the memory-efficient one."""
+class _AttentionMode(TorchFunctionMode):  # type: ignore[misc]
+    """A mode that runs ``_attention`` in place of PyTorch's fused attention."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs ``func``."""
         if func is torch._C._nn.scaled_dot_product_attention:
-            func = _attended
+            func = _attention
         return func(*args, **(kwargs or {}))
 
 
-def _attended(
+def _attention(
     query: Any,
     key: Any,
     value: Any,
@@ -365,6 +387,10 @@ def _attended(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
+    """Attention by the kernel that PyTorch chooses on a GPU: cuDNN's in 16 bits, else the memory-efficient one.
+
+    Both take no mask that is trained. The arguments are those of ``scaled_dot_product_attention``.
+    """
     if torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
         query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
@@ -373,14 +399,11 @@ def _attended(
         allowed, masked = (torch.scalar_tensor(number, dtype=query.dtype, device=query.device) for number in (0.0, float("-inf")))
         attn_mask = torch.where(attn_mask, allowed, masked)
     statistics = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    width, same_heads = query.shape[-1], query.shape[1] == key.shape[1]
-    learned = attn_mask is not None and attn_mask.requires_grad
-    if query.dtype in (torch.float16, torch.bfloat16) and width % 8 == 0 and width <= WIDEST_HEAD and not learned:
-        return aten._scaled_dot_product_cudnn_attention(query, key, value, attn_mask, statistics, dropout_p, is_causal, False, scale=scale)[
-            0
-        ]
-    if learned:
-        return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
-    if query.dim() == 4 and same_heads:
-        return aten._scaled_dot_product_efficient_attention(query, key, value, attn_mask, statistics, dropout_p, is_causal, scale=scale)[0]
-    return torch._C._nn.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    operands, options, width = (query, key, value, attn_mask), (dropout_p, is_causal), query.shape[-1]
+    if attn_mask is not None and attn_mask.requires_grad:
+        return aten._scaled_dot_product_attention_math(*operands, *options, scale=scale)[0]
+    if query.dtype in (torch.float16, torch.bfloat16) and width % 8 == 0 and width <= WIDEST_HEAD:
+        return aten._scaled_dot_product_cudnn_attention(*operands, statistics, *options, False, scale=scale)[0]
+    if query.dim() == 4 and query.shape[1] == key.shape[1]:
+        return aten._scaled_dot_product_efficient_attention(*operands, statistics, *options, scale=scale)[0]
+    return torch._C._nn.scaled_dot_product_attention(*operands, *options, scale=scale, enable_gqa=enable_gqa)

@@ -1,9 +1,9 @@
-"""Collectives among more GPUs than one group of eight, in two levels: within groups, and between GPUs of the same place in each.
+"""Predicted time of collectives among more GPUs than one group of eight, in two levels: within groups, and between groups.
 
-An all-reduce is a reduce-scatter in the group, an all-reduce of each GPU's part among the groups, and an all-gather in the group; an
-all-to-all sends within groups and between them at the same time. Between groups of one NVLink domain (NVL72) the links carry what is
-sent, else the network. Source: NCCL, src/graph/tuning.cc (latencies of the Simple ring protocol); Thakur, Rabenseifner & Gropp 2005.
-No measurement of several hosts backs it: its interval says so.
+Between groups, GPUs of the same place in each group work together. An all-reduce is a reduce-scatter in the group, an all-reduce of each
+GPU's part among the groups, and an all-gather in the group. An all-to-all sends within groups and between them at the same time. Groups of
+one NVLink domain (NVL72) send over its links, others over the network. Source: NCCL, src/graph/tuning.cc (latencies of the Simple ring
+protocol); Thakur, Rabenseifner & Gropp 2005. No measurement of several hosts backs it, so its interval is wide.
 """
 
 from __future__ import annotations
@@ -38,53 +38,53 @@ WIDTH = 1.5  # tuned
 """Factor from the prediction to either end of its interval."""
 
 
-def groups(device: Device, world: int) -> tuple[int, int]:
-    """(GPUs per group, number of groups): as few groups as eight GPUs each allow. UnavailableError where they do not divide ``world``."""
-    inner = min(MOST_OF_A_HOST, joined_gpus(device))
-    if world % inner:
-        raise UnavailableError(f"collectives among {world} GPUs are in groups of {inner}, which do not divide them")
-    return inner, world // inner
-
-
-def outer(device: Device, world: int) -> tuple[float, float]:
-    """(B/s per GPU, seconds per step) of the links between groups."""
-    if world <= joined_gpus(device):
-        return link_bandwidth(device) * LINK_SHARE, LINK_STEP_S
-    return network_bandwidth(device) * NETWORK_SHARE, NETWORK_STEP_S
-
-
-def inner_parts(w: Collective, inner: int) -> list[Collective]:
-    """Collectives that run within a group."""
-    if w.op == ALL_REDUCE:
-        return [replace(w, op=op, world=inner) for op in (REDUCE_SCATTER, ALL_GATHER)]
-    return [replace(w, world=inner, bytes=w.bytes * inner / w.world if w.op in AT_ONCE else w.bytes)]
-
-
-def outer_s(w: Collective, device: Device) -> float:
-    """Seconds between groups. In an all-to-all all steps run at once, and each GPU sends the part of its buffer that leaves the group."""
-    inner, count = groups(device, w.world)
-    rate, step_s = outer(device, w.world)
-    if w.op in AT_ONCE:
-        return step_s + float(w.bytes) * (count - 1) / count / rate
-    return float(ring_s(replace(w, world=count, bytes=w.bytes / inner), rate, step_s))
-
-
 def predict_across(w: Collective, names: Sequence[str], device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
-    """``w`` in two levels, the inner one by the first of ``names`` that is calibrated; UnavailableError says why there is none."""
+    """The prediction of ``w`` in two levels; UnavailableError says why there is none.
+
+    ``names``: implementations, the first calibrated one of which times the collectives within a group.
+    """
     if w.world <= MOST_OF_A_HOST or w.op == P2P:
         raise UnavailableError(f"{w.title} among {w.world} GPUs is in one group")
-    inner, _ = groups(device, w.world)
-    within = [_predict_within_group(part, names, device, fallbacks) for part in inner_parts(w, inner)]
-    between = outer_s(w, device)
-    inside = sum(part.seconds for part in within)
-    seconds = max(inside, between) if w.op in AT_ONCE else inside + between
+    group_size, _ = groups(device, w.world)
+    within = [_predict_within_group(part, names, device, fallbacks) for part in inner_parts(w, group_size)]
+    within_s, between_s = sum(part.seconds for part in within), outer_s(w, device)
+    seconds = max(within_s, between_s) if w.op in AT_ONCE else within_s + between_s
     seconds = max(seconds, lower_s)
-    words = f"groups of {inner} GPUs as {within[0].calibration.implementation} is calibrated, between them by bandwidth and latency"
+    words = f"groups of {group_size} GPUs as {within[0].calibration.implementation} is calibrated, between them by bandwidth and latency"
     low, high = max(seconds / WIDTH, lower_s), seconds * WIDTH
     return added(within)._replace(parts=(), seconds=seconds, low=low, high=high, kind=BORROWED, provenance=words, reference=device)
 
 
+def groups(device: Device, world: int) -> tuple[int, int]:
+    """(GPUs per group, number of groups): as few groups as eight GPUs each allow. UnavailableError if they do not divide ``world``."""
+    group_size = min(MOST_OF_A_HOST, joined_gpus(device))
+    if world % group_size:
+        raise UnavailableError(f"collectives among {world} GPUs are in groups of {group_size}, which do not divide them")
+    return group_size, world // group_size
+
+
+def inner_parts(w: Collective, group_size: int) -> list[Collective]:
+    """Collectives that run within a group."""
+    if w.op == ALL_REDUCE:
+        return [replace(w, op=op, world=group_size) for op in (REDUCE_SCATTER, ALL_GATHER)]
+    sent = w.bytes * group_size / w.world if w.op in AT_ONCE else w.bytes
+    return [replace(w, world=group_size, bytes=sent)]
+
+
+def outer_s(w: Collective, device: Device) -> float:
+    """Seconds between groups. In an all-to-all all steps run at once, and each GPU sends the part of its buffer that leaves the group."""
+    group_size, count = groups(device, w.world)
+    if w.world <= joined_gpus(device):
+        rate, step_s = link_bandwidth(device) * LINK_SHARE, LINK_STEP_S
+    else:
+        rate, step_s = network_bandwidth(device) * NETWORK_SHARE, NETWORK_STEP_S
+    if w.op in AT_ONCE:
+        return step_s + float(w.bytes) * (count - 1) / count / rate
+    return float(ring_s(replace(w, world=count, bytes=w.bytes / group_size), rate, step_s))
+
+
 def _predict_within_group(w: Collective, names: Sequence[str], device: Device, fallbacks: FallbackDevices) -> Prediction:
+    """The prediction of ``w`` by the first of ``names`` that is calibrated; UnavailableError of the last one if none is."""
     reason = UnavailableError(f"no kernel of {w.title}")
     for name in names:
         try:

@@ -1,9 +1,10 @@
-"""What a time model is: named parameters, and seconds of one case on one device.
+"""What a time model is: named parameters, and seconds of one case on one device. Also how models and calibrations are found.
 
-A model holds what is known of a family of kernels (tiles, grid, order of blocks); its parameters hold what only a measurement
-can tell (latencies, shares of a peak that are reached). Parameters are per implementation and architecture, never per shape.
-A constant of its file is marked where it stands: ``# tuned`` was chosen on measurements that fits may see, beside the fitted
-parameters; ``# known`` is given by hardware, by the source of a kernel, or by definition.
+A model holds what is known of a family of kernels (tiles, grid, order of blocks). Its parameters hold what only a measurement can tell
+(latencies, shares of a peak that are reached). They are per implementation and architecture, never per shape.
+
+A constant in a model's file has a mark: ``# tuned`` was chosen on measurements that fits may see, beside the fitted parameters; ``# known``
+is given by hardware, by the source of a kernel, or by definition.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CLEAN, DIRTY, WARM = STATES = ("clean", "dirty", "warm")
 
 
 def state_named(name: str) -> str:
-    """``name`` itself, a state of the L2; UsageError for an unknown one."""
+    """``name`` itself if it is a state of the L2; UsageError if it is not."""
     if name not in STATES:
         raise UsageError(f"--cache: there is no state {name!r}", suggest(name, list(STATES)))
     return name
@@ -48,9 +49,10 @@ def check_state_read(cache: str, predicted: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workload as one implementation runs it. ``launch``: what is known of its launch (br, bc, threads, ...), may be empty.
+    """A workload as one implementation runs it.
 
-    ``cache``: ``CLEAN``, ``DIRTY`` or ``WARM``; empty where a record does not say: its bound is that of a warm run.
+    ``cache``: ``CLEAN``, ``DIRTY`` or ``WARM``, or empty if a record does not say, which counts as warm. ``launch``: what is known of its
+    launch (br, bc, threads, ...).
     """
 
     workload: Any
@@ -67,10 +69,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Expectation of a parameter before a fit: ``start``, and how far it may be from there, ``spread`` in logarithms.
+    """Expectation of a parameter before a fit: the value ``start``, and in logarithms the ``spread`` around it.
 
-    ``without``: the value that takes its term away, if there is one. ``buys``: what the term is worth on rows that no fit saw: how much the
-    median and the 90 % quantile of the error would grow without it, over how many ``rows`` of which ``kernels``.
+    ``without``: the value that takes its term out of the model, if there is one. ``buys``: what the term is worth on records that no fit
+    saw: how much the median and the 90 % quantile of the error would grow without it, over how many ``rows`` of which ``kernels``.
     """
 
     start: float
@@ -80,7 +82,7 @@ class Prior:
 
 
 class Parameter(NamedTuple):
-    """A fitted number above zero. The name carries the unit; ``prior``: what is expected of it before a fit."""
+    """A fitted number above zero; the end of its name is its unit."""
 
     name: str
     meaning: str
@@ -88,26 +90,27 @@ class Parameter(NamedTuple):
 
 
 PARAMETERS = Path(__file__).with_name("parameters")
-"""Folder of the parameters of the shipped models: fields of ``Parameter`` and ``Prior`` by model and name. Models that share code share a
-file. A meaning that several parameters share stands once, under ``terms``; ``like``: the model whose parameters come first, without those
-given anew.
-"""
+"""Folder of the parameters of the shipped models. A file has, by model and parameter, the fields of ``Parameter`` and ``Prior``; models
+that share code share a file. A meaning that several parameters share stands once, under ``terms``; ``like``: the model whose parameters
+come first, without those given anew."""
 
 
 @cache
 def parameters_in(file: str) -> dict[str, tuple[Parameter, ...]]:
     """Parameters of each model of a file of ``PARAMETERS``; those that measurements determine best come first."""
-    listed = read_yaml(PARAMETERS / f"{file}.yaml")[0]
-    terms = listed.pop("terms", {})
+    by_model = read_yaml(PARAMETERS / f"{file}.yaml")[0]
+    terms = by_model.pop("terms", {})
 
     def parameter(name: str, fields: dict[str, Any]) -> Parameter:
         prior = {key: value for key, value in fields.items() if key != "meaning"}
         return Parameter(name, fields.get("meaning") or terms[name], Prior(**prior))
 
-    def all_of(own: dict[str, Any]) -> dict[str, Any]:
-        return all_of(listed[own["like"]]) | {name: own[name] for name in own if name != "like"} if "like" in own else own
+    def all_of(entries: dict[str, Any]) -> dict[str, Any]:
+        if "like" not in entries:
+            return entries
+        return all_of(by_model[entries["like"]]) | {name: entries[name] for name in entries if name != "like"}
 
-    return {model: tuple(parameter(*each) for each in all_of(own).items()) for model, own in listed.items()}
+    return {model: tuple(parameter(name, fields) for name, fields in all_of(entries).items()) for model, entries in by_model.items()}
 
 
 STATE_WORDS = {
@@ -140,25 +143,23 @@ def never(case: Case) -> bool:
 class Model(NamedTuple):
     """A family of kernels and how to predict their time.
 
-    ``declared``: its parameters, or the file of ``PARAMETERS`` that has them.
-
-    ``seconds(case, device, parameters)``: seconds of one call with all its kernels, over the shapes in ``case.workload``; parameters have
-    the unit that their name ends in. UnavailableError if the profile or the calibrations of the device lack a number.
-
-    ``knows_warm(case)``: whether ``seconds`` holds for a warm case too; if not, the rule of ``cache_state.py`` derives it from a clean one.
-    ``warm_kernels(case)``: number of kernels that read tensors from before the call, for that rule.
-    ``implementations``: names of the implementations that it describes, in records and calibrations. ``composite``: it uses the
-    calibrations of other implementations, and is fitted after them; ``parts(case, device)`` are their kernels.
-
-    ``launch(case, device)``: what the library decides (tile, grid, order), where that is known. ``part_workloads``: workloads of the
-    kernels of a sequence, which may be calibrated on other devices only. ``family``: name shared by models that differ only in the number
-    format, so that parameters of one serve another. ``from_tables``: its kernels are known from published tables, a few rows each. Another
-    device runs other versions of them, at other clocks. ``few_sizes``: each device has a handful of sizes, the same ones everywhere. No
-    interval is narrower than the one over all its kernels.
-
-    ``covers(case)``: whether the model is meant for the case. ``runs_on(implementation, traits)``: whether that library takes this kernel
-    on devices with these traits, where it has several. ``regime``: decode or prefill, if it covers only one of them. ``source``: where its
-    structure comes from. ``assumes``: what it assumes about operands, caches and launches unless the case says otherwise.
+    - ``declared``: its parameters, or the file of ``PARAMETERS`` that has them.
+    - ``covers(case)``: whether the model is meant for the case.
+    - ``seconds(case, device, parameters)``: seconds of one call with all its kernels. UnavailableError if the profile or the calibrations
+      of the device lack a number.
+    - ``source``: where its structure comes from.
+    - ``assumes``: what it assumes about operands, caches and launches unless the case says otherwise.
+    - ``implementations``: names of the implementations that it describes, in records and calibrations.
+    - ``composite``: it uses the calibrations of other implementations, and is fitted after them. ``parts(case, device)``: their kernels,
+      for a sequence of kernels. ``part_workloads``: their workloads; these calibrations may come from other devices.
+    - ``knows_warm(case)``: whether ``seconds`` holds for a warm case too; if not, the rule of ``cache_state.py`` derives it from a clean
+      one. ``warm_kernels(case)``: number of kernels that read tensors from before the call, for that rule.
+    - ``launch(case, device)``: what the library decides (tile, grid, order), if that is known.
+    - ``family``: name shared by models that differ only in the number format, so that parameters of one serve another.
+    - ``from_tables``: its kernels are known from published tables, a few rows each. ``few_sizes``: each device was timed with a handful of
+      sizes, the same ones everywhere. In both cases no interval is narrower than the one over all kernels of the model.
+    - ``runs_on(implementation, traits)``: whether that library runs this kernel on devices with these traits.
+    - ``regime``: decode or prefill, if it covers only one of them.
     """
 
     name: str
@@ -201,21 +202,21 @@ def model_names() -> list[str]:
 
 @cache
 def find_model(name: str) -> Model:
-    """The model called ``name``; DataError if there is none. Its own module is loaded, and few others."""
-    for known, model in plugins(MODELS, "MODEL", "MODELS", name):
-        if known == name:
-            found: Model = model
-            return found
+    """The model called ``name``; DataError if there is none. Few modules but its own are loaded."""
+    for model_name, plugin in plugins(MODELS, "MODEL", "MODELS", name):
+        if model_name == name:
+            model: Model = plugin
+            return model
     raise DataError(f"no time model is called {name!r}", suggest(name, model_names()))
 
 
 def check_calibrations(device: Device) -> None:
     """DataError if a calibration of ``device`` names an unknown model, or not exactly the parameters of its model."""
     for index, block in enumerate(device.calibration):
-        wanted = {parameter.name for parameter in find_model(block.model).parameters}
-        for word, names in (("lacks", wanted - set(block.parameters)), ("does not know", set(block.parameters) - wanted)):
+        expected, given = {parameter.name for parameter in find_model(block.model).parameters}, set(block.parameters)
+        for problem, names in (("lacks", expected - given), ("does not know", given - expected)):
             if names:
-                raise DataError(f"calibration.{index}.parameters: {block.model} {word} {', '.join(sorted(names))}", "calibrate again")
+                raise DataError(f"calibration.{index}.parameters: {block.model} {problem} {', '.join(sorted(names))}", "calibrate again")
 
 
 COLLECTIVE = "collective"
@@ -224,16 +225,16 @@ PASS, CONVOLUTION = "pass", "convolution"
 
 SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
 """Formats that a unit multiplies at one rate: what was measured with one holds for the other."""
-
-
 ONE_BYTE = {"fp8": "bf16"}
-"""One-byte format, and the two-byte format whose parameters serve it where a kernel was not timed in one byte."""
+"""One-byte format, and the two-byte format whose parameters serve it if a kernel was not timed in one byte."""
 
 
 def plain_attention(case: Case, *absent: str) -> bool:
-    """Whether the case is attention, in one pass, without the options that are ``absent``."""
-    passes, w = (FORWARD, BACKWARD), case.workload
-    return isinstance(w, Attention) and case.direction in passes and not any(getattr(w, name) for name in absent)
+    """Whether the case is one pass of attention without the options that are named ``absent``."""
+    w = case.workload
+    if not isinstance(w, Attention) or case.direction not in (FORWARD, BACKWARD):
+        return False
+    return not any(getattr(w, name) for name in absent)
 
 
 @cached_by_identity
@@ -247,34 +248,35 @@ def calibrations_of(device: Device) -> dict[tuple[str, str], list[Calibration]]:
 
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Calibrations of ``device`` that serve the case, its own name first; those of collectives serve every format."""
-    calibrated = calibrations_of(device).get((workload, case.direction))
-    if not calibrated:
+    candidates = calibrations_of(device).get((workload, case.direction))
+    if not candidates:
         return []
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, calibrated_as(case.implementation, workload)
-    suited = [
-        block
-        for block in calibrated
-        if block.implementation in names and (workload == COLLECTIVE or dtypes & set(block.dtypes)) and find_model(block.model).covers(case)
-    ]
-    return sorted(suited, key=lambda block: block.implementation != case.implementation)
+
+    def serves(block: Calibration) -> bool:
+        if block.implementation not in names or (workload != COLLECTIVE and dtypes.isdisjoint(block.dtypes)):
+            return False
+        return find_model(block.model).covers(case)
+
+    return sorted(filter(serves, candidates), key=lambda block: block.implementation != case.implementation)
 
 
 @cached_by_identity
 def _families(device: Device) -> set[str]:
     """Model families, which differ only in the number format, that ``device`` has calibrations of."""
-    return {family for block in device.calibration if (family := find_model(block.model).family)}
+    return {find_model(block.model).family for block in device.calibration} - {""}
 
 
 def other_formats(device: Device, case: Case) -> list[Calibration]:
-    """Calibrations of ``device`` by models of the case's own family in other number formats, as calibrations of its model."""
+    """Calibrations of ``device`` in other number formats, by models of the family of the case's model, renamed to that model."""
     families = _families(device)
     if not families:
         return []
-    model_of_case = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
-    if model_of_case is None or model_of_case.family not in families:
+    case_model = next((model for model in models_of().get(case.implementation, []) if model.covers(case)), None)
+    if case_model is None or case_model.family not in families:
         return []
-    alike = [block for block in device.calibration if find_model(block.model).family == model_of_case.family]
-    return [replace(block, implementation=case.implementation, model=model_of_case.name) for block in alike]
+    of_family = [block for block in device.calibration if find_model(block.model).family == case_model.family]
+    return [replace(block, implementation=case.implementation, model=case_model.name) for block in of_family]
 
 
 def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) -> float | None:
@@ -315,7 +317,7 @@ def numbers_of(device: Device, *names: str) -> list[float]:
 def lost_share(ratio: float, survives: float, is_lost: float) -> float:
     """Share of repeatedly scanned tensors that the cache has lost by the next scan. ``ratio``: working set over cache size.
 
-    Nothing is lost up to ``survives``, everything from ``is_lost`` on.
+    Nothing is lost up to the ratio ``survives``, everything from ``is_lost`` on, and in between the share grows linearly.
     """
     return min(max((ratio - survives) / (is_lost - survives), 0.0), 1.0)
 
@@ -328,12 +330,12 @@ WARM_LATENCY_S: float = L2_STATE["warm_latency_us"] * 1e-6
 
 
 CHOSEN = Path(__file__).with_name("chosen.json")
-"""Numbers in the code that no fit sets: what each means, and what it buys or where it is read."""
+"""Constants that no fit sets, by name: value, meaning, and what it buys or where it is used."""
 
 
 @cache
 def chosen(name: str) -> Any:
-    """The value that ``CHOSEN`` holds under ``name``."""
+    """The value of the constant ``name`` in ``CHOSEN``."""
     return read_json(CHOSEN)[name]["value"]
 
 
@@ -344,12 +346,12 @@ def models_of() -> dict[str, list[Model]]:
 
 @cache
 def _models_of(written: tuple[int, ...]) -> dict[str, list[Model]]:
-    """Models by implementation. ``written``: when a folder of models last changed; a new value lists them anew."""
-    found: dict[str, list[Model]] = {}
+    """Models by implementation. ``written``: when each folder of models last changed, which is the key of the cache."""
+    by_implementation: dict[str, list[Model]] = {}
     for model in map(find_model, model_names()):
         for implementation in model.implementations:
-            found.setdefault(implementation, []).append(model)
-    return found
+            by_implementation.setdefault(implementation, []).append(model)
+    return by_implementation
 
 
 def model_of(case: Case, device: Device | None = None) -> Model:

@@ -18,28 +18,27 @@ DEFAULT_TILE = Tile(128, 128)
 
 
 def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
-    """The kernels of the case's algorithm, with the tile that its launch names; bounds do not depend on it.
+    """The kernels of the case's algorithm, with the tile that its launch names. Their bounds do not depend on the tile.
 
-    ``device``: its libraries choose the tile of a matmul whose launch has none.
+    ``device``: the tile of a matmul whose launch has none is the one of its libraries.
     """
     w = case.workload
-    usual = library_tile(device, DTYPES["bf16"]) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
-    tile = usual._replace(br=case.launch.get("br", usual.br), bc=case.launch.get("bc", usual.bc))
+    default = library_tile(device, DTYPES["bf16"]) if isinstance(w, Matmul) and device is not None else DEFAULT_TILE
+    tile = default._replace(br=case.launch.get("br", default.br), bc=case.launch.get("bc", default.bc))
     if hasattr(w, "kernels"):
         return list(w.kernels(tile))
     if not isinstance(w, Attention):
         raise UnavailableError(f"{case.implementation} is estimated as a whole")
     algorithm = find(algorithm_of(case.implementation) if w.sparsity is None else "block-sparse")
-    passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(case.direction, [algorithm.forward, algorithm.backward])
-    return [kernel for run in passes for kernel in run(w, tile)]
+    forward = algorithm.forward(w, tile) if case.direction != BACKWARD else []
+    backward = algorithm.backward(w, tile) if case.direction != FORWARD else []
+    return [*forward, *backward]
 
 
 def lower_bound_s(case: Case, device: Device) -> float:
-    """Seconds that no implementation of the case's algorithm beats; the warm bound unless L2 was flushed.
+    """Seconds that no implementation of the case's algorithm beats; UnavailableError says why there are none.
 
-    After a run on flushed caches its outputs may still lie there.
-
-    UnavailableError says why there is none.
+    If the L2 was flushed, inputs come from DRAM, while outputs may stay in the L2. Else it is the bound of a warm run.
     """
     needs = cost_of(case, device).needs
     return float(needs.flushed_s if case.flushed else needs.warm_s)
@@ -55,14 +54,17 @@ def roof_s(case: Case, device: Device) -> float:
 
     In a warm run, which uses the same buffers again, only the DRAM bytes beyond the caches count.
     """
-    whole = _provided_estimate(case, device)
-    if whole is not None:
-        return float(whole.roofline_s)
+    provided = _provided_estimate(case, device)
+    if provided is not None:
+        return float(provided.roofline_s)
     costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
     moved = sum(cost.dram.total for cost in costs)
-    missed = 1.0 if case.flushed or not moved else max(0, moved - (device.cache_bytes or 0)) / moved
-    rates = {"dram": missed}  # the share of its bytes that the caches do not hold already
-    return sum(float(max((term * rates.get(name, 1) for name, term in cost.terms.items()), default=0.0)) for cost in costs)
+    missed_share = 1.0 if case.flushed or not moved else max(0, moved - (device.cache_bytes or 0)) / moved
+    seconds = 0.0
+    for cost in costs:
+        terms = {**cost.terms, "dram": cost.terms["dram"] * missed_share} if "dram" in cost.terms else cost.terms
+        seconds += float(max(terms.values(), default=0.0))
+    return seconds
 
 
 @cached_by_identity

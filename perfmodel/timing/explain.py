@@ -1,9 +1,9 @@
 """A predicted time in parts: the seconds that depend on each resource of the device, computed the same way for every time model.
 
-A time model adds up, overlaps and schedules; what all have in common is that they are made of times: work over a rate, cycles of a clock,
-and seconds that were fitted. If every rate doubles and every fitted time halves, so does the predicted time: it is of degree one in all
-of them. So the seconds that go with resource r, dT / d log(time of r), add up to T (Euler). A part tells what the time would lose if that
-resource alone were a little faster: of two that overlap, the one that hides the other has nearly all.
+All time models combine times: work over a rate, cycles of a clock, and fitted seconds. If every rate doubles and every fitted time halves,
+the predicted time halves too: it is homogeneous of degree one in all these times. So the seconds that depend on a resource r, which are
+dT / d log(time of r), add up to T (Euler). A part is what the time would lose if that resource alone became a little faster: of two
+resources that overlap, the one that hides the other has nearly all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from perfmodel.core.device_scaling import CLOCKS, DRAM, EXPONENTIALS, LAUNCHES, LINKS, ON_CHIP, POWER, TENSOR, VECTOR, faster
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep, show
-from perfmodel.timing.base import Model, find_model
+from perfmodel.timing.base import Case, Model, find_model
 from perfmodel.timing.predict import Prediction, modelled_s
 
 STEP = 1e-4
@@ -49,11 +49,13 @@ def _with_shorter(parameters: Mapping[str, float], factor: float) -> dict[str, f
 
 
 def with_faster(device: Device, resource: str, factor: float) -> Device:
-    """``device`` with ``resource``, one of ``RESOURCES``, ``factor`` times as fast, and with shorter fitted times in its calibrations."""
-    made = faster(device, {resource: factor})
+    """``device`` with ``resource``, one of ``RESOURCES``, ``factor`` times as fast; LAUNCHES also shorten fitted times in calibrations."""
+    changed = faster(device, {resource: factor})
     if resource != LAUNCHES:
-        return made
-    return replace(made, calibration=[replace(block, parameters=_with_shorter(block.parameters, factor)) for block in device.calibration])
+        return changed
+    return replace(
+        changed, calibration=[replace(block, parameters=_with_shorter(block.parameters, factor)) for block in device.calibration]
+    )
 
 
 def explain_time(prediction: Prediction | None) -> list[FormulaStep]:
@@ -61,75 +63,84 @@ def explain_time(prediction: Prediction | None) -> list[FormulaStep]:
     if prediction is None:
         return []
     if prediction.parts:
-        steps = [step for part in prediction.parts for step in explain_time(part)]
-        names = [f"predicted {part.case.direction}" if part.case else "predicted" for part in prediction.parts]
-        parts = [_renamed(part, name) for part, name in zip(prediction.parts, names, strict=True)]
-        formula, source = " + ".join(names), prediction.provenance
-        whole = FormulaStep("predicted", "s, one after the other", formula, _sum(parts), prediction.seconds, source)
-        return [*(step for step in steps if step.name != "predicted"), *parts, whole]
+        return _steps_of_several(prediction)
+    block = prediction.calibration
     if prediction.case is None or prediction.device is None:
-        return [FormulaStep("predicted", f"s, {prediction.calibration.implementation}", "", "", prediction.seconds, prediction.provenance)]
-    model, block = find_model(prediction.calibration.model), prediction.calibration
+        return [FormulaStep("predicted", f"s, {block.implementation}", "", "", prediction.seconds, prediction.provenance)]
+    model = find_model(block.model)
     source = f"time model {model.name} of {block.implementation}, {prediction.provenance}"
     fitted = [FormulaStep(term.name, term.meaning, "", "", block.parameters[term.name], source) for term in model.parameters]
-    parts = [*_kernel_steps(prediction, model), *_resource_steps(prediction, model, source)]
-    shown = [part for part in parts if part.name.startswith("time of")]
-    formula, meaning = " + ".join(part.name for part in shown), f"s, by {model.name} of {block.implementation}"
-    return [*fitted, *parts, FormulaStep("predicted", meaning, formula, _sum(shown), prediction.seconds, source)]
+    resources = _resource_steps(model, prediction.case, prediction.device, prediction, source)
+    formula, meaning = " + ".join(step.name for step in resources), f"s, by {model.name} of {block.implementation}"
+    whole = FormulaStep("predicted", meaning, formula, _sum(resources), prediction.seconds, source)
+    return [*fitted, *_kernel_steps(model, prediction.case, prediction.device), *resources, whole]
 
 
-def explain_power(prediction: Prediction | None) -> list[FormulaStep]:
-    """Time, clock, watts and joules of a prediction that runs for seconds; nothing where its device has no power model."""
-    state = None if prediction is None else prediction.power
-    if state is None:
-        return []
-    running = "run for seconds"
-    drawn = f"J, of static power, operations, DRAM bytes and multiprocessors at work at {state.sm_hz / 1e6:,.0f} MHz"
-    clock = f"Hz, the highest at which power stays within {state.limit_w:g} W"
-    per = FormulaStep("energy per call", drawn, "", "", state.joules, POWER_SOURCE)
-    spent = FormulaStep(f"time, {running}", "s, at that clock", "", "", state.sustained_s, POWER_SOURCE)
-    numbers = f"{show(state.joules)} / {show(state.sustained_s)}"
-    watts = FormulaStep(f"power, {running}", "W, on average", f"{per.name} / {spent.name}", numbers, state.watts, POWER_SOURCE)
-    return [FormulaStep(f"clock, {running}", clock, "", "", state.sm_hz, POWER_SOURCE), spent, per, watts]
+def _steps_of_several(prediction: Prediction) -> list[FormulaStep]:
+    """Steps of a prediction that is the sum of several: those of each, without their sums, and the sum of all."""
+    steps = [step for part in prediction.parts for step in explain_time(part) if step.name != "predicted"]
+    sums = []
+    for part in prediction.parts:
+        name = f"predicted {part.case.direction}" if part.case else "predicted"
+        sums.append(FormulaStep(name, f"s, {part.calibration.implementation}", "", "", part.seconds, part.provenance))
+    formula = " + ".join(step.name for step in sums)
+    whole = FormulaStep("predicted", "s, one after the other", formula, _sum(sums), prediction.seconds, prediction.provenance)
+    return [*steps, *sums, whole]
 
 
-def _kernel_steps(prediction: Prediction, model: Model) -> list[FormulaStep]:
+def _sum(steps: list[FormulaStep]) -> str:
+    """The values of ``steps``, joined by plus signs."""
+    return " + ".join(show(float(step.value)) for step in steps)
+
+
+def _kernel_steps(model: Model, case: Case, device: Device) -> list[FormulaStep]:
     """A step for each implementation in a sequence: seconds of all its kernels."""
-    if model.parts is None or prediction.case is None or prediction.device is None:
+    if model.parts is None:
         return []
-    each: dict[str, list[float]] = {}
-    for part in model.parts(prediction.case, prediction.device):
-        each.setdefault(part.name, []).append(part.seconds)
-    meanings = {name: f"s, of {len(times)} kernels alone" if len(times) > 1 else "s, of a kernel alone" for name, times in each.items()}
-    return [FormulaStep(f"{name} alone", meanings[name], "", "", sum(times), model.source) for name, times in each.items()]
-
-
-def _resource_steps(prediction: Prediction, model: Model, source: str) -> list[FormulaStep]:
-    """Steps with the seconds that depend on each resource, and with the rest, which a bound or a rule adds to the model's own time."""
-    case, device, p = prediction.case, prediction.device, prediction.calibration.parameters
-    assert case is not None
-    assert device is not None
+    times: dict[str, list[float]] = {}
+    for part in model.parts(case, device):
+        times.setdefault(part.name, []).append(part.seconds)
     steps = []
-    for resource, meaning in RESOURCES.items():
-        ends = []
-        for factor in (1 / (1 + STEP), 1 + STEP):
-            parameters = _with_shorter(p, factor) if resource == LAUNCHES else p
-            ends.append(modelled_s(model, case, with_faster(device, resource, factor), parameters))
-        share = round((ends[0] - ends[1]) / (2 * STEP) / prediction.seconds, DIGITS)
-        if abs(share) >= SMALLEST:
-            steps.append(FormulaStep(f"time of {resource}", f"s, {meaning}", "", "", share * prediction.seconds, source))
-    left = prediction.seconds - sum(float(part.value) for part in steps)
-    if abs(left) >= SMALLEST * prediction.seconds:
-        steps.append(FormulaStep("time of other rules", REST, "", "", left, model.source))
-    elif steps:
-        most = max(range(len(steps)), key=lambda place: float(steps[place].value))
-        steps[most] = steps[most]._replace(value=float(steps[most].value) + left)
+    for name, seconds in times.items():
+        meaning = "s, of a kernel alone" if len(seconds) == 1 else f"s, of {len(seconds)} kernels alone"
+        steps.append(FormulaStep(f"{name} alone", meaning, "", "", sum(seconds), model.source))
     return steps
 
 
-def _renamed(part: Prediction, name: str) -> FormulaStep:
-    return FormulaStep(name, f"s, {part.calibration.implementation}", "", "", part.seconds, part.provenance)
+def _resource_steps(model: Model, case: Case, device: Device, prediction: Prediction, source: str) -> list[FormulaStep]:
+    """Steps with the seconds that depend on each resource, and with what a bound or a rule adds to the model's time."""
+    p, seconds = prediction.calibration.parameters, prediction.seconds
+
+    def modelled_with(resource: str, factor: float) -> float:
+        parameters = _with_shorter(p, factor) if resource == LAUNCHES else p
+        return modelled_s(model, case, with_faster(device, resource, factor), parameters)
+
+    steps = []
+    for resource, meaning in RESOURCES.items():
+        slower_s, faster_s = modelled_with(resource, 1 / (1 + STEP)), modelled_with(resource, 1 + STEP)
+        share = round((slower_s - faster_s) / (2 * STEP) / seconds, DIGITS)
+        if abs(share) >= SMALLEST:
+            steps.append(FormulaStep(f"time of {resource}", f"s, {meaning}", "", "", share * seconds, source))
+    unexplained = seconds - sum(float(step.value) for step in steps)
+    if abs(unexplained) >= SMALLEST * seconds:
+        steps.append(FormulaStep("time of other rules", REST, "", "", unexplained, model.source))
+    elif steps:  # rounding: to the largest part
+        largest = max(range(len(steps)), key=lambda number: float(steps[number].value))
+        steps[largest] = steps[largest]._replace(value=float(steps[largest].value) + unexplained)
+    return steps
 
 
-def _sum(parts: list[FormulaStep]) -> str:
-    return " + ".join(show(float(part.value)) for part in parts)
+def explain_power(prediction: Prediction | None) -> list[FormulaStep]:
+    """Time, clock, watts and joules of a prediction that runs for seconds; nothing if its device has no power model."""
+    state = None if prediction is None else prediction.power
+    if state is None:
+        return []
+    clock = f"Hz, the highest at which power stays within {state.limit_w:g} W"
+    energy = f"J, of static power, operations, DRAM bytes and multiprocessors at work at {state.sm_hz / 1e6:,.0f} MHz"
+    formula, quotient = "energy per call / time, run for seconds", f"{show(state.joules)} / {show(state.sustained_s)}"
+    return [
+        FormulaStep("clock, run for seconds", clock, "", "", state.sm_hz, POWER_SOURCE),
+        FormulaStep("time, run for seconds", "s, at that clock", "", "", state.sustained_s, POWER_SOURCE),
+        FormulaStep("energy per call", energy, "", "", state.joules, POWER_SOURCE),
+        FormulaStep("power, run for seconds", "W, on average", formula, quotient, state.watts, POWER_SOURCE),
+    ]

@@ -1,8 +1,8 @@
 """Implementations by name: whose calibration serves each, and which algorithm it runs (``implementations.yaml``).
 
-Calibrated separately from others of their name, as measured: FlashAttention-2 over a paged cache (vLLM on compute capability 8.x), whose
-rows its plain kernel's parameters miss by 9 % on an A100, and cuDNN's forward kernels of 2024, as published of the H100, which today's beat
-by a fifth.
+Two kernels have a calibration apart from that of their library, as measurements ask for it: FlashAttention-2 over a paged cache (vLLM on
+compute capability 8.x), which the parameters of its plain kernel miss by 9 % on an A100, and cuDNN's forward kernels of 2024, as published
+for the H100, which today's beat by a fifth.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLAIN = Implementation()
 
 
 def find(name: str) -> Implementation:
-    """The entry of the implementation ``name``; an empty one where the file does not list it."""
+    """The entry of the implementation ``name``; an empty one if the file does not list it."""
     return listed().get(name, _PLAIN)
 
 

@@ -1,10 +1,9 @@
-"""Intervals of borrowed calibrations and of sequences of kernels, in shares of the time.
+"""Intervals of predicted times, in shares of the time: of a device's own calibrations, of borrowed ones, and of sequences of kernels.
 
 A borrowed calibration has the interval that kernels have shown on devices they were not fitted to. The interval of a sequence is composed
 of its kernels' intervals. Errors of products go together, as all depend on how the chip multiplies; so do errors of passes over memory, as
 all depend on the share of the DRAM bandwidth that is reached. The two kinds are independent: errors add up within each kind, and as squares
-across both. ``spread.json``: between two devices, how far apart the shares are that copies reach of the DRAM bandwidth
-(``tools/refresh/pooled.py``).
+across both.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from math import exp, hypot, log, sqrt
 from pathlib import Path
+from typing import NamedTuple
 
 from perfmodel.core.architectures import run_the_same_code
 from perfmodel.core.device_scaling import FACTS
@@ -25,19 +25,14 @@ from perfmodel.timing.base import CONVOLUTION, PASS, WARM, Case, Model, find_mod
 ENOUGH_TO_TRANSFER = 40  # tuned
 """Number of points from which a fit determines its parameters and its error well enough to serve other devices."""
 SAME_ARCHITECTURE = sqrt(1 + 1 / 1)
-"""Width of an interval on another device of the same architecture over its own device's, in logarithms, judged by one device."""
+"""Width of an interval on another device of the same architecture over its own device's, in logarithms: that of a prediction for one more
+device from one device."""
 SPREAD = Path(__file__).with_name("spread.json")
-Ends = tuple[float, float]
-"""Low and high end of an interval, in shares of the time."""
+"""How far apart, between two devices, the shares of the DRAM bandwidth are that copies reach (``tools/refresh/pooled.py``)."""
 ESTIMATES = Path(__file__).with_name("estimates.json")
 """Change of log(time) if an estimate replaces a known number: mean over devices of 90 % quantiles (``tools/scores/hidden_facts.py``)."""
-
-
-@cache
-def moved_by_estimates() -> dict[str, float]:
-    """Error of an estimate by profile field, in logarithms of time, from ``ESTIMATES``."""
-    known: dict[str, float] = read_json(ESTIMATES)
-    return known
+Ends = tuple[float, float]
+"""Low and high end of an interval, in shares of the time."""
 
 
 def own_interval(block: Calibration, cache: str) -> Ends:
@@ -48,11 +43,9 @@ def own_interval(block: Calibration, cache: str) -> Ends:
 
 
 def transferred_interval(block: Calibration, device: Device, reference: Device, narrowed: bool = False, variant: bool = False) -> Ends:
-    """Interval on ``device`` of ``block``, calibrated on ``reference``.
+    """Interval on ``device`` of ``block``, calibrated on ``reference``; UnavailableError if it has none for other devices.
 
-    ``narrowed``: microbenchmarks of ``device`` narrow it; ``variant``: it prices another kernel.
-
-    UnavailableError if the block has no interval for other devices.
+    ``narrowed``: ``device`` has microbenchmarks, which narrow it. ``variant``: the block predicts another kernel than its own.
     """
     if block.workload in (PASS, CONVOLUTION):
         return streamed_interval(block)
@@ -63,10 +56,10 @@ def transferred_interval(block: Calibration, device: Device, reference: Device, 
         low, high = block.probed_low or low, block.probed_high or high
     if variant:
         return min(low, block.low), max(high, block.high)
-    certain = reference.id != device.id and block.points >= ENOUGH_TO_TRANSFER and not find_model(block.model).from_tables
-    if not certain or not run_the_same_code(device, reference):
+    from_tables = find_model(block.model).from_tables
+    if reference.id == device.id or from_tables or block.points < ENOUGH_TO_TRANSFER or not run_the_same_code(device, reference):
         return low, high
-    return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)  # one device tells this much of another
+    return max(low, block.low**SAME_ARCHITECTURE), min(high, block.high**SAME_ARCHITECTURE)
 
 
 @cache
@@ -76,62 +69,78 @@ def bandwidth_spread() -> float:
 
 
 def streamed_interval(block: Calibration) -> Ends:
-    """Interval of ``block`` of a pass over memory on another device."""
+    """Interval of ``block``, of a pass over memory, on another device."""
     return widened((block.low, block.high), bandwidth_spread())
+
+
+def widened(interval: Ends, *errors: float) -> Ends:
+    """``interval`` with further independent ``errors``, each in logarithms of time."""
+    return exp(-hypot(log(interval[0]), *errors)), exp(hypot(log(interval[1]), *errors))
+
+
+@cache
+def estimate_errors() -> dict[str, float]:
+    """Error in log(time) if a number is an estimate, by its name in ``FACTS``, from ``ESTIMATES``."""
+    errors: dict[str, float] = read_json(ESTIMATES)
+    return errors
+
+
+def estimates_error(fields: Iterable[str]) -> float:
+    """Error in log(time) if the profile ``fields`` are estimates: independent errors, each number counted once."""
+    errors = estimate_errors()
+    return hypot(*(errors[name] for name in {FACTS[field] for field in fields}))
+
+
+# Sequences of kernels
 
 
 def transferred_part(block: Calibration, device: Device, reference: Device) -> Calibration:
     """``block``, for one kernel of a sequence, with its interval on ``device``; unchanged if it was never tried on another device."""
-    product = block.workload == "matmul"
-    if reference.id == device.id or (product and block.borrowed_low is None):
+    is_product = block.workload == "matmul"
+    if reference.id == device.id or (is_product and block.borrowed_low is None):
         return block
-    low, high = transferred_interval(block, device, reference) if product else streamed_interval(block)
+    low, high = transferred_interval(block, device, reference) if is_product else streamed_interval(block)
     return replace(block, low=low, high=high)
 
 
-Part = tuple[str, float, float, float]
-"""A part of a time: its kind, and its low end, middle and high end in seconds."""
+class TimePart(NamedTuple):
+    """A part of a time in seconds, with the ends of its interval; errors of one ``kind`` go together."""
+
+    kind: str
+    low: float
+    seconds: float
+    high: float
 
 
-def together(parts: Iterable[Part]) -> Ends:
+def summed_interval(parts: Iterable[TimePart]) -> Ends:
     """Low and high end in seconds of parts one after another: errors of one kind go together, different kinds are independent.
 
-    >>> together([("a", 3.0, 4.0, 5.0), ("a", 3.0, 4.0, 5.0)]), together([("a", 1.0, 4.0, 7.0), ("b", 0.0, 4.0, 8.0)])
+    >>> a, b, c = TimePart("a", 3.0, 4.0, 5.0), TimePart("a", 1.0, 4.0, 7.0), TimePart("b", 0.0, 4.0, 8.0)
+    >>> summed_interval([a, a]), summed_interval([b, c])
     ((6.0, 10.0), (3.0, 13.0))
     """
-    off: dict[str, tuple[float, float]] = {}
-    whole = 0.0
-    for kind, low, middle, high in parts:
-        down, up = off.get(kind, (0.0, 0.0))
-        off[kind], whole = (down + middle - low, up + high - middle), whole + middle
-    down, up = (hypot(*ends) for ends in zip(*off.values(), strict=True))
-    return whole - down, whole + up
+    below: dict[str, float] = {}
+    above: dict[str, float] = {}
+    total = 0.0
+    for part in parts:
+        below[part.kind] = below.get(part.kind, 0.0) + part.seconds - part.low
+        above[part.kind] = above.get(part.kind, 0.0) + part.high - part.seconds
+        total += part.seconds
+    return total - hypot(*below.values()), total + hypot(*above.values())
 
 
 def composed_interval(model: Model, block: Calibration, case: Case, device: Device, seconds: float) -> Ends:
-    """Interval of the ``seconds`` of a sequence, priced by ``block`` of another device; ``device`` has calibrations of its kernels.
+    """Interval of the ``seconds`` of a sequence by ``block`` of another device; ``device`` has calibrations of its kernels.
 
-    The time beyond the kernels goes to passes over memory that ``block`` itself was fitted to. The interval is no narrower than on the
+    The time beyond the kernels is that of passes over memory that ``block`` itself was fitted to. The interval is no narrower than on the
     other device.
     """
     assert model.parts is not None
     kernels = list(model.parts(case, device))
-    left, (low, high) = max(seconds - sum(part.seconds for part in kernels), 0.0), streamed_interval(block)
-    parts = [("stream", left * low, left, left * high)]
-    for part in kernels:
-        kind = "matmul" if part.block.workload == "matmul" else "stream"
-        parts.append((kind, part.seconds * part.block.low, part.seconds, part.seconds * part.block.high))
-    whole, ends = sum(part[2] for part in parts), together(parts)
-    down, up = (whole - ends[0]) / seconds, (ends[1] - whole) / seconds
-    return min(1 - down, block.low), max(1 + up, block.high)
-
-
-def widened(interval: Ends, *moves: float) -> Ends:
-    """``interval`` with further independent errors, each in logarithms of time."""
-    return exp(-hypot(log(interval[0]), *moves)), exp(hypot(log(interval[1]), *moves))
-
-
-def moved(facts: Iterable[str]) -> float:
-    """Error in log(time) if the profile fields ``facts`` are estimates: independent errors, each field counted once."""
-    known = moved_by_estimates()
-    return hypot(*(known[name] for name in {FACTS[field] for field in facts}))
+    beyond_s, (low, high) = max(seconds - sum(kernel.seconds for kernel in kernels), 0.0), streamed_interval(block)
+    parts = [TimePart("stream", beyond_s * low, beyond_s, beyond_s * high)]
+    for kernel in kernels:
+        kind = "matmul" if kernel.block.workload == "matmul" else "stream"
+        parts.append(TimePart(kind, kernel.seconds * kernel.block.low, kernel.seconds, kernel.seconds * kernel.block.high))
+    total, (low_s, high_s) = sum(part.seconds for part in parts), summed_interval(parts)
+    return min(1 - (total - low_s) / seconds, block.low), max(1 + (high_s - total) / seconds, block.high)

@@ -127,7 +127,7 @@ def activity(
     between = calls * bytes_between(kind, workload, implementation)
     dram = (cost.dram.total + between) * missed
     l2 = between + (cost.dram.total if kind == DECODE else cost.sram.total) + spilled_bytes(cost, kind, workload, implementation)
-    tensor, vector = live(cost, kind, workload, implementation, calls)
+    tensor, vector = switched_operations(cost, kind, workload, implementation, calls)
     registers = tensor if wide_matrix(device) and (kind == NARROW or kernel_name(implementation) in REGISTER_KERNELS) else 0
     counts = ((energy_name(dtype), tensor), (REGISTERS, registers), ("vector", vector), ("l2", l2), ("dram", dram))
     multiprocessors = device.multiprocessors
@@ -168,7 +168,7 @@ def scores_of(w: Any) -> Number:
     return w.batch * w.heads * w.n * w.kv_len
 
 
-def live(cost: Estimate, kind: str, workload: Any, implementation: str, calls: int = 1) -> tuple[Number, Number]:
+def switched_operations(cost: Estimate, kind: str, workload: Any, implementation: str, calls: int = 1) -> tuple[Number, Number]:
     """Operations on (tensor, vector) units; operations on the zeros that pad tiles count by their share of the energy.
 
     Vector operations beside products are those that a kernel of its kind issues, two for a thread's instruction, as an FMA has two.
@@ -186,7 +186,9 @@ def live(cost: Estimate, kind: str, workload: Any, implementation: str, calls: i
 
 
 def live_in_decode(cost: Estimate, w: Attention, implementation: str, zeros_share: float) -> tuple[Number, Number]:
-    """Operations as in ``live`` of attention that fills tiles with the queries of a KV head; ``zeros_share``: energy on a row of zeros.
+    """Operations as in ``switched_operations`` of attention that fills tiles with the queries of a KV head.
+
+    ``zeros_share``: energy on a row of zeros.
 
     Kernels for ``mma.sync`` take the softmax of all rows of a tile.
     """
@@ -241,7 +243,7 @@ def launches(kind: str, implementation: str, direction: str) -> int:
     return 2 if kind == DECODE else find(implementation).launches
 
 
-def of_case(case: Case, kind: str, dtype: str, device: Device, seconds: float) -> Activity:
+def case_activity(case: Case, kind: str, dtype: str, device: Device, seconds: float) -> Activity:
     """The activity of one call of ``seconds`` in the cache state of ``case``; UnavailableError for a case estimated as a whole."""
     kernels = kernels_of(case, device)
     cost = total(estimate(kernel, device) for kernel in kernels)
@@ -292,7 +294,9 @@ def scaled(prediction: Prediction, factor: float) -> Prediction:
     return prediction._replace(seconds=prediction.seconds * factor, low=prediction.low * factor, high=prediction.high * factor)
 
 
-def of_prediction(prediction: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]) -> Activity:
+def predicted_activity(
+    prediction: Prediction, cost: Estimate, workload: Any, dtype: str, device: Device, kernels: Iterable[Kernel]
+) -> Activity:
     """The activity of one predicted call, from cold caches, with ``kernels`` of that ``cost``."""
     block = prediction.calibration
     kind = kind_of(block.workload, workload, block.implementation, block.direction)
@@ -305,7 +309,7 @@ def as_shown(prediction: Prediction, state: PowerState | None) -> Prediction:
     return prediction if state is None else scaled(prediction, state.shown.seconds / state.alone_s)._replace(power=state)
 
 
-def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerOptions:
+def options_of(device: Device, limit: str | None, clock: str | None, predicted: bool) -> PowerOptions:
     """The options ``limit`` and ``clock``, checked: UsageError for a wrong one.
 
     UnavailableError if one is given and the device has no power model, or nothing is ``predicted``.
@@ -317,22 +321,22 @@ def asked_of(device: Device, limit: str | None, clock: str | None, predicted: bo
 
 
 def product_with_power(result: MatmulResult, prediction: Prediction | None, limit: str | None, clock: str | None) -> Prediction | None:
-    """The prediction of a product, by default run alone, at the clock of its headline and with its power; errors as in ``asked_of``."""
-    asked = asked_of(result.device, limit, clock, prediction is not None)
+    """The prediction of a product, by default run alone, at the clock of its headline and with its power; errors as in ``options_of``."""
+    asked = options_of(result.device, limit, clock, prediction is not None)
     if prediction is None:
         return None
     w, device = result.workload, result.device
-    drawn = of_prediction(prediction, result.total, w, w.dtype.name, device, [kernel for kernel, _ in result.kernels])
+    drawn = predicted_activity(prediction, result.total, w, w.dtype.name, device, [kernel for kernel, _ in result.kernels])
     return as_shown(prediction, state_of([drawn], device, asked, BURST))
 
 
-def of_comparison(comparison: Comparison, predictions: Predictions, limit: str | None, clock: str | None) -> Predictions:
+def attention_with_power(comparison: Comparison, predictions: Predictions, limit: str | None, clock: str | None) -> Predictions:
     """Predictions of attention at the clock of their headline (run alone unless asked otherwise), with their power where it is known.
 
-    Errors as in ``asked_of``; also UnavailableError if power is asked for and no kernel has a power model.
+    Errors as in ``options_of``; also UnavailableError if power is asked for and no kernel has a power model.
     """
     shown, device = dict(predictions), comparison.device
-    asked = asked_of(device, limit, clock, bool(predictions))
+    asked = options_of(device, limit, clock, bool(predictions))
     refused: list[UnavailableError] = []
     for result in comparison.results:
         name, w = result.algorithm.name, comparison.workload
@@ -341,7 +345,7 @@ def of_comparison(comparison: Comparison, predictions: Predictions, limit: str |
         if whole is None or None in parts:
             continue
         activities = [
-            of_prediction(prediction, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
+            predicted_activity(prediction, part.total, w, w.dtype.name, device, [kernel for kernel, _ in part.kernels])
             for prediction, part in zip(parts, result.parts, strict=True)
             if prediction is not None
         ]

@@ -1,8 +1,8 @@
-"""Predicted time of a case: by a calibration of its own device, or borrowed, with an interval.
+"""Predicted time of a case with an interval, by a calibration of its device or by a borrowed one.
 
-``SOURCES`` are tried in order; the first that has a calibration prices the case. The interval covers 80 % of measurements as far as the
-calibration's own residuals tell. A borrowed calibration has the reference's parameters, scaled to the device, and the interval that they
-have shown on devices they were not fitted to.
+``SOURCES`` are tried in order; the first that has a calibration is taken. The interval covers 80 % of measurements as far as the residuals
+of the calibration tell. A borrowed calibration has the parameters of another device, the reference, scaled to the device, and the interval
+that they have shown on devices they were not fitted to.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ CALIBRATED, BORROWED = "calibrated", "borrowed"
 
 
 class Prediction(NamedTuple):
-    """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words.
+    """Seconds with an 80 % interval from ``low`` to ``high``.
 
-    ``cache``: what the L2 holds at the start. ``case``, ``device``: input of the model of ``calibration``, if that made it; ``parts``:
-    kernels in turn that it is the sum of; ``power``: power of the call, if the device has a power model. ``reference``: the device that it
-    is borrowed from, if any; ``unwidened``: the interval in shares of the time, before estimated profile values and the power limit widen
-    it; ``guess``: warning to trust the interval rather than the time: a rough guess, or another kernel's calibration; empty if none.
+    - ``kind``: calibrated or borrowed; ``provenance`` says from what, in words. ``reference``: the device that it is borrowed from, if any.
+    - ``cache``: what the L2 holds at the start.
+    - ``case``, ``device``: input of the model of ``calibration``, if that model made the prediction.
+    - ``parts``: predictions of kernels in turn that this one is the sum of.
+    - ``power``: power of the call, if the device has a power model.
+    - ``unwidened``: the interval in shares of the time, before estimated profile values and the power limit widen it.
+    - ``guess``: why to trust the interval rather than the time; empty if there is no reason.
     """
 
     seconds: float
@@ -61,7 +64,7 @@ class Prediction(NamedTuple):
 
 
 class TimeRequest(NamedTuple):
-    """A question for a time: a ``case`` of a workload ``kind``, as records call it, in ``dtype`` on ``device``.
+    """A question for the time of ``case`` in ``dtype`` on ``device``; ``kind``: name of its workload in records.
 
     ``lower_s``: lower bound in seconds; no prediction is below it. ``fallbacks`` gives other devices whose calibrations may be borrowed.
     """
@@ -87,9 +90,9 @@ class TimeRequest(NamedTuple):
 
 
 class CalibrationSource(NamedTuple):
-    """A calibration that prices a request: ``block``, of the device ``reference``, which may be the requested one.
+    """A calibration that predicts a request: ``block``, of the device ``reference``, which may be the requested one.
 
-    ``lacks``: the kernel or format that the requested device has no calibration of; empty unless the calibration is a stand-in.
+    ``lacks``: what the requested device has no calibration of, if that makes the prediction a borrowed one; else empty.
     """
 
     block: Calibration
@@ -99,17 +102,19 @@ class CalibrationSource(NamedTuple):
 
 def own_calibration(request: TimeRequest) -> CalibrationSource | None:
     """The device's own calibration of the kernel, or of a variant of it, which counts as borrowed."""
-    own = [block for block in request.calibrations(request.device) if request.runs(block)]
-    of_variant = bool(own) and is_variant(request.case.implementation, own[0].implementation)
-    return CalibrationSource(own[0], request.device, "this kernel" if of_variant else "") if own else None
+    blocks = [block for block in request.calibrations(request.device) if request.runs(block)]
+    if not blocks:
+        return None
+    is_of_variant = is_variant(request.case.implementation, blocks[0].implementation)
+    return CalibrationSource(blocks[0], request.device, "this kernel" if is_of_variant else "")
 
 
 def wider_format(request: TimeRequest) -> CalibrationSource | None:
     """The device's own calibration of an attention kernel in two bytes, for a request in one byte."""
     if request.kind != "attention" or request.dtype not in ONE_BYTE:
         return None
-    own = calibrations(request.device, request.kind, ONE_BYTE[request.dtype], request.case)
-    return CalibrationSource(own[0], request.device, request.dtype) if own else None
+    blocks = calibrations(request.device, request.kind, ONE_BYTE[request.dtype], request.case)
+    return CalibrationSource(blocks[0], request.device, request.dtype) if blocks else None
 
 
 def other_device(request: TimeRequest) -> CalibrationSource | None:
@@ -123,13 +128,14 @@ def other_format(request: TimeRequest) -> CalibrationSource | None:
 
 
 def _nearest_source(request: TimeRequest, blocks_of: Callable[[Device], list[Calibration]]) -> CalibrationSource | None:
+    """The first block that ``blocks_of`` gives for the nearest other device, preferably one whose kernel runs on the requested device."""
     candidates = [(device, blocks[0]) for device in request.others() if (blocks := blocks_of(device))]
-    source = nearest_reference(
-        request.device, [(device, block) for device, block in candidates if request.runs(block)] or candidates, request.others()
-    )
-    if source is None:
-        return None
-    return CalibrationSource(next(block for device, block in candidates if device is source), source, f"this kernel on {request.device.id}")
+    running = [(device, block) for device, block in candidates if request.runs(block)]
+    reference = nearest_reference(request.device, running or candidates, request.others())
+    for device, block in candidates:
+        if device is reference:
+            return CalibrationSource(block, device, f"this kernel on {request.device.id}")
+    return None
 
 
 SOURCES = (own_calibration, wider_format, other_device, other_format)
@@ -139,31 +145,32 @@ def predict(request: TimeRequest) -> Prediction:
     """The predicted time of ``request``, with copies of operands that come first; UnavailableError says why there is none."""
     copies = operand_copies(request.case)
     if copies:
-        case = request.case
-        alone = predict(request._replace(case=replace(case, workload=replace(case.workload, layout=VIEWS))))
-        return _with_copies(alone, [predict(_of_pass(copy, request)) for copy in copies])
+        without_copies = replace(request.case, workload=replace(request.case.workload, layout=VIEWS))
+        return _with_copies(predict(request._replace(case=without_copies)), [_predicted_copy(copy, request) for copy in copies])
     for source in SOURCES:
         calibration = source(request)
         if calibration is not None:
             return _borrowed(calibration, request) if calibration.lacks else _calibrated(calibration.block, request)
-    raise UnavailableError(_missing(request))
+    raise UnavailableError(_why_unpredicted(request))
 
 
-def _of_pass(copy: Pass, request: TimeRequest) -> TimeRequest:
-    """The request for a copy that runs before the kernel of ``request``."""
-    return TimeRequest(Case(copy, f"torch-{copy.kind}"), PASS, copy.dtype.name, request.device, 0.0, request.fallbacks)
+def _predicted_copy(copy: Pass, request: TimeRequest) -> Prediction:
+    """The prediction of a copy that runs before the kernel of ``request``."""
+    case = Case(copy, f"torch-{copy.kind}")
+    return predict(TimeRequest(case, PASS, copy.dtype.name, request.device, 0.0, request.fallbacks))
 
 
 def _with_copies(alone: Prediction, copies: list[Prediction]) -> Prediction:
     """The prediction of a kernel after ``copies``, under the kernel's name; errors add up."""
-    whole = added([alone, *copies])
+    total = added([alone, *copies])
     words = f"{alone.provenance}; after copies of O and dO to bnhd, {format_time(sum(copy.seconds for copy in copies), 3)}"
-    return alone._replace(**{name: getattr(whole, name) for name in ("seconds", "low", "high", "kind", "parts")}, provenance=words)
+    return alone._replace(seconds=total.seconds, low=total.low, high=total.high, kind=total.kind, parts=total.parts, provenance=words)
 
 
 def _calibrated(block: Calibration, request: TimeRequest) -> Prediction:
+    """The prediction by the device's own calibration."""
     words = f"calibrated here: {block.points} points, {block.date}"
-    return _priced(block, request, request.device, own_interval(block, request.case.cache), CALIBRATED, words)
+    return _prediction(block, request, request.device, own_interval(block, request.case.cache), CALIBRATED, words)
 
 
 def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
@@ -174,18 +181,19 @@ def _borrowed(source: CalibrationSource, request: TimeRequest) -> Prediction:
     """
     block, reference, device = source.block, source.reference, request.device
     transfer = transferred(block, reference, device, partial(_seconds_on, block, request), request.fallbacks())
-    words = "; ".join(filter(None, [f"borrowed from {reference.id}: no calibration of {source.lacks}", *transfer.words, transfer.guess]))
+    phrases = [f"borrowed from {reference.id}: no calibration of {source.lacks}", *transfer.words, transfer.guess]
+    words = "; ".join(phrase for phrase in phrases if phrase)
     adapted = replace(block, parameters=transfer.parameters)
-    prediction = _priced(adapted, request, transfer.device, (1.0, 1.0), BORROWED, words, transfer.held)
+    prediction = _prediction(adapted, request, transfer.device, (1.0, 1.0), BORROWED, words, transfer.held)
     model = find_model(block.model)
-    device_with_parts = with_parts(transfer.device, block.model, request.dtype, request.fallbacks, device)
     if model.part_workloads:
+        device_with_parts = with_parts(transfer.device, block.model, request.dtype, request.fallbacks, device)
         ends = composed_interval(model, block, request.case, device_with_parts, prediction.seconds)
     else:
         ends = transfer.ends(is_variant(request.case.implementation, block.implementation))
     boost_share = 1.0
     if transfer.held is not None:
-        boost_share = _priced(adapted, request, transfer.device, ends, BORROWED, words).seconds / prediction.seconds
+        boost_share = _prediction(adapted, request, transfer.device, ends, BORROWED, words).seconds / prediction.seconds
     low, high = (prediction.seconds * end for end in transfer.widened(ends, boost_share))
     low, high = max(request.lower_s, min(prediction.seconds, low)), max(prediction.seconds, high)
     return prediction._replace(low=low, high=high, reference=reference, guess=transfer.guess, unwidened=ends)
@@ -197,7 +205,7 @@ def _seconds_on(block: Calibration, request: TimeRequest, device: Device) -> flo
     return modelled_s(find_model(block.model), request.case, device_with_parts, block.parameters)
 
 
-def _priced(
+def _prediction(
     block: Calibration,
     request: TimeRequest,
     device: Device,
@@ -214,27 +222,27 @@ def _priced(
     modelled = timed(partial(_seconds_on, block, request), device, held)
     if block.implementation != case.implementation:
         block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
-    seconds, device_with_parts = max(modelled, lower_s), with_parts(device, model.name, request.dtype, request.fallbacks, request.device)
     if modelled < lower_s:
         words += "; the model fell below the bound, which is shown instead"
-    low, high = (seconds * end for end in interval)
-    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block, case.cache, case, device_with_parts)
+    seconds = max(modelled, lower_s)
+    low, high = max(lower_s, min(seconds, seconds * interval[0])), max(seconds, seconds * interval[1])
+    device_with_parts = with_parts(device, model.name, request.dtype, request.fallbacks, request.device)
+    return Prediction(seconds, low, high, kind, words, block, case.cache, case, device_with_parts)
 
 
 def modelled_s(model: Model, case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Seconds by ``model``, in the state of the L2 that ``case`` names."""
-    by_rule = case.cache == DIRTY or (case.cache == WARM and not model.knows_warm(case))
-    seconds = float(model.seconds(_cleaned(case) if by_rule else case, device, parameters))
-    if not by_rule:
-        return seconds
+    if case.cache != DIRTY and (case.cache != WARM or model.knows_warm(case)):
+        return float(model.seconds(case, device, parameters))
     from perfmodel.timing.cache_state import as_fast_as_l2, warm_s, write_back_s
 
+    clean_s = float(model.seconds(_cleaned(case), device, parameters))
     read, written = _moved_bytes(case, device)
     if case.cache == DIRTY:
-        return seconds + write_back_s(seconds, read, written, device)
+        return clean_s + write_back_s(clean_s, read, written, device)
     faster = as_fast_as_l2(device)
     from_l2_s = float(model.seconds(_cleaned(case), faster, parameters)) if faster else 0.0
-    return warm_s(seconds, read, written, device, from_l2_s=from_l2_s, kernels=model.warm_kernels(case))
+    return warm_s(clean_s, read, written, device, from_l2_s=from_l2_s, kernels=model.warm_kernels(case))
 
 
 @cached_by_identity
@@ -245,31 +253,34 @@ def _cleaned(case: Case) -> Case:
 
 @cached_by_identity
 def _moved_bytes(case: Case, device: Device) -> tuple[float, float]:
-    """Bytes of inputs and of outputs."""
-    tensors = cost_of(case, device).needs.tensors.items()
-    read, written = (float(sum(size for (one, _), size in tensors if one == kind)) for kind in (READ, WRITE))
-    return read, written
+    """(bytes of inputs, bytes of outputs)."""
+    bytes_by_kind = {READ: 0.0, WRITE: 0.0}
+    for (kind, _), size in cost_of(case, device).needs.tensors.items():
+        if kind in bytes_by_kind:
+            bytes_by_kind[kind] += size
+    return float(bytes_by_kind[READ]), float(bytes_by_kind[WRITE])
 
 
-def _missing(request: TimeRequest) -> str:
+def _why_unpredicted(request: TimeRequest) -> str:
     """Sentence on why nothing predicts the request: its kernel's calibration covers other cases, or there is none."""
-    device, wanted = request.device, (request.kind, request.case.implementation, request.case.direction)
-    same = [block for block in device.calibration if (block.workload, block.implementation, block.direction) == wanted]
-    what, models = "/".join(wanted), [find_model(block.model) for block in same]
+    device, kernel = request.device, (request.kind, request.case.implementation, request.case.direction)
+    blocks = [block for block in device.calibration if (block.workload, block.implementation, block.direction) == kernel]
+    name, models = "/".join(kernel), [find_model(block.model) for block in blocks]
     if models and not any(model.covers(request.case) for model in models):
         covered = "; ".join(f"{model.name}: {' '.join(docstring(model.covers).split())}" for model in models)
-        return f"the calibration of {what} covers other cases. {covered.rstrip('.')}"
-    return f"no calibration of {what} in {request.dtype}, neither of {device.id} nor of another device"
+        return f"the calibration of {name} covers other cases. {covered.rstrip('.')}"
+    return f"no calibration of {name} in {request.dtype}, neither of {device.id} nor of another device"
 
 
 def added(parts: list[Prediction]) -> Prediction:
     """The prediction of kernels one after another, under all their names. Their errors add up, and it is borrowed if one of them is."""
+    seconds, low, high = sum(part.seconds for part in parts), sum(part.low for part in parts), sum(part.high for part in parts)
+    kind = BORROWED if any(part.kind == BORROWED for part in parts) else CALIBRATED
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
     names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
-    kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED
+    calibration = replace(parts[0].calibration, implementation=names)
     guess = next((part.guess for part in parts if part.guess), "")
-    seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
-    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names), parts=tuple(parts), guess=guess)
+    return Prediction(seconds, low, high, kind, words, calibration, parts=tuple(parts), guess=guess)
 
 
 def lower_in(cost: Estimate, cache: str) -> float:

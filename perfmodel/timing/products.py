@@ -1,9 +1,9 @@
 """Matrix products by a library of compiled tiles: the work of one multiprocessor under a plan, and the fastest plan.
 
-A block of threads holds a tile of C and walks k in slices. On the multiprocessor with most blocks multiplications and loads of all slices
-overlap; blocks that are resident together hide each other's wait for a slice, and C is stored after the last one. Traffic of DRAM
-overlaps with all of that; few blocks draw less than its bandwidth. Where k is split, a second pass adds up the parts.
-A library carries a table of tiles and a heuristic that picks the fastest; the model does the same with its own times.
+A block of threads holds a tile of C and walks k in slices. The multiprocessor with most blocks sets the time. There multiplications and
+loads of all slices overlap, blocks that are resident together hide each other's wait for a slice, and C is stored after the last one.
+Traffic of DRAM overlaps with all of that; few blocks draw less than its bandwidth. If k is split, a second pass adds up the parts.
+A library has a table of tiles and a heuristic that picks the fastest; the model does the same with its own times.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.timing.engine import joined
 
 Tile = tuple[int, int]
@@ -20,11 +21,10 @@ Shape = tuple[int, int, int, int]
 
 
 class TilePlan(NamedTuple):
-    """Work of the busiest multiprocessor with one tile and split of k.
+    """Work of the busiest multiprocessor with the tile ``br`` x ``bc`` and k in ``parts``.
 
-    ``flops``, and bytes ``loaded`` and ``stored``, of all its blocks; ``waits``: slices of those blocks that follow each other, others
-    being resident beside them; ``idle``: share of the multiprocessors without work; ``parts`` of k; the tile
-    ``br`` x ``bc``; ``kind``: place of the kernel's costs in a list; ``blocks`` that follow each other.
+    ``flops``, ``loaded`` and ``stored``: FLOP and bytes of all its ``blocks``. ``waits``: slices that it waits for, counted once for blocks
+    that are resident together. ``idle``: share of the multiprocessors without work. ``kind``: place of the kernel's costs in a list.
     """
 
     flops: float
@@ -42,7 +42,7 @@ class TilePlan(NamedTuple):
 class Costs(NamedTuple):
     """Seconds of one multiprocessor per FLOP, byte loaded, byte stored, wait for a slice, and block.
 
-    ``norm`` joins multiplications and loads: 1 would add them up, infinity take the longer. ``start``: seconds beyond a plain launch.
+    ``norm``: how multiplications and loads overlap: 1 adds them up, infinity takes the longer. ``start``: seconds beyond a plain launch.
     """
 
     flop: float
@@ -55,9 +55,10 @@ class Costs(NamedTuple):
 
 
 class CallTimes(NamedTuple):
-    """Seconds of a launch, of DRAM traffic at full bandwidth, of adding up parts of k, and of each part.
+    """Seconds of a call that do not depend on the plan: of its launch, and of its DRAM traffic at full bandwidth.
 
-    ``half``: share of the multiprocessors at which the bandwidth would be half of its limit; ``norm`` joins DRAM and multiprocessors.
+    ``split``: seconds of adding up parts of k, and ``part`` more for each part. ``half``: the bandwidth grows with the share of the
+    multiprocessors at work, see ``ramp``. ``norm``: how DRAM and multiprocessors overlap.
     """
 
     launch: float
@@ -78,13 +79,23 @@ def plan_of(
     >>> plan_of((256, 256, 64, 1), (128, 128), 1, slots=3, depth=64, sizes=(2, 2))[:5]
     (4194304, 65536, 65536, 2, 0)
     """
-    (m, n, k, batch), (br, bc) = shape, tile
-    rows, columns, steps = min(br, m), min(bc, n), -(k // -depth // parts)  # ceil(ceil(k / depth) / parts), and so below
-    blocks = batch * (m // -br) * (n // -bc) * parts
-    turns, along = -(blocks // -slots), min(steps * depth, k)
-    waits, loaded, stored = -(turns // -resident) * steps, (rows + columns) * along * sizes[0], rows * columns * sizes[1]
+    (m, n, k, batch), (br, bc), (load_size, store_size) = shape, tile, sizes
+    slices = ceil_div(ceil_div(k, depth), parts)  # of each block
+    block_k = min(slices * depth, k)
+    grid = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
+    blocks = ceil_div(grid, slots)
+    rows, columns = min(br, m), min(bc, n)
     return TilePlan(
-        turns * 2 * br * bc * along, turns * loaded, turns * stored, waits, max(1 - blocks / slots, 0), parts, br, bc, kind, turns
+        flops=blocks * 2 * br * bc * block_k,
+        loaded=blocks * (rows + columns) * block_k * load_size,
+        stored=blocks * rows * columns * store_size,
+        waits=ceil_div(blocks, resident) * slices,
+        idle=max(1 - grid / slots, 0),
+        parts=parts,
+        br=br,
+        bc=bc,
+        kind=kind,
+        blocks=blocks,
     )
 
 
@@ -92,51 +103,57 @@ PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # known
 """Parts of k to choose among: powers of two, and those half way."""
 
 
-def parts_of_k(blocks: int, most: int, room: int) -> list[int]:
-    """Numbers of parts of k to try, at most ``most``: until ``blocks`` fill ``room`` twice, and the one that fills it exactly.
+def parts_of_k(blocks: int, most: int, slots: int) -> list[int]:
+    """Numbers of parts of k to try, at most ``most``, for a grid of ``blocks`` if k is whole.
+
+    They are 1, those of ``PARTS`` with which the grid fills ``slots`` at most twice, and the largest with which it fills them at most once
+    and at most twice.
 
     >>> parts_of_k(20, 64, 132), parts_of_k(300, 64, 132), parts_of_k(20, 1, 132)
     ([1, 2, 3, 4, 6, 8, 12, 13], [1], [1])
     """
-    filling = (min(waves * room // blocks, most) for waves in (1, 2))
-    return sorted({1, *(parts for parts in (*PARTS, *filling) if 1 < parts <= most and parts * blocks <= 2 * room)})
+    filling_once, filling_twice = min(slots // blocks, most), min(2 * slots // blocks, most)
+    candidates = (*PARTS, filling_once, filling_twice)
+    return sorted({1, *(parts for parts in candidates if 1 < parts <= most and parts * blocks <= 2 * slots)})
 
 
 def worth_timing(plans: Iterable[TilePlan]) -> tuple[TilePlan, ...]:
     """The ``plans`` that can be fastest: no other of their kind is as good in every quantity that costs time."""
     kept: list[TilePlan] = []
-    for plan in sorted(plans):  # by FLOP first: those before have no more
-        _, loaded, stored, waits, idle, parts, _, _, kind, blocks = plan
-        for _, less, fewer, sooner, busier, whole, _, _, same, turns in kept:
-            as_good = less <= loaded and fewer <= stored and sooner <= waits and busier <= idle and turns <= blocks
-            if as_good and whole <= parts and same == kind:
-                break
-        else:
+    for plan in sorted(plans):  # by FLOP first, so that none of ``kept`` has more of them
+        if not any(_as_good(other, plan) for other in kept):
             kept.append(plan)
     return tuple(kept)
 
 
-def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], run: CallTimes) -> tuple[float, TilePlan]:
+def _as_good(other: TilePlan, plan: TilePlan) -> bool:
+    """Whether ``other`` has no more of anything that costs time than ``plan``, FLOP aside."""
+    if other.kind != plan.kind or other.loaded > plan.loaded or other.stored > plan.stored or other.waits > plan.waits:
+        return False
+    return other.idle <= plan.idle and other.blocks <= plan.blocks and other.parts <= plan.parts
+
+
+def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], call: CallTimes) -> tuple[float, TilePlan]:
     """Seconds of the fastest of ``plans``, and that plan. The ``kind`` of a plan is its place in ``costs``."""
-    launch, dram_s, half, norm, split_s, part_s = run
-    best, fastest_plan = inf, plans[0]
+    least_s, fastest_plan = inf, plans[0]
     for plan in plans:
-        flops, loaded, stored, waits, idle, parts, _, _, kind, blocks = plan
-        flop_s, load_s, store_s, wait_s, inner, start_s, block_s = costs[kind]
-        multiply, load = flops * flop_s, loaded * load_s
-        busy = joined(inner, multiply, load) + stored * store_s + waits * wait_s + blocks * block_s
-        moved, before = dram_s * ramp(1 - idle, half), launch + start_s + (split_s + parts * part_s if parts > 1 else 0.0)
-        if before + max(busy, moved) >= best:
+        cost = costs[plan.kind]
+        work_s = joined(cost.norm, plan.flops * cost.flop, plan.loaded * cost.load)
+        busy_s = work_s + plan.stored * cost.store + plan.waits * cost.wait + plan.blocks * cost.block
+        dram_s = call.dram * ramp(1 - plan.idle, call.half)
+        fixed_s = call.launch + cost.start + (call.split + plan.parts * call.part if plan.parts > 1 else 0.0)
+        if fixed_s + max(busy_s, dram_s) >= least_s:  # the norm is no less than the longer time
             continue
-        time = before + joined(norm, busy, moved)
-        if time < best:
-            best, fastest_plan = time, plan
-    return best, fastest_plan
+        seconds = fixed_s + joined(call.norm, busy_s, dram_s)
+        if seconds < least_s:
+            least_s, fastest_plan = seconds, plan
+    return least_s, fastest_plan
 
 
 def ramp(busy: float, half: float) -> float:
-    """Factor by which DRAM traffic takes longer if only the share ``busy`` of the multiprocessors asks for it: half of them get more than
-    half.
+    """Factor on the time of DRAM traffic if only the share ``busy`` of the multiprocessors asks for it.
+
+    The bandwidth grows as busy / (busy + half), so that half of the multiprocessors get more than half of it.
 
     >>> ramp(1.0, 0.2), round(ramp(0.2, 0.2), 3)
     (1.0, 1.667)

@@ -1,15 +1,15 @@
-"""Reference devices, whose calibrations serve another: the nearest one, and the nearest ones for the kernels of a sequence."""
+"""Reference devices, whose calibrations serve another device: the nearest one, and the nearest ones for the kernels of a sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 from perfmodel.core.architectures import are_alike, distance, run_the_same_code, same_board, transferable
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import CONVOLUTION, PASS, SAME_TIME, find_model
-from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER
+from perfmodel.timing.intervals import ENOUGH_TO_TRANSFER, transferred_part
 from perfmodel.timing.transfer import held_share, multiplies, product_of
 
 FallbackDevices = Callable[[], Iterable[Device]]
@@ -23,44 +23,56 @@ def listed_once(devices: FallbackDevices) -> FallbackDevices:
 
 
 def nearest(device: Device, others: list[Device], products: bool = False) -> Device | None:
-    """The device of ``others`` on which kernels, or ``products`` alone, run most alike, by ``core.architectures``; None if none is of the
-    same kind.
+    """The device of ``others`` on which kernels, or ``products`` alone, run most like on ``device``, by ``core.architectures``.
+
+    None if no other device is of the same kind.
     """
-    alike = (other for other in others if transferable(device, other))
-    return min(alike, key=lambda other: distance(device, other, products), default=None)
+    candidates = (other for other in others if transferable(device, other))
+    return min(candidates, key=lambda other: distance(device, other, products), default=None)
 
 
 def nearest_reference(device: Device, candidates: Sequence[tuple[Device, Calibration]], others: Sequence[Device] = ()) -> Device | None:
     """The ``nearest`` device whose calibration may serve ``device``, preferably one fitted to enough points; None if there is none.
 
-    Collectives over PCIe serve only GPUs without another link. Attention of a board short of watts, and its products where ``device`` has
-    none timed, serve boards at least as short, and others only if no other device has them; ``others``: further boards that show who is
-    short. A sequence whose kernels are calibrated one by one, and a pass over memory, also take a device that ``are_alike`` allows.
+    - Collectives over PCIe serve only GPUs without another link.
+    - A board short of watts multiplies at a lower clock. Its attention, and its products if ``device`` has none timed, serve boards that
+      are at least as short, and others only if no other device has them. ``others``: further boards that show which ones are short.
+    - If no device of the same kind serves, a sequence whose kernels are calibrated one by one, and a pass over memory, also take a device
+      that ``are_alike`` allows.
     """
     candidates = [(other, block) for other, block in candidates if block.workload != "collective" or other.over_pcie == device.over_pcie]
     devices = [device, *(other for other, _ in candidates)]
 
-    def fed(other: Device, block: Calibration) -> bool:
-        """Whether ``other`` was not shorter of watts than ``device`` when ``block`` was timed, or that does not show."""
+    def has_enough_watts(other: Device, block: Calibration) -> bool:
+        """Whether ``other`` is not shorter of watts than ``device``, or ``block`` does not depend on that."""
         if multiplies(block):
             return held_share(other, devices) >= held_share(device, devices)
-        timed = block.workload != "matmul" or "fp32" in block.dtypes or product_of(device, block) is not None
-        return timed or held_share(other, [*devices, *others]) >= held_share(device, [*devices, *others])
+        if block.workload != "matmul" or "fp32" in block.dtypes or product_of(device, block) is not None:
+            return True
+        return held_share(other, [*devices, *others]) >= held_share(device, [*devices, *others])
 
-    well_fed = [(other, block) for other, block in candidates if fed(other, block)] or candidates
-    sure = [(other, block) for other, block in well_fed if block.points >= _enough(device, other, block)]
+    candidates = [(other, block) for other, block in candidates if has_enough_watts(other, block)] or candidates
+    certain = [(other, block) for other, block in candidates if block.points >= _enough_points(device, other, block)]
     products = all(block.workload == "matmul" for _, block in candidates)
-    closest = next(filter(None, (nearest(device, [other for other, _ in listed], products) for listed in (sure, well_fed))), None)
-    anywhere = [(other, block) for other, block in sure if find_model(block.model).part_workloads or block.workload in (PASS, CONVOLUTION)]
-    alike = [other for other, _ in anywhere if are_alike(device, other)]
-    return closest or min(alike, key=lambda other: distance(device, other), default=None)
+    for listed in (certain, candidates):
+        closest = nearest(device, [other for other, _ in listed], products)
+        if closest is not None:
+            return closest
+    anywhere = [
+        other
+        for other, block in certain
+        if (find_model(block.model).part_workloads or block.workload in (PASS, CONVOLUTION)) and are_alike(device, other)
+    ]
+    return min(anywhere, key=lambda other: distance(device, other), default=None)
 
 
-def _enough(device: Device, other: Device, block: Calibration) -> int:
+def _enough_points(device: Device, other: Device, block: Calibration) -> int:
     """Points from which ``block`` of ``other`` serves ``device``: fewer if both run the same kernels, any number on the same board."""
     if same_board(device, other):
         return 0
-    return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_TRANSFER) if run_the_same_code(device, other) else ENOUGH_TO_TRANSFER
+    if run_the_same_code(device, other):
+        return min(ENOUGH_ALIKE * len(block.parameters), ENOUGH_TO_TRANSFER)
+    return ENOUGH_TO_TRANSFER
 
 
 def reference_device(device: Device, fallbacks: FallbackDevices, serves: Callable[[Device], object]) -> Device | None:
@@ -69,43 +81,48 @@ def reference_device(device: Device, fallbacks: FallbackDevices, serves: Callabl
 
 
 def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) -> tuple[Calibration | None, bool]:
-    """The calibration of ``model`` on ``device``, else on the nearest architecture; and whether it is the device's own."""
+    """(the calibration of ``model`` on ``device``, else on the nearest device that has one; whether it is the device's own)."""
 
-    def blocks(one: Device) -> list[Calibration]:
-        return [block for block in one.calibration if block.model == model]
+    def blocks_of(candidate: Device) -> list[Calibration]:
+        return [block for block in candidate.calibration if block.model == model]
 
-    source = reference_device(device, fallbacks, blocks)
-    return (None if source is None else blocks(source)[0]), source is device
+    reference = reference_device(device, fallbacks, blocks_of)
+    return (None if reference is None else blocks_of(reference)[0]), reference is device
 
 
 def with_parts(device: Device, model: str, dtype: str, fallbacks: FallbackDevices, board: Device | None = None) -> Device:
-    """``device`` with calibrations of the nearest other devices for those parts of ``model`` that it has none for in ``dtype``.
+    """``device`` with calibrations of other devices, the nearest first, for those parts of ``model`` that it has none for in ``dtype``.
 
-    A published product (cuBLAS, in a graph) replaces PyTorch's only in published sequences, as it starts sooner than a call. ``board``: the
-    unchanged profile, if ``device`` has timed rates; another device of that board then serves alone.
+    ``board``: the unchanged profile, if ``device`` has scaled rates. If another profile of that board is calibrated for a part, its
+    calibrations serve alone.
     """
     sequence = find_model(model)
-    workloads = sequence.part_workloads
-    if not workloads:
+    if not sequence.part_workloads:
         return device
     formats = {dtype, SAME_TIME.get(dtype, dtype)}
 
     def serves(block: Calibration) -> bool:
-        """Whether ``block`` serves: a product only in the format, passes over memory also in 16 bits."""
+        """Whether ``block`` times a part: a product only in the format, a pass over memory also in 16 bits.
+
+        cuBLAS, published from graphs, starts sooner than a call: it serves published sequences alone.
+        """
         if block.implementation == "cublas" and not sequence.from_tables:
             return False
-        return not formats.isdisjoint(block.dtypes) or (block.workload != "matmul" and not SAME_TIME.keys().isdisjoint(block.dtypes))
+        in_16_bits = block.workload != "matmul" and not SAME_TIME.keys().isdisjoint(block.dtypes)
+        return in_16_bits or not formats.isdisjoint(block.dtypes)
 
-    missing = set(workloads) - {block.workload for block in device.calibration if serves(block)}
+    missing = set(sequence.part_workloads) - {block.workload for block in device.calibration if serves(block)}
     if not missing:
         return device
-    from perfmodel.timing.intervals import transferred_part
-
-    # passes over memory take the time of their bytes on GPUs of every maker
-    gpus = sorted(filter(partial(are_alike, device), fallbacks()), key=lambda gpu: (not transferable(device, gpu), distance(device, gpu)))
-    listed = [(other, block) for other in gpus for block in other.calibration if block.workload != "matmul" or transferable(device, other)]
-    listed = [(other, block) for other, block in listed if block.workload in missing and serves(block)]
-    again = [other for other in gpus if same_board(board or device, other)]
-    served = {block.workload for other, block in listed if other in again}
-    transferred = [transferred_part(block, device, other) for other, block in listed if block.workload not in served or other in again]
-    return replace(device, calibration=[*device.calibration, *transferred])
+    # passes over memory take the time of their bytes on GPUs of every maker; products serve devices of the same kind
+    gpus = [gpu for gpu in fallbacks() if are_alike(device, gpu)]
+    gpus.sort(key=lambda gpu: (not transferable(device, gpu), distance(device, gpu)))
+    candidates = [(gpu, block) for gpu in gpus for block in gpu.calibration if block.workload in missing and serves(block)]
+    candidates = [(gpu, block) for gpu, block in candidates if block.workload != "matmul" or transferable(device, gpu)]
+    on_same_board = {block.workload for gpu, block in candidates if same_board(board or device, gpu)}
+    added = [
+        transferred_part(block, device, gpu)
+        for gpu, block in candidates
+        if block.workload not in on_same_board or same_board(board or device, gpu)
+    ]
+    return replace(device, calibration=[*device.calibration, *added])

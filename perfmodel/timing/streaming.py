@@ -1,13 +1,14 @@
-"""Decode attention as blocks that stream the KV cache, tile by tile: the engine of every library's page.
+"""Time of decode attention, as blocks that stream the KV cache tile by tile: the engine of all decode models.
 
 Blocks run in waves, as many at once as multiprocessors hold. A block waits once for its first loads, ``latency_us``, then works on a tile
-while it loads the next. The first wave so takes the longer of its streaming and its work, near each other a little more (a norm with the
-exponent ``overlap``), and one tile of the shorter, as work begins with the first tile. Blocks of later waves start while others stream.
-The memory system streams the bytes of all blocks of a wave at a share of the bandwidth of DRAM, or from L2 where the cache fits it and the
-run before left it there. Work of a tile is what the units of a multiprocessor need for it, the blocks there one after the other, and the
-wait for the tile, in units of the same latency. Other kernels come on top: launches inside a CUDA graph, what they move, and, where keys
-were split, the sum over splits.
-Source: bandwidth under latency, Little 1961; split keys, Dao et al. 2023, Flash-Decoding.
+while it loads the next. So the first wave takes the longer of its streaming and its work, a little more if both are near each other (a norm
+with the exponent ``overlap``), and one tile of the shorter, as work begins with the first tile. Blocks of later waves start while others
+stream.
+
+The memory system streams the bytes of all blocks of a wave at a share of the bandwidth of DRAM, or from L2 if the KV cache fits it and the
+run before left it there. The work on a tile is what the units of a multiprocessor need for it, one block there after the other, and the
+wait for the tile, in units of the same latency. Other kernels come on top: launches inside a CUDA graph, what they move, and, if keys were
+split, the sum over splits. Source: bandwidth under latency, Little 1961; split keys, Dao et al. 2023, Flash-Decoding.
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ MOST_QUERIES, MOST_DRAFTED, WIDEST_HEAD = 16, 8, 256  # known
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunch:
-    """One launch: ``blocks``, ``resident`` per multiprocessor, each with ``tiles`` tiles. Together they read the cache ``rereads`` times.
+    """One launch of ``blocks``, ``resident`` per multiprocessor, each with ``tiles`` tiles; keys are in ``splits`` parts.
 
-    ``tile_bytes``: of a tile's keys and values; ``tile_cycles``: clocks for which its work occupies the units of its multiprocessor.
-    ``gaps``: launches of kernels beside it; ``moved_bytes`` and ``later_waits``: theirs. Parameters by name, and how often each counts:
-    ``block_terms``, waits before a block's first tile; ``wait_factors`` of the wait for a tile; ``work_factors`` of its work.
+    - ``tile_bytes``: bytes of a tile's keys and values. ``tile_cycles``: clocks that its work occupies the units of its multiprocessor.
+    - ``rereads``: how often the blocks read the KV cache together.
+    - ``gaps``: launches of other kernels of the call; ``moved_bytes`` and ``later_waits``: what these move and how often they wait.
+    - ``block_terms``: parameters that are waits before a block's first tile, with the number of each. ``wait_factors``: parameters that
+      multiply the wait for a tile. ``work_factors``: parameters that multiply its work.
     """
 
     blocks: int
@@ -68,10 +71,10 @@ LaunchRule = Callable[[Attention, Device, int], StreamLaunch]
 
 
 def page(name: str, launches: Mapping[str, Mapping[str, LaunchRule]], source: str, covers: Callable[[Case], bool] | None = None) -> Model:
-    """The time model of a library's kernels: the engine with further parameters.
+    """The time model ``name`` of a library's kernels: the engine below, with the parameters of ``parameters/streaming.yaml``.
 
     ``launches``: launch rules by implementation and by matrix instruction of the devices that run this kernel. ``covers``: the decoding
-    cases that it covers, all if not given.
+    cases that it covers, by default all.
     """
 
     def runs_on(implementation: str, traits: Traits) -> bool:
@@ -80,9 +83,9 @@ def page(name: str, launches: Mapping[str, Mapping[str, LaunchRule]], source: st
     @cached_by_identity
     def launched(case: Case, device: Device) -> StreamLaunch:
         if not runs_on(case.implementation, traits_of(device)):
-            found = f"{device.id}: no decode kernel of {case.implementation} is known for its architecture, {device.architecture}"
-            known = " or ".join(launches[case.implementation])
-            raise UnavailableError(found, f"known: from compute capability 8.0 on, where the peak is that of {known}")
+            problem = f"{device.id}: no decode kernel of {case.implementation} is known for its architecture, {device.architecture}"
+            instructions = " or ".join(launches[case.implementation])
+            raise UnavailableError(problem, f"known: from compute capability 8.0 on, where the peak is that of {instructions}")
         rule = launches[case.implementation][traits_of(device).matrix]
         return rule(in_cache_format(case.workload), device, int(numbers_of(device, "multiprocessors")[0]))
 
@@ -105,7 +108,8 @@ def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mappin
     dram, l2 = bandwidth * p["dram_share"], min(p["l2_bytes_per_clock"], L2_PORT) * sms * clock
     size, latency_s = float(w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size), p["latency_us"] * 1e-6
     lost = lost_share(size / l2_bytes, *scan_limits(device, alone=True))
-    shares = [miss / stream.rereads for miss in ({1.0, lost} if case.flushed else {lost})]  # a cold run takes no less than a warm one
+    misses = {1.0, lost} if case.flushed else {lost}  # a cold run takes no less than a warm one
+    shares = [miss / stream.rereads for miss in misses]
     block_s = size * stream.rereads / stream.blocks * max(miss / dram + (1 - miss) / l2 for miss in shares)
     start_s = (1 + sum(p[name] * count for name, count in stream.block_terms.items())) * latency_s
     start_s -= 0.0 if case.flushed else (1 - lost) * min(WARM_LATENCY_S, start_s / 2)
@@ -115,16 +119,18 @@ def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mappin
     for name in stream.work_factors:
         work_s *= p[name]
 
-    def worked_s(blocks: int) -> float:
+    def wave_work_s(blocks: int) -> float:
         return stream.tiles * (int(ceil_div(blocks, int(sms))) * work_s + wait_s)
 
     slots = stream.resident * int(sms)
-    first = min(stream.blocks, slots)
-    later, rest = divmod(stream.blocks - first, slots)
-    worked, streamed = worked_s(first), first * block_s
-    waves_s = start_s + joined(p["overlap"], worked, streamed) + min(worked, streamed) / stream.tiles
-    for count, blocks in ((later, slots), (1, rest)):
-        waves_s += count * joined(p["overlap"], start_s + worked_s(blocks), blocks * block_s) if count and blocks else 0.0
+    first_blocks = min(stream.blocks, slots)
+    full_waves, last_blocks = divmod(stream.blocks - first_blocks, slots)
+    first_work_s, first_stream_s = wave_work_s(first_blocks), first_blocks * block_s
+    waves_s = start_s + joined(p["overlap"], first_work_s, first_stream_s) + min(first_work_s, first_stream_s) / stream.tiles
+    if full_waves:
+        waves_s += full_waves * joined(p["overlap"], start_s + wave_work_s(slots), slots * block_s)
+    if last_blocks:
+        waves_s += joined(p["overlap"], start_s + wave_work_s(last_blocks), last_blocks * block_s)
     waits = stream.later_waits
     if stream.splits > 1:
         waits = waits + p.get("split_waits", 0.0) * stream.splits + p["combine_waits"]
@@ -134,8 +140,8 @@ def streamed_seconds(case: Case, device: Device, stream: StreamLaunch, p: Mappin
 
 def graph_gap_s(device: Device) -> float:
     """Seconds between two kernels of a CUDA graph."""
-    known = device.launch_overhead.graph if device.launch_overhead else None
-    return GRAPH_GAP_S if known is None else float(known.number)
+    gap = device.launch_overhead.graph if device.launch_overhead else None
+    return GRAPH_GAP_S if gap is None else float(gap.number)
 
 
 def in_cache_format(w: Attention) -> Attention:
@@ -164,23 +170,28 @@ def resident(sram_bytes: int, device: Device, most: int) -> int:
 
 
 def partial_bytes(w: Attention, splits: int, columns: int) -> float:
-    """Bytes of the outputs of all splits, ``columns`` wide, which the kernel that sums them up reads."""
+    """Bytes of the outputs of all splits, ``columns`` wide, which the kernel that sums them up reads; 0 if keys are not split."""
     return float(splits * w.query_heads * w.n * columns * PARTIAL_SIZE) if splits > 1 else 0.0
 
 
 def tile_cycles(scores: int, flops: float, w: Attention, device: Device) -> float:
-    """Clocks of a tile of ``scores``: ``flops``, then an exponential per score, as few warps hide neither."""
+    """Clocks of a tile of ``scores``: ``flops`` per score and then an exponential, as few warps hide neither."""
     unit = device.matmul_unit(w.dtype.name, "tensor")
     flop_rate = _per_clk(device, device.peaks_of(unit)[w.dtype.name], device.stated_clock(w.dtype.name, unit))
     exp_rate = _per_clk(device, device.peaks.exp, device.clocks.vector)
     if flop_rate is None or exp_rate is None:
-        lacks = f"{device.id} lacks FLOP or exponentials per clock in its profile"
-        raise UnavailableError(lacks, "add per_clk to its tensor and exp peaks")
+        raise UnavailableError(
+            f"{device.id} lacks FLOP or exponentials per clock in its profile", "add per_clk to its tensor and exp peaks"
+        )
     return float(scores * (flops / min(flop_rate, MOST_FLOP) + 1 / exp_rate))
 
 
 def _per_clk(device: Device, peak: Quantity | None, clock: Quantity | None) -> float | None:
-    """Operations of a multiprocessor per clock; None where the profile does not say."""
-    if peak is None or peak.per_clk is not None:
-        return None if peak is None else peak.per_clk
-    return None if clock is None or device.multiprocessors is None else peak.number / (clock.number * device.multiprocessors.number)
+    """Operations of a multiprocessor per clock at ``peak``; None if the profile does not say."""
+    if peak is None:
+        return None
+    if peak.per_clk is not None:
+        return peak.per_clk
+    if clock is None or device.multiprocessors is None:
+        return None
+    return peak.number / (clock.number * device.multiprocessors.number)

@@ -1,4 +1,7 @@
-"""The model's view of a record: its workload, lower bound and peak memory, or the reason why there are none."""
+"""What the model says of a record without a time model: its workload, lower bound and peak memory, or the reason why there are none.
+
+``_WORKLOADS`` lists the keys that the shape of each workload has, and the function that makes the workload.
+"""
 
 from __future__ import annotations
 
@@ -34,45 +37,39 @@ from perfmodel.validation.records import LARGEST_NUMBER, Record
 
 _TWO_INPUTS = ("add", "silu-mul", "add-rms-norm")
 """Implementations, without the prefix of who runs them, that read two operands of the size of the rows."""
-TRAIN = "train"
-ATTENTION_OF_TRAINING = ("eager", "sdpa")
-BACKENDS = {backend: implementation for implementation, backend in SDPA_BACKENDS.items()}
-"""Attention implementation of a training step by PyTorch's name for it; the fastest calibrated one if a record does not say."""
-ATTENTION_IN = {"torch": "torch-sdpa-flash"}
-"""Fused attention of the steps that an implementation runs."""
-
-
-EXPERTS_IN = {**DTYPES, "fp4": dtype_of_products("fp4")}
-"""Formats in which experts are multiplied."""
 Sizes = dict[str, Any]
 """A record's shape, checked. ``weight_bits``: bits of a stored weight with its share of scales, if narrower than its product."""
+EXPERT_FORMATS = {**DTYPES, "fp4": dtype_of_products("fp4")}
+"""Formats in which experts are multiplied."""
 
 
 def case_of(record: Record) -> Case:
     """The case that a record measured; UnavailableError says what the record lacks."""
     if record.workload not in _WORKLOADS:
         raise UnavailableError(f"no model of workload {record.workload!r}", f"there is one of {', '.join(_WORKLOADS)}")
-    formats = {"matmul": PRODUCTS, "moe": EXPERTS_IN}.get(record.workload, DTYPES)
+    formats = {"matmul": PRODUCTS, "moe": EXPERT_FORMATS}.get(record.workload, DTYPES)
     if record.dtype not in formats:
         raise UnavailableError(f"no model of dtype {record.dtype!r}")
-    wrong = next((f"{name} {value}" for name, value in record.launch.items() if value < 1), None)
-    if wrong is not None:
-        raise UnavailableError(f"its launch has {wrong}")
-    train = record.workload == "transformer" and record.shape.get("phase") == TRAIN
-    required, optional, workload_of = _TRAINING if train else _WORKLOADS[record.workload]
-    workload = workload_of(checked_shape(record, required.split(), optional.split()), formats[record.dtype], record)
+    for name, value in record.launch.items():
+        if value < 1:
+            raise UnavailableError(f"its launch has {name} {value}")
+    is_training = record.workload == "transformer" and record.shape.get("phase") == "train"
+    required, optional, workload_of = _TRAINING if is_training else _WORKLOADS[record.workload]
+    sizes = checked_shape(record, required.split(), optional.split())
+    workload = workload_of(sizes, formats[record.dtype], record)
     # a whole step has no passes to tell apart
     direction = FORWARD if isinstance(workload, TrainingStep) else record.direction
     return Case(workload, record.implementation, direction, record.cache_state, record.launch)
 
 
-_UNSAID = {"weights_dtype", "kv_dtype"}
-_WORDS = {"kind", "layout", "model", "phase", "op", "attention", "engine", *_UNSAID}
-"""Keys of texts in shapes; a null under a key of ``_UNSAID`` means that the run chose."""
+_NULLABLE = {"weights_dtype", "kv_dtype"}
+"""Keys of texts that may be null: the run chose the format."""
+_TEXTS = {"kind", "layout", "model", "phase", "op", "attention", "engine", *_NULLABLE}
 _SWITCHES = {"appends", "causal", "crossed", "mask", "fused_elementwise", "cuda_graph", "checkpointing", "chunked", "fused_all_reduce"}
 _RANGES = {"density": (0, 1), "dropout": (0, 1), "weight_bits": (1, 64)}
+"""Least and largest values of numbers."""
 _ABOVE_ZERO = {"acceptance": 1, "spread": 1, "rate": LARGEST_NUMBER}
-"""Largest values of numbers above zero. Numbers in neither set are whole and at least 1, ``draft_tokens`` at least 0."""
+"""Largest values of numbers above zero. All numbers without a range are whole and at least 1, ``draft_tokens`` at least 0."""
 
 
 def checked_shape(record: Record, required: Collection[str], optional: Collection[str]) -> dict[str, Any]:
@@ -90,15 +87,21 @@ def checked_shape(record: Record, required: Collection[str], optional: Collectio
 
 
 def _has_meaning(name: str, value: Any) -> bool:
-    if name in _SWITCHES or name in _WORDS:
-        return isinstance(value, bool if name in _SWITCHES else str) or (value is None and name in _UNSAID)
+    if name in _SWITCHES:
+        return isinstance(value, bool)
+    if name in _TEXTS:
+        return isinstance(value, str) or (value is None and name in _NULLABLE)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     if name in _ABOVE_ZERO:
         return 0 < value <= _ABOVE_ZERO[name]
     if name in _RANGES:
-        return _RANGES[name][0] <= value <= _RANGES[name][1]
+        least, largest = _RANGES[name]
+        return least <= value <= largest
     return isinstance(value, int) and value >= (0 if name == "draft_tokens" else 1)
+
+
+# Functions that make the workload of a checked shape
 
 
 def _attention(sizes: Sizes, dtype: Dtype, record: Record) -> Attention:
@@ -108,8 +111,8 @@ def _attention(sizes: Sizes, dtype: Dtype, record: Record) -> Attention:
     sizes["causal"] = sizes.get("causal", False) or "window" in sizes
     sizes.setdefault("dv", sizes["d"])
     pattern = None if density is None else block_pattern(float(density), None)
-    kind = NarrowCacheAttention if "kv_bits" in sizes else Attention
-    return kind(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
+    workload_class = NarrowCacheAttention if "kv_bits" in sizes else Attention
+    return workload_class(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
 
 
 def _matmul(sizes: Sizes, dtype: Dtype, record: Record) -> Matmul:
@@ -138,9 +141,13 @@ def _model(name: str) -> ModelSpec:
     return find_model(name)
 
 
+FUSED_ATTENTION = {"torch": "torch-sdpa-flash"}
+"""Fused attention kernel of inference steps, by the implementation of the step."""
+
+
 def _transformer(sizes: Sizes, dtype: Dtype, record: Record) -> ModelStep:
-    lengths = {PREFILL: "n", DECODE: "kv_len"}
-    length = sizes.get(lengths.get(sizes["phase"], ""))
+    length_key = {PREFILL: "n", DECODE: "kv_len"}.get(sizes["phase"], "")
+    length = sizes.get(length_key)
     if length is None:
         raise UnavailableError(f"no step of phase {sizes['phase']!r} with its length", "prefill has n, decode kv_len")
     model = _model(sizes["model"])
@@ -148,7 +155,12 @@ def _transformer(sizes: Sizes, dtype: Dtype, record: Record) -> ModelStep:
     bits = 8 * dtype.size
     split = Split(tp=sizes["tensor_parallel"])
     step = ModelPass(sizes["phase"], sizes["batch"], n, length, dtype, bits, bits, sizes["fused_elementwise"], split=split)
-    return ModelStep(model, step, sizes["cuda_graph"], ATTENTION_IN.get(record.implementation)).check()
+    return ModelStep(model, step, sizes["cuda_graph"], FUSED_ATTENTION.get(record.implementation)).check()
+
+
+ATTENTION_OF_TRAINING = ("eager", "sdpa")
+BACKENDS = {backend: implementation for implementation, backend in SDPA_BACKENDS.items()}
+"""Attention kernel of a training step by PyTorch's name for its backend; a record without a backend gets the fastest calibrated kernel."""
 
 
 def _training(sizes: Sizes, dtype: Dtype, record: Record) -> TrainingStep:
@@ -162,19 +174,18 @@ def _training(sizes: Sizes, dtype: Dtype, record: Record) -> TrainingStep:
     return training_step(training, dtype, HUGGINGFACE, BACKENDS.get(backend) if training.flash else None)
 
 
-_EXCHANGED = ("op", "world", "tokens", "hidden", "experts", "experts_per_token")
-
-
 def _collective(sizes: Sizes, dtype: Dtype, record: Record) -> Collective:
-    exchanged = sizes["op"] in (DISPATCH, COMBINE)
-    if missing := [name for name in (_EXCHANGED if exchanged else ("bytes",)) if name not in sizes]:
-        raise UnavailableError(f"no {sizes['op']} without {', '.join(missing)}", "give its sizes")
-    if exchanged:
-        op, world, tokens, hidden, experts, per_token = (sizes[name] for name in _EXCHANGED)
+    op, world = sizes["op"], sizes["world"]
+    exchanges_tokens = op in (DISPATCH, COMBINE)
+    required = ("tokens", "hidden", "experts", "experts_per_token") if exchanges_tokens else ("bytes",)
+    if missing := [name for name in required if name not in sizes]:
+        raise UnavailableError(f"no {op} without {', '.join(missing)}", "give its sizes")
+    if exchanges_tokens:
+        tokens, hidden, experts, per_token = (sizes[name] for name in required)
         return expert_exchange(op, world, tokens, hidden, experts, per_token, dtype)
-    if sizes["op"] not in OPS:
-        raise UnavailableError(f"no collective is called {sizes['op']!r}", f"there are {', '.join(OPS)}")
-    return Collective(sizes["op"], sizes["world"], sizes["bytes"], dtype)
+    if op not in OPS:
+        raise UnavailableError(f"no collective is called {op!r}", f"there are {', '.join(OPS)}")
+    return Collective(op, world, sizes["bytes"], dtype)
 
 
 _ROWS = "rows cols", "kind mask_rows", _rows
@@ -221,18 +232,18 @@ PEAK = "peak_bytes"
 
 def predicted_peak_bytes(record: Record, device: Device) -> float | None:
     """Predicted peak bytes, as the record counts them: all of a training step, else those beside the inputs; None if unknown."""
-    predict = _MEMORY.get(record.workload)
-    if predict is None or record.direction != "both" or record.dtype not in DTYPES:
+    peak_of = _PEAKS.get(record.workload)
+    if peak_of is None or record.direction != "both" or record.dtype not in DTYPES:
         return None
     try:
-        return float(predict(record, device))
-    except (PerfmodelError, KeyError, TypeError, ValueError):  # a shape that lacks what the model asks
+        return float(peak_of(record, device))
+    except (PerfmodelError, KeyError, TypeError, ValueError):  # the shape lacks a key that the peak is computed from
         return None
 
 
 def _attention_peak(record: Record, device: Device) -> float:
-    names = ("n", "kv_len", "d", "batch", "heads", "kv_heads", "causal", "mask")
-    sizes: dict[str, Any] = {name: record.shape[name] for name in names if name in record.shape}
+    keys = ("n", "kv_len", "d", "batch", "heads", "kv_heads", "causal", "mask")
+    sizes: dict[str, Any] = {key: record.shape[key] for key in keys if key in record.shape}
     w = Attention(**{"dv": sizes["d"], **sizes}, dtype=DTYPES[record.dtype])
     return float(attention_peak(w.check(), record.implementation).bytes)
 
@@ -257,7 +268,7 @@ def training_of(record: Record) -> TrainingConfig:
     )
 
 
-_MEMORY: dict[str, Callable[[Record, Device], float]] = {
+_PEAKS: dict[str, Callable[[Record, Device], float]] = {
     "attention": _attention_peak,
     "mlp-chain": _chain_peak,
     "transformer": lambda record, device: float(peak(training_of(record), record.implementation).bytes),

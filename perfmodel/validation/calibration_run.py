@@ -1,4 +1,4 @@
-"""Calibrate a device: by measuring this machine, or from records. The result is a profile with what was measured in it."""
+"""Calibration of a device, from records or by measuring this machine. The result is the device's profile with its new calibrations."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ MEASURED = "measured_here"
 
 @dataclass(frozen=True, slots=True)
 class CalibrationOptions:
-    """Options of a calibration. ``done`` is called with the share of a phase that is done, ``on_record`` with each record of a GPU.
+    """Options of a calibration.
 
-    ``quick``: fewer tiles and shapes are measured, each for a shorter time, and fits see fewer points and stop sooner.
+    ``quick``: fewer tiles and shapes are measured, each for a shorter time, and fits see fewer points and stop sooner. ``jobs``: processes
+    that fit. ``done`` is called with the share of a phase that is done, ``on_record`` with each record of a GPU.
     """
 
     quick: bool = False
@@ -52,20 +53,20 @@ class CalibrationOptions:
 
     @property
     def words(self) -> str:
-        """Suffix for the text of a profile."""
+        """Suffix of the texts in a profile that say how something was measured."""
         return ", quick" if self.quick else ""
 
 
 DEFAULT = CalibrationOptions()
-OWN = tuple(name for name in models_of() if name.startswith("numba-"))
+OWN_KERNELS = tuple(name for name in models_of() if name.startswith("numba-"))
 """The project's own kernels."""
 QUICK_TILES, QUICK_STEP = 2, 3
-"""With ``quick``: tiles per kernel, head dim and mask; and step through a library's cases."""
+"""A quick run measures this many tiles per kernel, head dim and mask, and every third case of a library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A device with its new calibrations, and messages on what was left out."""
+    """A device with its new calibrations ``blocks`` and ``microbenchmarks``; ``failures``: a message on each thing that was left out."""
 
     device: Device
     microbenchmarks: list[Microbenchmark]
@@ -87,9 +88,10 @@ def today() -> str:
 def versions_of(records: Sequence[Record]) -> str:
     """One line with the software that the records name."""
     names = ("torch", "cudnn", "numba", "numba-cuda", "driver", "kernel", "vllm", "nccl")
-    software = {name: str(r.environment[name]) for r in records for name in names if name in r.environment}
-    if len({r.environment["kernel"] for r in records if "kernel" in r.environment}) > 1:  # the kernels of a library, one for each shape
-        software.pop("kernel", None)
+    software = {name: str(record.environment[name]) for record in records for name in names if name in record.environment}
+    kernels = {record.environment["kernel"] for record in records if "kernel" in record.environment}
+    if len(kernels) > 1:  # a library that has another kernel for each shape
+        del software["kernel"]
     return ", ".join(f"{name} {value}" for name, value in sorted(software.items())) or "not recorded"
 
 
@@ -105,16 +107,16 @@ def from_records(
 ) -> list[Calibrated]:
     """Calibrations fitted to the records of ``paths``, one result per device.
 
-    ``hardware``: only this device, though others of its architecture help. From the project's own files fits see the half that is meant for
-    them, from other files every record. ``fallbacks``: devices whose calibrations serve parts. ``one_device``: UsageError, before any fit,
-    if the records are from several devices.
+    ``hardware``: return only this device; records of others of its architecture still help its fits. ``fallbacks``: devices whose
+    calibrations serve parts of a sequence. ``one_device``: UsageError, before any fit, if the records are from several devices. Fits see
+    half of the shipped records (``records.held_out``), and all records of other files.
     """
     check_names(implementations)
-    listed, shipped = list(paths), set(shipped_records())
+    files, shipped = list(paths), set(shipped_records())
     records: list[Record] = []
-    for path in listed:
-        of_file = [record for _, record in read_records(path)]
-        records += of_file if path in shipped else all_fitted(of_file)
+    for path in files:
+        in_file = [record for _, record in read_records(path)]
+        records += in_file if path in shipped else all_fitted(in_file)
     if implementations:
         records = [record for record in records if record.implementation in implementations]
     devices = _devices_of(records, find_device, hardware, progress)
@@ -123,13 +125,11 @@ def from_records(
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
     fits = calibrate(records, devices, today(), versions_of, progress, fallbacks, options.effort, options.jobs, options.done)
     calibrated = with_borrowed(fits, widths(residuals(points(records, devices), fits, fallbacks)))
-    source = (
-        RECORDS
-        if set(listed) <= shipped and not options.quick
-        else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
-    )
-    wanted = ids if hardware is None else {find_device(hardware).id}
-    return [_with_blocks(ids[name], [], blocks, source) for name, blocks in calibrated.items() if name in wanted]
+    source = RECORDS
+    if options.quick or not set(files) <= shipped:
+        source = f"measurement records{options.words}: {', '.join(path.name for path in files)}"
+    returned = ids if hardware is None else {find_device(hardware).id}
+    return [_with_blocks(ids[name], [], blocks, source) for name, blocks in calibrated.items() if name in returned]
 
 
 def _devices_of(
@@ -139,11 +139,11 @@ def _devices_of(
     given = None if hardware is None else find_device(hardware)
     devices: dict[str, Device] = {}
     for name in dict.fromkeys(record.hardware for record in records):
-        found_device = device_or_error(name, find_device)
-        if isinstance(found_device, PerfmodelError):
-            progress(f"{name}: {found_device.message}")
+        device = device_or_error(name, find_device)
+        if isinstance(device, PerfmodelError):
+            progress(f"{name}: {device.message}")
         else:
-            devices[name] = given if given is not None and given.id == found_device.id else found_device
+            devices[name] = given if given is not None and given.id == device.id else device
     if given is not None and given.id not in {device.id for device in devices.values()}:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
     return devices
@@ -157,14 +157,18 @@ def check_names(implementations: Sequence[str]) -> None:
 
 
 def _with_blocks(device: Device, probes: list[Microbenchmark], blocks: list[Calibration], source: str, **more: Any) -> Calibrated:
-    """``device`` with ``blocks`` in place of its calibrations of the same kernels; ``source``: text on their measurements."""
+    """``device`` with ``blocks`` and ``probes`` in place of its calibrations and microbenchmarks of the same names.
+
+    ``source``: text on the measurements, which the profile keeps under the first key of its sources that is free or has this text.
+    ``more``: other fields of the result.
+    """
     key = next(name for name in ("records", "own_records", "more_records") if device.sources.get(name, source) == source)
     blocks = [replace(block, source=key) for block in blocks]
-    kept = [block for block in device.calibration if family_of(block) not in set(map(family_of, blocks))]
     sources = {key: source, **device.sources} if blocks else device.sources
-    anew = {probe.name for probe in probes}
-    all_probes = [*probes, *(probe for probe in device.microbenchmarks if probe.name not in anew)]
-    changed = replace(device, sources=sources, microbenchmarks=all_probes, calibration=[*kept, *blocks])
+    new_families, new_probes = set(map(family_of, blocks)), {probe.name for probe in probes}
+    calibration = [*(block for block in device.calibration if family_of(block) not in new_families), *blocks]
+    microbenchmarks = [*probes, *(probe for probe in device.microbenchmarks if probe.name not in new_probes)]
+    changed = replace(device, sources=sources, microbenchmarks=microbenchmarks, calibration=calibration)
     return Calibrated(changed, probes, blocks, **more)
 
 
@@ -175,7 +179,7 @@ def this_machine(
     progress: Progress,
     options: CalibrationOptions,
 ) -> Calibrated:
-    """Measure this machine: its GPU if there is one, else its CPU."""
+    """The calibration of this machine, measured now: of its GPU if there is one, else of its CPU."""
     check_names(implementations)
     from perfmodel.validation.run import NO_GPU, best_backend
 
@@ -193,13 +197,16 @@ def this_machine(
     environment = this_environment(open_gpu(), hardware)
     base = find_device(hardware or environment.hardware)
     results = benchmark(progress, QUICK_RULE if options.quick else RULE)
-    raws, failures = _measured_kernels(base.id, implementations or OWN, progress, options)
+    raws, failures = _measured_kernels(base.id, implementations or OWN_KERNELS, progress, options)
     records = all_fitted(map(as_record, raws))
     sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of(records)}", **base.sources}
     device = with_measured(replace(base, sources=sources), results)
-    timed = (one for one in results if one.value is not None)
-    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size, one.shape) for one in timed]
-    failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
+    probes = [
+        Microbenchmark(probe.name, _text(probe), round(probe.spread, 4), probe.runs, MEASURED, today(), probe.size, probe.shape)
+        for probe in results
+        if probe.value is not None
+    ]
+    failures += [f"{probe.name}: {probe.reason}" for probe in results if probe.value is None]
     fits = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, options.effort, options.jobs, options.done)
     blocks = fits.get(device.id, [])
     return _with_blocks(device, probes, blocks, f"kernels measured by the same run{options.words}", failures=failures, records=raws)
@@ -215,9 +222,9 @@ def _measured_kernels(
     raws: list[dict[str, Any]] = []
     ours = own_cases(names, options.quick)
     libraries = _library_cases([name for name in names if name.startswith("torch-")], options.quick)
-    left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in ours})
+    left_out = sorted({name for name in names if name in OWN_KERNELS} - {case.implementation for case in ours})
     failures = [f"{name}: left out, as quick runs have too few shapes for its fit; run without --quick" for name in left_out]
-    step = _steps(len(ours) + len(libraries), progress, options.done)
+    step = _counted_progress(len(ours) + len(libraries), progress, options.done)
 
     def keep(raw: dict[str, Any]) -> None:
         raws.append(raw)
@@ -240,7 +247,7 @@ def _measured_kernels(
 
 
 def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
-    """Default cases of ``names``; with ``quick`` of ``QUICK_TILES`` tiles, and of kernels with enough shapes for a fit."""
+    """Default cases of the project's kernels ``names``; with ``quick`` on few tiles, of kernels with enough shapes for a fit."""
     from perfmodel.validation.cuda.cases import calibrated_cases, of_few_tiles, timed_cases
 
     if not quick:
@@ -253,23 +260,28 @@ def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
     return [case for case in few if case.implementation in fitted]
 
 
-def _steps(total: int, progress: Progress, done: Callable[[float], None]) -> Progress:
-    """A progress function that numbers ``total`` cases, one message per case."""
-    finished = iter(range(1, total + 1))
+def _library_cases(names: Sequence[str], quick: bool) -> list[KernelCase]:
+    """Cases of the library kernels ``names``; with ``quick`` every third one of a family."""
+    from perfmodel.validation.libraries.measure import FAMILIES, cases
+
+    listed: list[KernelCase] = []
+    if names:
+        for family in FAMILIES:
+            of_names = [case for case in cases(family) if case.implementation in names]
+            listed += of_names[::QUICK_STEP] if quick else of_names
+    return listed
+
+
+def _counted_progress(total: int, progress: Progress, done: Callable[[float], None]) -> Progress:
+    """``progress`` that also counts its calls: each tells ``done`` the share of ``total`` cases that have begun."""
+    numbers = iter(range(1, total + 1))
     done(0.0)
 
     def step(text: str) -> None:
-        done(next(finished, total) / total)
+        done(next(numbers, total) / total)
         progress(text)
 
     return step
-
-
-def _library_cases(names: Sequence[str], quick: bool) -> list[KernelCase]:
-    from perfmodel.validation.libraries.measure import FAMILIES, cases
-
-    by_family = [[case for case in cases(family) if case.implementation in names] for family in FAMILIES] if names else []
-    return [case for listed in by_family for case in listed[:: QUICK_STEP if quick else 1]]
 
 
 def _text(result: ProbeResult) -> str:
@@ -279,19 +291,19 @@ def _text(result: ProbeResult) -> str:
 
 
 def with_measured(device: Device, results: Iterable[ProbeResult]) -> Device:
-    """``device`` with measured values for the ``results`` that have a field of their own; a datasheet value is never replaced."""
+    """``device`` with the ``results`` that have a ``field`` of the profile; a datasheet value is never replaced."""
     for result in results:
         if result.field is None or result.value is None:
             continue
         quantity = Quantity(_text(result), "measured", MEASURED, result.value)
-        part, level, *_ = result.field.split(".")
-        if part == "memory":
-            memory = [replace(part, measured_bandwidth=quantity) if part.level == level else part for part in device.memory]
+        section, key, *_ = result.field.split(".")
+        if section == "memory":
+            memory = [replace(part, measured_bandwidth=quantity) if part.level == key else part for part in device.memory]
             device = replace(device, memory=memory)
-        elif device.launch_overhead is None and level == "stream":
+        elif device.launch_overhead is None and key == "stream":
             device = replace(device, launch_overhead=LaunchOverhead(quantity))
         elif device.launch_overhead is not None:
-            overhead = getattr(device.launch_overhead, level)
-            if overhead is None or overhead.kind == "measured":
-                device = replace(device, launch_overhead=replace(device.launch_overhead, **{level: quantity}))
+            before = getattr(device.launch_overhead, key)
+            if before is None or before.kind == "measured":
+                device = replace(device, launch_overhead=replace(device.launch_overhead, **{key: quantity}))
     return device

@@ -1,4 +1,4 @@
-"""Measurements against the model: bound, prediction and error per record, and a summary per group."""
+"""Records beside the model: bound, prediction and error of each, and groups of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.validation.bounds import PEAK, case_of, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import SERVING, Record, held_out, profiled, read_records, sets_width
 from perfmodel.validation.serving import PredictedRun, served
-from perfmodel.validation.sustained import for_seconds
+from perfmodel.validation.sustained import sustained_prediction
 
 QUEUED = "queued"
 """Value of ``launches`` in the environment of a record whose kernels waited in a queue, so that the device never waited for the host."""
@@ -34,8 +34,9 @@ TOLERATED_NOISE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """One record beside the model. ``reason``: why ``lower_s`` or ``prediction`` is None.
+    """One record beside the model.
 
+    ``raw``: the record as its file has it. ``lower_s``: lower bound in seconds. ``reason``: why ``lower_s`` or ``prediction`` is None.
     ``served``: prediction of a serving run, in place of ``prediction``; its time and error are per token.
     """
 
@@ -79,7 +80,9 @@ class RecordRow:
     @property
     def ttft_error(self) -> float | None:
         """predicted / measured - 1 of a serving run's time to the first token; None where none is predicted or measured."""
-        return None if self.served is None or self.record.ttft_s is None else self.served.ttft[0] / self.record.ttft_s - 1
+        if self.served is None or self.record.ttft_s is None:
+            return None
+        return self.served.ttft[0] / self.record.ttft_s - 1
 
     @property
     def ttft_covered(self) -> bool | None:
@@ -90,7 +93,7 @@ class RecordRow:
 
     @property
     def measured_bytes(self) -> float | None:
-        """Measured peak memory in bytes, if any."""
+        """Measured peak memory in bytes; None if the record has none."""
         return self.record.memory.get(PEAK)
 
     @property
@@ -122,7 +125,7 @@ class RecordRow:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A count of one kernel, predicted and measured; ``allowed``: range of measured counts that agree with the prediction."""
+    """A count of one kernel, such as its DRAM bytes, predicted and measured; ``allowed``: counts that agree with the prediction."""
 
     kernel: str
     quantity: str
@@ -152,9 +155,9 @@ class RecordGroup:
     hardware: str
     rows: list[RecordRow] = field(default_factory=list)
 
-    def quantile(self, share: float, of: Callable[[RecordRow], float | None]) -> float | None:
-        """Quantile ``share`` of the rows' values ``of``; None without values."""
-        values = [value for value in map(of, self.rows) if value is not None]
+    def quantile(self, share: float, value_of: Callable[[RecordRow], float | None]) -> float | None:
+        """Quantile ``share`` of the values that ``value_of`` gives for the rows; None without values."""
+        values = [value for value in map(value_of, self.rows) if value is not None]
         return quantile(values, share) if values else None
 
     @property
@@ -176,39 +179,44 @@ def compare_files(
     done: Callable[[float], None] = lambda share: None,
     board: bool = False,
 ) -> list[RecordRow]:
-    """Rows of all records of ``paths``, or only those of the device ``only``, beside the model; a record that cannot be evaluated is kept
-    with the reason. ``done`` is called with the share of records that are read. ``board``: for a scoreboard, leave out records for a width,
-    and bound and prediction of records that fits may see.
+    """A row for each record of ``paths``; one that cannot be evaluated has the reason.
+
+    ``only``: keep the records of the device with this id, and evaluate them on this one. ``done`` is called with the share of records that
+    are read. ``board``: rows for a scoreboard, without the records that set a width, and without bound and prediction of records that fits
+    may see.
     """
     device_of = cache(partial(device_or_error, find_device=find_device))
+    entries = [entry for path in paths for entry in read_records(path)]
+    if board:
+        entries = [(raw, record) for raw, record in entries if not sets_width(record)]
     rows = []
-    every = [entry for path in paths for entry in read_records(path) if not (board and sets_width(entry[1]))]
-    for number, (raw, record) in enumerate(every):
-        done(number / len(every))
+    for number, (raw, record) in enumerate(entries):
+        done(number / len(entries))
         device = device_of(record.hardware)
-        given = device if only is None else only
-        if only is None or (not isinstance(device, PerfmodelError) and device.id == only.id):
-            rows.append(
-                _case_only(raw, record, given)
-                if board and (record.workload == SERVING or not held_out(record))
-                else compare(raw, record, given, fallbacks)
-            )
+        if only is not None:
+            if isinstance(device, PerfmodelError) or device.id != only.id:
+                continue
+            device = only
+        judged = held_out(record) and record.workload != SERVING
+        rows.append(_case_only(raw, record, device) if board and not judged else compare(raw, record, device, fallbacks))
     return rows
 
 
 def _case_only(raw: dict[str, Any], record: Record, device: Device | PerfmodelError) -> RecordRow:
-    """Row with only the case: for a record that a fit may see, or for a run of an engine, which is no kernel."""
+    """Row without bound and prediction, for a record that a scoreboard does not judge."""
     if record.workload == SERVING:
         return RecordRow(raw, record, None, None, "a scoreboard has no serving runs: leave out --scoreboard")
+    if isinstance(device, PerfmodelError):
+        return RecordRow(raw, record, None, None, "")
     try:
-        case = None if isinstance(device, PerfmodelError) else case_of(record)
+        case = case_of(record)
     except PerfmodelError:
         case = None
-    return RecordRow(raw, record, None, None, "", case, None if isinstance(device, PerfmodelError) else device)
+    return RecordRow(raw, record, None, None, "", case, device)
 
 
 def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError, fallbacks: FallbackDevices = tuple) -> RecordRow:
-    """One record beside the model."""
+    """The row of one record; an error in place of the ``device`` becomes its reason."""
     if isinstance(device, PerfmodelError):
         return RecordRow(raw, record, None, None, device.message)
     if record.workload == SERVING:
@@ -235,21 +243,26 @@ def predicted(case: Case, record: Record, device: Device, lower_s: float, fallba
     if profiled(record):
         raise UnavailableError("one run under a profiler: counters, no time to predict")
     if record.clock == SUSTAINED:
-        return for_seconds(predicted(case, replace(record, clock=None), device, lower_s, fallbacks), case, record, device, fallbacks)
-    if record.workload != "attention" or record.direction != "both":
-        prediction = predict(TimeRequest(case, record.workload, record.dtype, device, lower_s, fallbacks))
-        return prediction if record.environment.get("launches") == QUEUED else with_host(prediction, case.workload, device)
-    passes = [replace(case, direction=request) for request in (FORWARD, BACKWARD)]
-    asked = [TimeRequest(request, record.workload, record.dtype, device, lower_bound_s(request, device), fallbacks) for request in passes]
-    return added([predict(request) for request in asked])
+        alone = predicted(case, replace(record, clock=None), device, lower_s, fallbacks)
+        return sustained_prediction(alone, case, record, device, fallbacks)
+    if record.workload == "attention" and record.direction == "both":
+        passes = [replace(case, direction=direction) for direction in (FORWARD, BACKWARD)]
+        bounds = [lower_bound_s(one_pass, device) for one_pass in passes]
+        requests = [
+            TimeRequest(one_pass, record.workload, record.dtype, device, bound, fallbacks)
+            for one_pass, bound in zip(passes, bounds, strict=True)
+        ]
+        return added([predict(request) for request in requests])
+    prediction = predict(TimeRequest(case, record.workload, record.dtype, device, lower_s, fallbacks))
+    return prediction if record.environment.get("launches") == QUEUED else with_host(prediction, case.workload, device)
 
 
 def with_host(prediction: Prediction, workload: Any, device: Device) -> Prediction:
-    """``prediction``, a prediction of kernels; for an inference step launched kernel by kernel, at least the host's time to launch them."""
+    """``prediction`` of kernels; of an inference step launched kernel by kernel, at least the host's time to launch them."""
     if not isinstance(workload, ModelStep) or isinstance(workload, TrainingStep) or workload.graph:
         return prediction
-    count = float(launches(all_ops(workload.model, on_device(workload.step, device))))
-    seconds, low, high = Host().around((prediction.seconds, prediction.low, prediction.high), count)
+    kernels = float(launches(all_ops(workload.model, on_device(workload.step, device))))
+    seconds, low, high = Host().around((prediction.seconds, prediction.low, prediction.high), kernels)
     return prediction._replace(seconds=seconds, low=low, high=high)
 
 
@@ -266,7 +279,7 @@ def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device |
 
 
 def groups(rows: Iterable[RecordRow], by_device: bool) -> list[RecordGroup]:
-    """``rows`` by workload, implementation and pass, with ``by_device`` also by device, in the order of their first record."""
+    """``rows`` by the group of their record, with ``by_device`` also by device, in the order of their first record."""
     by_name: dict[tuple[str, str], RecordGroup] = {}
     for row in rows:
         hardware = row.record.hardware if by_device else ""

@@ -1,10 +1,10 @@
-"""Parameters of a time model from points, and what each point misses by a fit that did not see it.
+"""Fits of a time model's parameters to measured points, and the residual of each point by a fit that did not see it.
 
-A fit finds the most likely parameters, beginning at what is expected of each.
-Errors are those of log(time): a factor weighs alike wherever it stands, and parameters, fitted by their logarithms, stay positive.
-The sum of |error| / ``NOISE`` and of half the squares of (parameter - start) / spread is minimized: least absolute errors keep one odd
-measurement from bending the rest, and a parameter that measurements do not determine stays at its start. Source: iteratively reweighted
-least squares with the damping of Levenberg 1944 and Marquardt 1963; expectations as normal priors, Gelman et al. 2013, section 5.
+A fit finds the most likely parameters, given the prior of each: an expected start and a spread around it. Errors are those of log(time), so
+that a factor of two counts alike for short and long kernels; parameters are fitted by their logarithms, so that they stay positive. A fit
+minimizes the sum of |error| / ``NOISE`` and of half the squares of (parameter - start) / spread. Absolute errors keep one odd measurement
+from bending the fit, and a parameter that measurements do not determine stays at its start. Source: iteratively reweighted least squares
+with the damping of Levenberg 1944 and Marquardt 1963; expectations as normal priors, Gelman et al. 2013, section 5.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +27,15 @@ NOISE = 0.03
 """Error in log(time) at which a measurement weighs as much as a parameter one spread away from its start."""
 SMALLEST_ERROR = 0.003
 """Error below which errors weigh as squares, so that weights stay finite."""
-STEP, FINEST = 0.03, 0.002
-"""Steps of a parameter's logarithm for slopes, at first and at the end: times jump where a launch changes."""
-LONGEST = 1.0
+FIRST_STEP, LAST_STEP = 0.03, 0.002
+"""Steps of a parameter's logarithm for slopes. They begin large, as times jump where a launch changes."""
+LARGEST_MOVE = 1.0
 """Largest change of a parameter's logarithm in one round."""
+DAMPING = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
+"""Factors of damping, tried in order until a round lowers the cost."""
 ROUNDS = 30
 """Most rounds of a fit."""
-SMALLEST = 1e-6
+SMALLEST_PARAMETER = 1e-6
 """Least value of a parameter; its inverse is the largest."""
 
 
@@ -46,7 +48,8 @@ def fit(
 ) -> dict[str, float]:
     """The most likely parameters, one for each of ``priors``.
 
-    ``predict`` gives a time for each of ``measured``, seconds; ``begin``: where the search starts, the priors' starts if not given.
+    ``predict`` gives the seconds of each of ``measured`` for given parameters. ``begin``: values where the search starts, by default the
+    starts of the priors.
 
     >>> found = fit(lambda p: [p["a"] + p["b"] * n for n in (1, 2, 4)], [3.0, 5.0, 9.0], {"a": Prior(2.0), "b": Prior(1.0)})
     >>> round(found["a"], 2), round(found["b"], 2)
@@ -55,37 +58,40 @@ def fit(
     if not priors:
         return {}
     names, logs = list(priors), np.log(np.asarray(measured, float))
-    centre, weight = np.log([prior.start for prior in priors.values()]), np.array([prior.spread**-2 for prior in priors.values()])
-    limit = -np.log(SMALLEST)
+    centre = np.log([prior.start for prior in priors.values()])
+    weight = np.array([prior.spread**-2 for prior in priors.values()])
+    limit = -np.log(SMALLEST_PARAMETER)
 
     def values(x: Floats) -> dict[str, float]:
         return dict(zip(names, map(float, np.exp(np.clip(x, -limit, limit))), strict=True))
 
-    def errors(x: Floats) -> Floats:
-        misses: Floats = np.log(np.asarray(predict(values(x)), float)) - logs
-        return misses
+    def errors_at(x: Floats) -> Floats:
+        errors: Floats = np.log(np.asarray(predict(values(x)), float)) - logs
+        return errors
 
-    def cost(misses: Floats, x: Floats) -> float:
-        return float(np.abs(misses).sum() / NOISE + (weight * (x - centre) ** 2).sum() / 2)
+    def cost(errors: Floats, x: Floats) -> float:
+        return float(np.abs(errors).sum() / NOISE + (weight * (x - centre) ** 2).sum() / 2)
 
     x = np.log([(begin or {}).get(name, prior.start) for name, prior in priors.items()])
-    error = errors(x)
-    best, step = cost(error, x), STEP
+    errors = errors_at(x)
+    least_cost, step = cost(errors, x), FIRST_STEP
     for _ in range(rounds):
-        slopes = np.column_stack([(errors(x + step * unit) - error) / step for unit in np.eye(len(x))])
-        certain = 1 / (NOISE * np.maximum(np.abs(error), SMALLEST_ERROR))
-        curvature = (slopes.T * certain) @ slopes + np.diag(weight)
-        downhill = (slopes.T * certain) @ error + weight * (x - centre)
-        gained = 0.0
-        for damping in (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0):
-            move = -np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
-            tried = x + np.clip(move, -LONGEST, LONGEST)
-            its_error = errors(tried)
-            if (its_cost := cost(its_error, tried)) < best:
-                gained, x, error, best = best - its_cost, tried, its_error, its_cost
+        slopes = np.column_stack([(errors_at(x + step * unit) - errors) / step for unit in np.eye(len(x))])
+        error_weight = 1 / (NOISE * np.maximum(np.abs(errors), SMALLEST_ERROR))
+        curvature = (slopes.T * error_weight) @ slopes + np.diag(weight)
+        gradient = (slopes.T * error_weight) @ errors + weight * (x - centre)
+        gain = 0.0
+        for damping in DAMPING:
+            move = -np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
+            next_x = x + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE)
+            next_errors = errors_at(next_x)
+            next_cost = cost(next_errors, next_x)
+            if next_cost < least_cost:
+                gain = least_cost - next_cost
+                x, errors, least_cost = next_x, next_errors, next_cost
                 break
-        if gained <= 1e-4 * best:
-            if step <= FINEST:
+        if gain <= 1e-4 * least_cost:
+            if step <= LAST_STEP:
                 break
             step /= 4
     return values(x)
@@ -117,8 +123,33 @@ class FitPoint:
 Direction = Literal["forward", "backward"]
 
 
-Key = tuple[str, str, Direction, str, str]
-"""Workload, implementation, pass, model and architecture, which share one set of parameters. A whole step counts as forward."""
+class FitKey(NamedTuple):
+    """What all points that share one set of parameters have in common. A whole step counts as forward."""
+
+    workload: str
+    implementation: str
+    direction: Direction
+    model: str
+    architecture: str
+
+    @property
+    def family(self) -> KernelFamily:
+        """The key without its architecture."""
+        return KernelFamily(*self[:4])
+
+
+class KernelFamily(NamedTuple):
+    """Kernels of one kind, whatever the architecture."""
+
+    workload: str
+    implementation: str
+    direction: str
+    model: str
+
+    @property
+    def name(self) -> str:
+        """Workload, implementation and pass, for messages."""
+        return "/".join(self[:3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +165,8 @@ class Effort:
         if self.points is None or len(points) <= self.points:
             return list(points)
         ranked = sorted(points, key=lambda point: point.record.time_s.median)
-        return [ranked[place * (len(ranked) - 1) // (self.points - 1)] for place in range(self.points)]
+        last = len(ranked) - 1
+        return [ranked[number * last // (self.points - 1)] for number in range(self.points)]
 
 
 FULL, QUICK = Effort(), Effort(rounds=10, folds=3, points=30)
@@ -147,18 +179,18 @@ Solved = tuple[dict[str, float], list[float]]
 def solved(points: Sequence[FitPoint], effort: Effort, model: Model | None = None) -> Solved:
     """Parameters and residuals of the fit of ``points``, which share parameters; ``model``: by default the one that describes them."""
     model = model or model_of(points[0].case, points[0].device)
-    p = {name: float(f"{value:.4g}") for name, value in fitted(model, points, effort=effort).items()}
-    return p, cross_residuals(model, points, p, effort)
+    parameters = {name: float(f"{value:.4g}") for name, value in fitted(model, points, effort=effort).items()}
+    return parameters, cross_residuals(model, points, parameters, effort)
 
 
-ENOUGH, NEAR_PRIOR = 5, 0.5
-"""Points per parameter from which priors stay wide; with fewer, their largest spread in logarithms."""
+ENOUGH_POINTS, NEAR_PRIOR = 5, 0.5
+"""Points per parameter from which priors keep their spread, and the largest spread, in logarithms, with fewer points."""
 
 
 def fitted(model: Model, points: Sequence[FitPoint], begin: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
     """The most likely parameters on ``points``, by name."""
     priors = model.priors()
-    if len(points) < ENOUGH * len(priors):
+    if len(points) < ENOUGH_POINTS * len(priors):
         priors = {name: replace(prior, spread=min(prior.spread, NEAR_PRIOR)) for name, prior in priors.items()}
 
     def predict(p: Mapping[str, float]) -> list[float]:
@@ -167,27 +199,30 @@ def fitted(model: Model, points: Sequence[FitPoint], begin: Mapping[str, float] 
     return fit(predict, [point.record.time_s.median for point in points], priors, begin, effort.rounds)
 
 
-def _left_out_with(points: Sequence[FitPoint]) -> list[str]:
-    """Key of each point for leaving out: its model if there are steps of several models, else the record's group."""
+def error_groups(points: Sequence[FitPoint]) -> list[str]:
+    """Name of the group of each point; the errors of a group are alike: its group of ``_fold_groups``, by phase."""
+    phases = [str(point.record.shape.get("phase", "")) for point in points]
+    return [f"{group} {phase}" for group, phase in zip(_fold_groups(points), phases, strict=True)]
+
+
+def _fold_groups(points: Sequence[FitPoint]) -> list[str]:
+    """Name of the group of each point that shares a fold: its model if there are steps of several models, else its ``group_key``."""
     models = [str(point.record.shape.get("model", "")) for point in points]
     return models if len(set(models)) > 1 else [group_key(point.record) for point in points]
 
 
-def errs_with(points: Sequence[FitPoint]) -> list[str]:
-    """Key of each point whose errors count as one group: as ``_left_out_with``, but also by phase."""
-    phases = [str(point.record.shape.get("phase", "")) for point in points]
-    return [f"{name} {phase}" for name, phase in zip(_left_out_with(points), phases, strict=True)]
-
-
 def cross_residuals(model: Model, points: Sequence[FitPoint], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
-    """The residual of each point by parameters refitted, starting at ``p``, without its fold; a group shares a fold."""
-    groups = _left_out_with(points)
-    fold_of = {name: place % effort.folds for place, name in enumerate(dict.fromkeys(groups))}
-    residuals: dict[int, float] = {}
+    """The residual of each point by parameters that are fitted again, starting at ``p``, to the points of all other folds."""
+    groups = _fold_groups(points)
+    fold_of_group = {group: number % effort.folds for number, group in enumerate(dict.fromkeys(groups))}
+    folds = [fold_of_group[group] for group in groups]
+    residuals = [math.nan] * len(points)
     for fold in range(effort.folds):
-        rest = [point for name, point in zip(groups, points, strict=True) if fold_of[name] != fold]
-        if not rest or len(rest) == len(points):
+        others = [point for point, its_fold in zip(points, folds, strict=True) if its_fold != fold]
+        if not others or len(others) == len(points):
             continue
-        refitted = fitted(model, rest, p, effort)
-        residuals |= {place: point.residual(model, refitted) for place, point in enumerate(points) if fold_of[groups[place]] == fold}
-    return [residuals[place] for place in range(len(points))]
+        refitted = fitted(model, others, p, effort)
+        for number, point in enumerate(points):
+            if folds[number] == fold:
+                residuals[number] = point.residual(model, refitted)
+    return residuals

@@ -2,14 +2,14 @@
 
 A file whose name ends in .gz is packed with gzip.
 
-The record alone decides, before any fit, whether fits may see it or are judged on it:
+The record alone decides, before any fit, whether fits may see it or are judged on it (``held_out``):
 
-- A record whose source ends in "; fit" or "; held out" says it itself: its shapes were drawn apart.
-- Of the project's own attention kernels, whole families (d, causal, tile) are held out: never one shape of a fitted kernel.
-- Of serving runs, whole groups (model, device, engine) are fitted: those of ``fitted_runs``, on which engines' overheads were chosen.
-- Of all others, half of the shapes: those whose SHA-256, of the shape as JSON with sorted keys, is odd.
+- A record whose source ends in "; fit", "; held out" or "; width" states its own use. Shapes of the last kind set the width of intervals.
+- The project's own attention kernels are held out by families (d, causal, tile), so that no shape of a held-out kernel is fitted.
+- Serving runs are held out by groups (model, device, engine), all but the groups of ``fitted_runs``.
+- Of all other records, every shape is held out whose SHA-256, of its JSON with sorted keys, is odd: half of them.
 
-A user's records are all fitted when ``calibrate`` reads them (``all_fitted``), but for those that say that they are held out.
+``calibrate`` fits all records of a user (``all_fitted``), except those that state their own use.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 1 << 20
 HELD_OUT, FITTED, FOR_WIDTH = "; held out", "; fit", "; width"
+STATED_USES = (HELD_OUT, FITTED, FOR_WIDTH)
 """Ends of the sources of records that state their own use."""
 SERVING = "serving"
 """Workload of runs of engines, which have ``tpot_s``, ``ttft_s`` or ``tokens_per_s`` in place of ``time_s``."""
 SERVING_RUNS, THROUGHPUT_RUNS = "public-serving", "public-throughput"
-"""Shipped files of such runs, which are read only by name, as predicting one takes 0.1 s to seconds."""
+"""Shipped files of serving runs. They are read only by name, as the prediction of one run takes 0.1 s to seconds."""
 LEAST_S, MOST_S = 1e-12, 1e9
+"""Range of the seconds of a measurement."""
 LARGEST_NUMBER, LONGEST_TEXT = 10**15, 1000
-"""Range of the seconds of a measurement, and limits of other numbers and of texts in a record."""
+"""Limits of the other numbers in a record, and of the characters of its texts."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +68,23 @@ class Seconds:
     @property
     def noise(self) -> float:
         """Noise of the runs: (p90 - p10) / median; 0 for a single run."""
-        return ((self.p90 or self.median) - (self.p10 or self.median)) / self.median if self.median else math.inf
+        low, high = self.p10 or self.median, self.p90 or self.median
+        return (high - low) / self.median if self.median else math.inf
 
 
 @dataclass(frozen=True)
 class Record:
     """One measurement.
 
-    ``shape``: sizes under the keys that the workload names (attention: batch, heads, kv_heads, n, kv_len, d, causal and the optional dv,
-    window, density, mask, dropout; matmul: m, n, k, and the optional batch, aligned, crossed). ``cache``: whether the L2 was flushed
-    between runs by reads (clean; cold in older files) or by writes (dirty), or the same buffers were timed again (warm); unknown counts as
-    warm. ``counters`` in bytes. ``clock``: alone after a pause (burst) or run for seconds, where a power limit acts (sustained);
-    ``power_w`` and ``sm_hz`` meanwhile, ``energy_j`` per call. A serving run has mean seconds to the first token, ``ttft_s``, and per token
-    after it, ``tpot_s``, which is also its ``time_s``; ``version`` is the engine's. ``tokens_per_s``: output tokens per second of all
-    users; if a run has nothing else, the inverse is its time.
+    - ``shape``: sizes by key; ``validation.bounds`` lists the keys of each workload.
+    - ``cache``: state of the L2 before each run. Flushed by reads (clean; cold in older files), flushed by writes (dirty), or with the same
+      buffers timed again (warm). Without it a run counts as warm.
+    - ``counters``: hardware counters in bytes. ``memory``: bytes of memory.
+    - ``clock``: a run alone after a pause (burst), or repeated for seconds so that a power limit acts (sustained). ``power_w`` and
+      ``sm_hz`` are means over that time, ``energy_j`` is per call.
+    - ``ttft_s`` and ``tpot_s``: of a serving run, mean seconds to the first token and per token after it; ``time_s`` is the second one.
+      ``tokens_per_s``: output tokens per second of all users; if a run has nothing else, the inverse is its time.
+    - ``version``: version of the engine.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -110,15 +115,17 @@ class Record:
     @property
     def cache_state(self) -> str:
         """State of the L2 before the run: one of ``timing.cache_state``, or empty if the record does not say."""
-        return {"cold": CLEAN, None: ""}.get(self.cache, self.cache or "")
+        return CLEAN if self.cache == "cold" else self.cache or ""
 
     @property
     def group(self) -> str:
-        """Group of the record's error: workload, implementation, pass, and sustained or profiled; for serving engine and model."""
+        """Name of the group in which errors are summarized: workload, implementation and pass, or the model of a serving run."""
         if self.workload == SERVING:
             return f"{self.workload}/{self.implementation}/{self.shape.get('model', '')}"
-        apart = "/sustained" if self.clock == "sustained" else "/profiled" if self.environment.get("profiled") else ""
-        return f"{self.workload}/{self.implementation}/{self.direction}{apart}"
+        name = f"{self.workload}/{self.implementation}/{self.direction}"
+        if self.clock == "sustained":
+            return f"{name}/sustained"
+        return f"{name}/profiled" if self.environment.get("profiled") else name
 
 
 def profiled(record: Record) -> bool:
@@ -128,13 +135,13 @@ def profiled(record: Record) -> bool:
 
 @cache
 def fitted_runs() -> frozenset[tuple[str, ...]]:
-    """Groups of serving runs (model, device, engine), drawn before anything was fitted to them; all others are held out."""
+    """Groups of serving runs (model, device, engine) on which engines' overheads were chosen; drawn before, and all others are held out."""
     return frozenset(map(tuple, read_json(Path(__file__).parent / "measured" / "fitted-serving-runs.json")))
 
 
 def held_out(record: Record) -> bool:
     """Whether no fit may see ``record``."""
-    if record.source.endswith((HELD_OUT, FITTED, FOR_WIDTH)):
+    if record.source.endswith(STATED_USES):
         return not record.source.endswith(FITTED)
     if record.workload == SERVING:
         return (record.shape.get("model"), record.hardware, record.shape.get("engine")) not in fitted_runs()
@@ -143,22 +150,20 @@ def held_out(record: Record) -> bool:
 
 def all_fitted(records: Iterable[Record]) -> list[Record]:
     """``records`` marked for fits, except those that state their own use."""
-    marked = (HELD_OUT, FITTED, FOR_WIDTH)
-    return [record if record.source.endswith(marked) else replace(record, source=record.source + FITTED) for record in records]
+    return [record if record.source.endswith(STATED_USES) else replace(record, source=record.source + FITTED) for record in records]
 
 
 def sets_width(record: Record) -> bool:
-    """Whether ``record`` is for the interval of a fit that did not see it."""
+    """Whether ``record`` is used only for the width of prediction intervals."""
     return record.source.endswith(FOR_WIDTH)
 
 
 def group_key(record: Record) -> str:
-    """Key of records that are fitted or held out together, also in cross-validation: the family of an own kernel, or the shape."""
-    kept: Any = record.shape
+    """Key of records that are fitted or held out together, also in cross-validation: the shape, or the family of a project's kernel."""
+    shape, launch = record.shape, record.launch
     if record.implementation.startswith("numba-") and record.workload == "attention":
-        launch = record.launch
-        kept = [record.shape.get("d", 0), record.shape.get("causal", False), launch.get("br", 0), launch.get("bc", 0)]
-    return json.dumps(kept, sort_keys=True)
+        return json.dumps([shape.get("d", 0), shape.get("causal", False), launch.get("br", 0), launch.get("bc", 0)])
+    return json.dumps(shape, sort_keys=True)
 
 
 PACKED, SUFFIX = ".gz", ".jsonl"
@@ -174,7 +179,7 @@ def name_of(path: Path) -> str:
 
 
 def shipped_records(*names: str) -> list[Path]:
-    """Files of the project's own measurements, by device: those called ``names`` (``name_of``), by default all but serving runs."""
+    """Files of shipped measurements, sorted by device: those called ``names`` (``name_of``), by default all but serving runs."""
     folder = Path(__file__).parent / "measured"
     paths = sorted(path for suffix in (SUFFIX, SUFFIX + PACKED) for path in folder.glob(f"*/*{suffix}"))
     if names:
@@ -189,10 +194,11 @@ def as_record(raw: dict[str, Any]) -> Record:
 
 def raw_of(record: Record) -> dict[str, Any]:
     """``record`` as an object of the record format, without its empty fields."""
-    names = {field: key for key, field in Record.FIELDS.items()}
-    known = {**vars(record), "time_s": {key: value for key, value in asdict(record.time_s).items() if value is not None}}
-    left = "time_s" if record.workload == SERVING else ""
-    return {names.get(name, name): value for name, value in known.items() if value not in ({}, "", None) and name != left}
+    key_of = {field: key for key, field in Record.FIELDS.items()}
+    values = {**vars(record), "time_s": {key: value for key, value in asdict(record.time_s).items() if value is not None}}
+    if record.workload == SERVING:
+        del values["time_s"]
+    return {key_of.get(name, name): value for name, value in values.items() if value not in ({}, "", None)}
 
 
 @cache
@@ -202,11 +208,8 @@ def _adapter() -> TypeAdapter[Record]:
     return TypeAdapter(Record)
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
-
-
 def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
+    """``raw`` under the names of Record's fields, with the ``time_s`` of a serving run."""
     renamed = {Record.FIELDS.get(key, key): value for key, value in raw.items()}
     if raw.get("workload") == SERVING and "time_s" not in raw:
         if "tpot_s" in raw:
@@ -222,15 +225,18 @@ def _seconds_per_token(rate: object) -> float:
 
 
 def _software(path: Path) -> dict[str, Any]:
-    """Software of all records of ``path``, from a file beside it that lists it among its ``files``; a record may say more."""
+    """Software versions that hold for all records of ``path``.
+
+    They stand beside it in X-environment.json, where X is the first word of its name, if that file lists it under ``files``.
+    """
     beside = path.parent / f"{name_of(path).partition('-')[0]}-environment.json"
     if not beside.is_file():
         return {}
-    text = read_json(beside)
-    if not isinstance(text, dict) or not isinstance(text.get("software", {}), dict):
+    content = read_json(beside)
+    if not isinstance(content, dict) or not isinstance(content.get("software", {}), dict):
         raise DataError(f"{beside}: not an object with an object 'software'", "mend it, or move it away")
-    named = str(text.get("files", "")).partition(":")[0]
-    return dict(text.get("software", {})) if name_of(path) in named.split(", ") else {}
+    listed = str(content.get("files", "")).partition(":")[0].split(", ")
+    return dict(content.get("software", {})) if name_of(path) in listed else {}
 
 
 @contextmanager
@@ -251,7 +257,7 @@ def unpacked(path: Path) -> Iterator[BufferedReader | GzipFile]:
 
 
 def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
-    """(line of ``path`` as it stands, its Record) for each line; DataError names file, line and field."""
+    """(object as it stands, Record) for each line of ``path``; DataError names file, line and field."""
     with unpacked(path) as file:
         software = _software(path)
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
@@ -264,11 +270,12 @@ def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
 
 
 def _line(line: bytes, place: str) -> tuple[dict[str, Any], Record]:
+    """The object on ``line`` and its Record; ``place``: file and line, for errors."""
     from pydantic import ValidationError
 
     try:
         raw = parse_json(line.decode(), parse_constant=_refuse)
-        if b"\\ud" in line.lower():
+        if b"\\ud" in line.lower():  # an escaped surrogate alone is no text: encoding raises
             json.dumps(raw, ensure_ascii=False).encode()
         if not isinstance(raw, dict):
             raise DataError(f"{place}: not a JSON object")
@@ -278,15 +285,31 @@ def _line(line: bytes, place: str) -> tuple[dict[str, Any], Record]:
         raise DataError(f"{place}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except ValueError as error:  # not JSON, not UTF-8, ambiguous, a number of thousands of digits
         raise DataError(f"{place}: not JSON: {str(error)[:200]}") from None
-    times = {"time_s.median" if record.tpot_s is None else "tpot_s": record.time_s.median, "ttft_s": record.ttft_s}
+    _check_ranges(record, place)
+    return raw, record
+
+
+def _refuse(constant: str) -> Any:
+    """ValueError for the constants NaN and Infinity, which Python's parser would accept."""
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _check_ranges(record: Record, place: str) -> None:
+    """DataError for seconds out of range, and for texts and numbers that are too large."""
+    seconds: dict[str, float | None] = {}
+    if record.tpot_s is not None:
+        seconds["tpot_s"] = record.time_s.median
+    elif record.tokens_per_s is None:
+        seconds["time_s.median"] = record.time_s.median
+    seconds["ttft_s"] = record.ttft_s
     if record.tokens_per_s is not None:
-        times = {**times, "1 / tokens_per_s": _seconds_per_token(record.tokens_per_s), "time_s.median": None}
-    for name, seconds in times.items():
-        if seconds is not None and not LEAST_S <= seconds <= MOST_S:
-            raise DataError(f"{place}: {name} is {seconds}", "give seconds, above zero")
-    for name, value in {**vars(record), **record.shape, **{f"time_s.{end}": getattr(record.time_s, end) for end in ("p10", "p90")}}.items():
+        seconds["1 / tokens_per_s"] = _seconds_per_token(record.tokens_per_s)
+    for name, value in seconds.items():
+        if value is not None and not LEAST_S <= value <= MOST_S:
+            raise DataError(f"{place}: {name} is {value}", "give seconds, above zero")
+    quantiles = {"time_s.p10": record.time_s.p10, "time_s.p90": record.time_s.p90}
+    for name, value in {**vars(record), **record.shape, **quantiles}.items():
         if isinstance(value, str) and len(value) > LONGEST_TEXT:
             raise DataError(f"{place}: {name} has {len(value):,} characters", f"give at most {LONGEST_TEXT}")
         if isinstance(value, (int, float)) and abs(value) > LARGEST_NUMBER:
             raise DataError(f"{place}: {name} is too large", f"give a number up to {LARGEST_NUMBER:.0e}")
-    return raw, record

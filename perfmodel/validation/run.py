@@ -1,4 +1,4 @@
-"""Validation: measure kernels on this machine, or read records, and compare each time with its prediction; a scoreboard by group.
+"""Validation: measured times, of this machine or of records, beside their predictions; and a scoreboard of errors by group.
 
 The scoreboard gives the error of the time model for each group, beside two simpler models: the roofline, and a model with three fitted
 scalars. Errors are those of held-out records. The three scalars are fitted to the same records as the calibrations.
@@ -54,9 +54,10 @@ def best_backend() -> str:
 def run(
     backend: str, find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress, every: bool = False
 ) -> ValidationRun:
-    """Measure on ``backend``. UsageError for an unknown backend, UnavailableError if it cannot run here.
+    """Records and counts measured on ``backend``. UsageError for an unknown backend, UnavailableError if it cannot run here.
 
-    ``every``: on a GPU measure every tile of a kernel, in place of ``default_cases``; each is compiled.
+    ``counters``: on a GPU read hardware counters too. ``every``: on a GPU measure every tile of a kernel (``timed_cases``) in place of
+    ``default_cases``; each tile has to be compiled.
     """
     if backend not in BACKENDS:
         raise UsageError(f"--backend: no backend is called {backend!r}", f"there is auto, {', '.join(BACKENDS)}")
@@ -115,7 +116,6 @@ def read(
     ``done`` is called with the share that is compared. ``board``: as in ``compare_files``.
     """
     given = None if hardware is None else find_device(hardware)
-
     rows = compare_files(paths, find_device, fallbacks, given, done, board)
     if given is not None and not rows:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
@@ -180,40 +180,41 @@ def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
     scores = []
     for group in groups(rows, by_device=True):
         timed = [row for row in group.rows if not profiled(row.record)]
-        several = any(_regime(row) for row in timed)
-        regimes: dict[str, list[RecordRow]] = {}
-        for row in timed:
-            by_shape = " decode" if row.record.shape.get("n") == 1 else " prefill"
-            regimes.setdefault((_regime(row) or by_shape) if several else "", []).append(row)
-        scores += [_group_score(group.hardware, group.name + name, rows_of) for name, rows_of in regimes.items()]
+        by_regime: dict[str, list[RecordRow]] = {"": timed}
+        if any(_regime(row) for row in timed):
+            by_regime = {}
+            for row in timed:
+                by_shape = "decode" if row.record.shape.get("n") == 1 else "prefill"
+                by_regime.setdefault(f" {_regime(row) or by_shape}", []).append(row)
+        scores += [_group_score(group.hardware, group.name + suffix, members) for suffix, members in by_regime.items()]
     return [score for score in scores if score.points or score.unpredicted]
 
 
 def _regime(row: RecordRow) -> str:
-    """Suffix `` decode`` or `` prefill`` for fused attention that has a prediction, else empty."""
+    """``decode`` or ``prefill`` for fused attention that has a prediction, else empty."""
     model = find_model(row.prediction.calibration.model) if row.prediction else None
     if model is None or model.from_tables:
         return ""
-    regime = model.regime or ("prefill" if model.launch is not None else "")
-    return f" {regime}" if regime else ""
+    return model.regime or ("prefill" if model.launch is not None else "")
 
 
 def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
     judged = [row for row in rows if row.held_out and not sets_width(row.record)]
     predicted = [row for row in judged if row.prediction is not None]
-    widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in predicted if row.prediction]
+    fitted = [row for row in rows if row.case is not None and not row.held_out]
+    half_widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in predicted if row.prediction]
     roofs = [row.share_of_roof for row in predicted]
     return GroupScore(
         hardware,
         name,
-        len(predicted),
-        dict(Counter(row.reason for row in judged if row.prediction is None)),
-        sum(row.violates for row in rows),
-        scored([abs(row.error) for row in predicted if row.error is not None]),
-        sum(bool(row.covered) for row in predicted) / len(predicted) if predicted else None,
-        quantile(widths, 0.5) if widths else None,
-        Score() if None in roofs else scored([abs(share - 1) for share in roofs if share is not None]),
-        _three_scalars([row for row in rows if row.case is not None and not row.held_out], predicted),
+        points=len(predicted),
+        unpredicted=dict(Counter(row.reason for row in judged if row.prediction is None)),
+        violations=sum(row.violates for row in rows),
+        predicted=scored([abs(row.error) for row in predicted if row.error is not None]),
+        covered=sum(bool(row.covered) for row in predicted) / len(predicted) if predicted else None,
+        half_width=quantile(half_widths, 0.5) if half_widths else None,
+        roofline=Score() if None in roofs else scored([abs(share - 1) for share in roofs if share is not None]),
+        scalars=_three_scalars(fitted, predicted),
     )
 
 
@@ -221,13 +222,17 @@ def _three_scalars(fitted_rows: list[RecordRow], judged: list[RecordRow]) -> Sco
     """Score on ``judged`` of the three-scalar model fitted to ``fitted_rows``."""
     if len(fitted_rows) < len(THREE_SCALARS.parameters):
         return Score()
-    known = [[row for row in rows if row.case and row.device] for rows in (fitted_rows, judged)]
     try:
-        fitted, wanted = (
-            np.array([terms(row.case, row.device) for row in rows if row.case and row.device]).reshape(-1, 2) for rows in known
-        )
+        fitted_terms, fitted_s = _terms_and_times(fitted_rows)
+        judged_terms, judged_s = _terms_and_times(judged)
     except PerfmodelError:  # a collective, a step of a model
         return Score()
-    times, measured = ([row.record.time_s.median for row in rows] for rows in known)
-    p = fit(lambda p: seconds_of_rows(fitted, p).tolist(), times, THREE_SCALARS.priors())
-    return scored([abs(seconds / time - 1) for seconds, time in zip(seconds_of_rows(wanted, p).tolist(), measured, strict=True)])
+    parameters = fit(lambda p: seconds_of_rows(fitted_terms, p).tolist(), fitted_s, THREE_SCALARS.priors())
+    predicted_s = seconds_of_rows(judged_terms, parameters).tolist()
+    return scored([abs(predicted / measured - 1) for predicted, measured in zip(predicted_s, judged_s, strict=True)])
+
+
+def _terms_and_times(rows: list[RecordRow]) -> tuple[Any, list[float]]:
+    """The two terms of each row with a case and a device [rows, 2], and its measured seconds."""
+    listed = [(terms(row.case, row.device), row.record.time_s.median) for row in rows if row.case and row.device]
+    return np.array([both for both, _ in listed]).reshape(-1, 2), [seconds for _, seconds in listed]

@@ -1,10 +1,7 @@
-"""Quantiles, the error of a median, and the rule for how often a kernel is timed.
+"""How often a kernel is timed, and the intervals of its prediction.
 
-A run is timed by two events on the GPU. Before each run, reads of a buffer larger than L2 push out the data of the run before, and keep the
-GPU busy until the run is queued, so that the events include no CPU time. Runs stop once the standard error of the median is small enough.
-It is the larger of two estimates, as each is too small by chance now and then, and the rule checks after every run. One holds for normal
-noise, 1.25 sigma / sqrt(n), with sigma from the middle 68 %; one assumes no distribution but takes times of ranks around the middle.
-Source: David & Nagaraja 2003, Order Statistics, sections 7.1 and 8.5.
+Runs stop once the standard error of their median is small enough (``StoppingRule``). Intervals hold 80 % of the measurements: they are
+quantiles of log(measured / predicted), of points that a fit did not see (``interval``, ``conformal``).
 """
 
 from __future__ import annotations
@@ -20,16 +17,15 @@ from perfmodel.core.errors import UsageError
 
 NORMAL_MEDIAN = math.sqrt(math.pi / 2)
 """Standard error of a median over that of a mean, for normal noise."""
-PROMISED = 0.8
-"""Share of measurements that an interval holds."""
-LOW, HIGH = 0.08, 0.92
-NORMAL_90 = 1.2816
-STUDENT_90 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8: 1.397}
-"""One-sided 90 % quantiles by degrees of freedom. Source: Student's t distribution, any table of it."""
 
 
 def relative_error_of_median(values: Sequence[float]) -> float:
     """Standard error of the median of ``values`` over the median; infinite if there are too few values.
+
+    It is the larger of two estimates, as each is too small by chance now and then and the stopping rule asks after every run. One holds for
+    normal noise: 1.25 sigma / sqrt(n), with sigma from the middle 68 %. The other assumes no distribution: it is a quarter of the distance
+    between the values two standard deviations of the median's rank above and below the middle. Source: David & Nagaraja 2003, Order
+    Statistics, sections 7.1 and 8.5.
 
     >>> relative_error_of_median([1.0, 1.0, 1.0, 1.0]), relative_error_of_median([1.0])
     (0.0, inf)
@@ -37,10 +33,10 @@ def relative_error_of_median(values: Sequence[float]) -> float:
     if len(values) < 3:
         return math.inf
     root, median = math.sqrt(len(values)), quantile(values, 0.5)
-    ranks = min(1 / root, 0.5)  # two standard deviations of the middle's rank, over the number of runs
-    by_rank = (quantile(values, 0.5 + ranks) - quantile(values, 0.5 - ranks)) / 4
-    by_scatter = NORMAL_MEDIAN * (quantile(values, 0.84) - quantile(values, 0.16)) / 2 / root
-    return max(by_rank, by_scatter) / median if median else math.inf
+    two_deviations = min(1 / root, 0.5)  # of the median's rank, as a share of the number of values
+    by_rank = (quantile(values, 0.5 + two_deviations) - quantile(values, 0.5 - two_deviations)) / 4
+    sigma = (quantile(values, 0.84) - quantile(values, 0.16)) / 2
+    return max(by_rank, NORMAL_MEDIAN * sigma / root) / median if median else math.inf
 
 
 class Timer(Protocol):
@@ -81,10 +77,10 @@ def measure_times(
 ) -> list[float]:
     """Warm up, then run ``launch`` until ``rule`` has enough: seconds of each run."""
     rule = rule or StoppingRule()
-    began, warm = clock(), 0
-    while warm < rule.warm_up_runs or clock() - began < rule.warm_up_s:
+    began, warm_up_runs = clock(), 0
+    while warm_up_runs < rule.warm_up_runs or clock() - began < rule.warm_up_s:
         timer.seconds(launch)
-        warm += 1
+        warm_up_runs += 1
     times: list[float] = []
     began = clock()
     while not rule.enough(times, clock() - began):
@@ -93,6 +89,14 @@ def measure_times(
 
 
 # Prediction intervals
+
+PROMISED = 0.8
+"""Share of measurements that an interval holds."""
+LOW, HIGH = 0.08, 0.92
+"""Quantiles of residuals from cross-validation at the ends of an interval: a little wider than 80 %, see ``calibrate``."""
+NORMAL_90 = 1.2816
+STUDENT_90 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8: 1.397}
+"""One-sided 90 % quantiles: of the normal distribution, and of Student's t by degrees of freedom. Source: any table of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class Residual:
 
 
 def interval(residuals: Sequence[Residual]) -> tuple[float, float]:
-    """Measured / predicted at both ends.
+    """Measured / predicted at both ends of the interval of ``residuals``, in which each group counts once, by its own quantile.
 
     >>> interval([Residual(0.1, "a"), Residual(0.1, "b"), Residual(0.1, "c")])
     (1.1052, 1.1052)
@@ -112,32 +116,33 @@ def interval(residuals: Sequence[Residual]) -> tuple[float, float]:
     groups: dict[str, list[float]] = {}
     for residual in residuals:
         groups.setdefault(residual.group, []).append(residual.value)
-    low, high = (quantile([quantile(values, share) for values in groups.values()], share) for share in (LOW, HIGH))
-    beyond = (high - low) / 2 * (stretch(len(groups)) - 1)
-    low, high = low - beyond, high + beyond
-    return round(math.exp(low), 4), round(math.exp(high), 4)
+    low = quantile([quantile(values, LOW) for values in groups.values()], LOW)
+    high = quantile([quantile(values, HIGH) for values in groups.values()], HIGH)
+    widening = (high - low) / 2 * (stretch(len(groups)) - 1)
+    return round(math.exp(low - widening), 4), round(math.exp(high + widening), 4)
 
 
 BETWEEN_RUNS = 0.006  # tuned
-"""Relative difference of a group's times between two runs of a machine: root mean square over 22 groups."""
+"""Relative difference of a group's times between two measurements on one machine: root mean square over 22 groups."""
 
 
 def conformal(residuals: Sequence[float]) -> tuple[float, float]:
-    """Measured / predicted at both ends, from ``residuals`` that no fit saw: the share ``PROMISED`` of similar points lies between them.
+    """Measured / predicted at both ends of the interval of ``residuals``, all of points that no fit saw.
 
-    One standard error of that share is added, so that few residuals do not promise too much, and ``BETWEEN_RUNS``. Source: Vovk, Gammerman
-    and Shafer 2005, Algorithmic Learning in a Random World, split conformal prediction.
+    The share ``PROMISED`` of similar points lies between them. One standard error of that share is added, so that few residuals do not
+    promise too much, and ``BETWEEN_RUNS``. Source: Vovk, Gammerman and Shafer 2005, Algorithmic Learning in a Random World, split conformal
+    prediction.
 
     >>> conformal([math.log(value) for value in (0.8, 0.9, 1.0, 1.1, 1.2)])
     (0.7992, 1.2028)
     """
     share = PROMISED + math.sqrt(PROMISED * (1 - PROMISED) / len(residuals))
-    low, high = (quantile(residuals, end) for end in ((1 - share) / 2, (1 + share) / 2))
+    low, high = quantile(residuals, (1 - share) / 2), quantile(residuals, (1 + share) / 2)
     return round(math.exp(low - BETWEEN_RUNS), 4), round(math.exp(high + BETWEEN_RUNS), 4)
 
 
 def stretch(groups: int) -> float:
-    """Factor by which the prediction interval of ``groups`` observations is wider than the normal quantiles of their deviation.
+    """Student's prediction interval for one more observation after ``groups`` ones, over the interval of the normal distribution.
 
     >>> [round(stretch(groups), 2) for groups in (2, 5, 9, 10)]
     [2.94, 1.31, 1.15, 1.0]

@@ -19,7 +19,7 @@ from typing import Any
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.cases import HELD_OUT, KernelCase
 from perfmodel.validation.libraries import load_torch
-from perfmodel.validation.libraries.measure import LARGE_SCORES, as_line, measure
+from perfmodel.validation.libraries.measure import MOST_EAGER_SCORES, as_line, measure
 from tools.measure.hardware import current_profile
 from tools.measure.prepared import find
 
@@ -72,7 +72,7 @@ def _eager(random: Random, kind: str) -> Shape:
     while True:
         shape = _attention(random, kind, grouped=False)
         shape |= {"kv_len": shape["n"]} | ({"mask": True} if shape["causal"] else {})
-        if shape["batch"] * shape["heads"] * shape["n"] ** 2 <= LARGE_SCORES:
+        if shape["batch"] * shape["heads"] * shape["n"] ** 2 <= MOST_EAGER_SCORES:
             return shape
 
 

@@ -19,7 +19,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import STATES
 from perfmodel.validation.cases import HELD_OUT, KernelCase
 from perfmodel.validation.libraries import Torch, load_torch
-from perfmodel.validation.libraries.measure import LARGE_SCORES
+from perfmodel.validation.libraries.measure import MOST_EAGER_SCORES
 from tools.measure.drawn import LEAST_FLOP, MOST_BYTES, MOST_FLOP, Shape, _log, time_into, until
 from tools.measure.hardware import current_profile
 
@@ -64,7 +64,7 @@ def eager(random: Random) -> Shape:
     while True:
         shape = attention(random, grouped=False)
         shape |= {"kv_len": shape["n"]} | ({"mask": True} if shape["causal"] else {})
-        if shape["batch"] * shape["heads"] * shape["n"] ** 2 <= LARGE_SCORES:
+        if shape["batch"] * shape["heads"] * shape["n"] ** 2 <= MOST_EAGER_SCORES:
             return shape
 
 

@@ -59,7 +59,7 @@ def _block(block: Calibration) -> str:
 
 
 def blocks_of(
-    found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]], fallbacks: FallbackDevices = calibrated_devices
+    found: Calibrated, grouped: Mapping[fit_points.FitKey, list[fit_points.FitPoint]], fallbacks: FallbackDevices = calibrated_devices
 ) -> list[Calibration]:
     """All blocks of a device, in the order of their names; those that the fit gives again as they were, none that no record belongs to.
 
@@ -77,13 +77,13 @@ def blocks_of(
 
 
 def judged(
-    block: Calibration, found: Calibrated, grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]], fallbacks: FallbackDevices
+    block: Calibration, found: Calibrated, grouped: Mapping[fit_points.FitKey, list[fit_points.FitPoint]], fallbacks: FallbackDevices
 ) -> Calibration | None:
     """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones.
 
     None where no record belongs to it: its model gave way to another one.
     """
-    key = next((key for key in grouped if key[:4] == fits.family_of(block) and key[4] == found.device.architecture), None)
+    key = next((key for key in grouped if key.family == fits.family_of(block) and key.architecture == found.device.architecture), None)
     if key is None:
         return None
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
@@ -92,7 +92,7 @@ def judged(
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 
 
-def with_widths(every: Iterable[Calibrated], grouped: Mapping[fit_points.Key, list[fit_points.FitPoint]]) -> list[Calibrated]:
+def with_widths(every: Iterable[Calibrated], grouped: Mapping[fit_points.FitKey, list[fit_points.FitPoint]]) -> list[Calibrated]:
     """``every``, and the other devices that have kernels of the same kinds, with the intervals for other devices of a fit of all kernels.
 
     ``grouped``: points of all records.
@@ -100,7 +100,7 @@ def with_widths(every: Iterable[Calibrated], grouped: Mapping[fit_points.Key, li
     known = {device.id: device for device in calibrated_devices()} | {each.device.id: each.device for each in every}
     kinds = {kind_of(fits.family_of(block)) for each in every for block in each.blocks}
     fitted = {
-        (point.device.id, key[:4])
+        (point.device.id, key.family)
         for key, own in grouped.items()
         if not fits.too_few((point.record for point in own), find_model(key[3]))
         for point in own

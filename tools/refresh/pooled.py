@@ -16,7 +16,7 @@ from perfmodel.core.power import SUSTAINED
 from perfmodel.timing.base import find_model
 from perfmodel.timing.intervals import SPREAD
 from perfmodel.timing.models.pooled import FILE, POOLED, family
-from perfmodel.timing.select_kernel import OWN
+from perfmodel.timing.select_kernel import PROJECT_KERNELS
 from perfmodel.timing.transfer import copied_share
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.cross_device import pooled_quantile
@@ -39,7 +39,7 @@ def pools(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[str,
     found: dict[str, Pool] = defaultdict(lambda: defaultdict(list))
     for record in records:
         left_out = held_out(record) or profiled(record) or record.clock == SUSTAINED or record.direction == "both"
-        if left_out or record.workload not in KINDS or record.implementation.startswith(OWN) or record.implementation in APART:
+        if left_out or record.workload not in KINDS or record.implementation.startswith(PROJECT_KERNELS) or record.implementation in APART:
             continue
         device = devices.get(record.hardware)
         case, lower, _ = (None, None, "") if device is None else evaluated(record, device)

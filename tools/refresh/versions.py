@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 
 from perfmodel.catalog import data_folder, find_device
-from perfmodel.validation.calibrate import Family, points
+from perfmodel.validation.calibrate import points
 from perfmodel.validation.calibration_run import versions_of
+from perfmodel.validation.fit_points import KernelFamily
 from perfmodel.validation.records import Record, read_records, shipped_records
 
 PROFILES = data_folder("hardware_specs")
 
 
-def versions() -> dict[tuple[str, Family], str]:
+def versions() -> dict[tuple[str, KernelFamily], str]:
     """By device, and workload, implementation, pass and model: what the records behind a calibration were made with."""
     records = [record for path in shipped_records() for _, record in read_records(path)]
     devices = {name: find_device(name) for name in {record.hardware for record in records}}
-    found: dict[tuple[str, Family], list[Record]] = defaultdict(list)
+    found: dict[tuple[str, KernelFamily], list[Record]] = defaultdict(list)
     for key, own in points(records, devices).items():
         for point in own:
-            found[point.device.id, key[:4]].append(point.record)
+            found[point.device.id, key.family].append(point.record)
     return {key: versions_of(own) for key, own in found.items()}
 
 

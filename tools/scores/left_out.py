@@ -20,11 +20,11 @@ from perfmodel.timing.implementations import kernel_name
 from perfmodel.timing.models.pooled import POOLED, PRODUCTS, as_probed, family
 from perfmodel.timing.models.pooled import THREE_SCALARS as THREE
 from perfmodel.timing.predict import Prediction, TimeRequest, added, predict
-from perfmodel.timing.select_kernel import OWN
+from perfmodel.timing.select_kernel import PROJECT_KERNELS
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.calibrate import calibrate, points
 from perfmodel.validation.cross_device import kind_of, residuals, widths, with_borrowed, without_probes
-from perfmodel.validation.fit_points import Effort, FitPoint, Key, fit
+from perfmodel.validation.fit_points import Effort, FitKey, FitPoint, fit
 from perfmodel.validation.records import Record, held_out, profiled, sets_width
 from tools.refresh.pooled import Pool, fit_of, half_width, missed
 
@@ -33,7 +33,7 @@ EFFORT = Effort(folds=2, points=150)
 """Of fits to the rest of an architecture."""
 EACH = 60
 """Points of a device and family that widths and baselines see."""
-Grouped = Mapping[Key, Sequence[FitPoint]]
+Grouped = Mapping[FitKey, Sequence[FitPoint]]
 
 
 def leave_out(name: str, records: Iterable[Record], devices: Mapping[str, Device]) -> list[tuple[Record, Prediction]]:
@@ -96,16 +96,20 @@ def _asked(point: FitPoint, device: Device, lend: Sequence[Device]) -> TimeReque
 def scored(record: Record) -> bool:
     """Whether a record is one kernel that people run, timed alone and as it was: not of a sequence, a step, or for seconds."""
     apart = profiled(record) or record.clock == SUSTAINED or record.direction == "both" or sets_width(record)
-    return not apart and not record.implementation.startswith(OWN) and record.workload in ("attention", "matmul", "softmax", "norm")
+    return (
+        not apart
+        and not record.implementation.startswith(PROJECT_KERNELS)
+        and record.workload in ("attention", "matmul", "softmax", "norm")
+    )
 
 
-def group(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[FitPoint]]:
+def group(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[FitKey, list[FitPoint]]:
     """``points`` of the kernels that are ``scored`` and no sequence of others."""
     found = points(filter(scored, records), devices)
     return {key: own for key, own in found.items() if not find_model(key[3]).part_workloads}
 
 
-def thinned(grouped: Grouped) -> dict[Key, list[FitPoint]]:
+def thinned(grouped: Grouped) -> dict[FitKey, list[FitPoint]]:
     """The fit points of ``grouped``, ``EACH`` of a device at most."""
     found = {}
     for key, own in grouped.items():
@@ -117,7 +121,7 @@ def thinned(grouped: Grouped) -> dict[Key, list[FitPoint]]:
     return found
 
 
-def without(name: str, grouped: Grouped) -> dict[Key, list[FitPoint]]:
+def without(name: str, grouped: Grouped) -> dict[FitKey, list[FitPoint]]:
     """``grouped`` without the points of device ``name``."""
     rest = {key: [point for point in own if point.device.id != name] for key, own in grouped.items()}
     return {key: own for key, own in rest.items() if own}
@@ -218,9 +222,9 @@ class Baselines:
         return max(THREE.seconds(point.case, point.device, self.shared[kind]), point.lower_s)
 
 
-def kind_at(key: Key, point: FitPoint) -> str:
+def kind_at(key: FitKey, point: FitPoint) -> str:
     """``kind_of``, but for kernels that run prefill and decode alike."""
-    kind = kind_of(key[:4])
+    kind = kind_of(key.family)
     return "decode" if kind == "prefill" and point.record.shape["n"] == 1 else kind
 
 

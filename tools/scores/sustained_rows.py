@@ -12,7 +12,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.power import PowerState
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import Record, held_out, shipped_records
-from perfmodel.validation.sustained import state_at
+from perfmodel.validation.sustained import sustained_state
 from tools.power_fit import absolute, limited, power_errors
 
 Pairs = list[tuple[Record, PowerState]]
@@ -37,7 +37,7 @@ def pairs(predicted: bool) -> Pairs:
             assert row.case is not None
             assert row.device is not None
             alone = float(row.record.environment["burst_s"])
-            state = state_at(alone, row.case, row.record, row.device, cache(calibrated_devices))
+            state = sustained_state(alone, row.case, row.record, row.device, cache(calibrated_devices))
         found += [] if state is None else [(row.record, state)]
     return found
 

@@ -15,7 +15,7 @@ from functools import cache
 from perfmodel.catalog import find_device
 from perfmodel.core.hardware import Device, PowerFit
 from perfmodel.core.power import energy, limit_of
-from perfmodel.timing.power import of_case
+from perfmodel.timing.power import case_activity
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.records import Record, held_out, read_records
 from tools.power_fit import absolute, points, power_fit
@@ -46,7 +46,7 @@ def errors(rows: list[Record], device: Device, fit: PowerFit) -> list[float]:
     assert most is not None
     for record in rows:
         seconds = record.time_s.median
-        one = of_case(case_of(record), record.workload, record.dtype, device, seconds).demand(fit)
+        one = case_activity(case_of(record), record.workload, record.dtype, device, seconds).demand(fit)
         joules = energy(seconds, one.switched_j, one.memory_j, one.busy_w, 1.0, fit.static_w, fit.clock_exponent)
         assert record.power_w is not None
         found.append(min(joules / seconds, most) / record.power_w - 1)

@@ -1,4 +1,4 @@
-"""Counts that several families share: passes over memory and products, as ``Op`` rows that can be priced."""
+"""Counts that several families of operators share: passes over memory and products, as ``Op`` rows that can be predicted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from perfmodel.transformer.op import ELEMENTWISE, MATMUL, Op, Timed
 
 LARGEST_TILE = Tile(256, 128)
 ELEMENTS, CAST, STRIDED, STRIDED_CAST, TRANSPOSED = "elements", "cast", "strided", "strided-cast", "transposed"
-"""Kinds of passes of PyTorch's TensorIterator: operands of one format and contiguous; of several formats; broadcast or with gaps; both; and
-an operand whose order in memory differs from the result's."""
-WRITTEN_AS = ("fp64", "int64")
-"""Formats of Python numbers passed as tensors without a dimension; such tensors of other formats are on the device."""
+"""Kinds of passes of PyTorch's TensorIterator: ELEMENTS, operands are contiguous and of one format; CAST, of several formats; STRIDED,
+broadcast or with gaps; STRIDED_CAST, both; TRANSPOSED, an operand has another order in memory than the result."""
+PYTHON_NUMBERS = ("fp64", "int64")
+"""Formats of Python numbers, which are passed as tensors without a dimension; such tensors of other formats are on the device."""
 
 
 def passed(
@@ -39,7 +39,7 @@ def passed(
 ) -> Op:
     """One pass of ``kind`` over memory: bytes ``read`` and ``written`` once, on ``elements``, with ``flops`` of the vector unit.
 
-    ``at_least``: share of the bytes that is certain.
+    ``at_least``: share of the bytes that any kernel must move. The other arguments are those of ``Pass``.
     """
     workload = Pass(kind, elements, int(written), int(read), _vector_dtype(call), divisions, rows, parts)
     [moved] = workload.kernels(LARGEST_TILE)
@@ -82,7 +82,11 @@ def _row_step(matrix: Operand) -> int:
 
 def _crossed(a: Operand, b: Operand) -> bool:
     """Whether A [m, k] or B [k, n] does not lie along k in memory."""
-    return any(len(one.strides) > 1 and one.shape[place] > 1 and one.strides[place] != 1 for one, place in ((a, -1), (b, -2)))
+
+    def lies_across(matrix: Operand, k_axis: int) -> bool:
+        return len(matrix.strides) > 1 and matrix.shape[k_axis] > 1 and matrix.strides[k_axis] != 1
+
+    return lies_across(a, -1) or lies_across(b, -2)
 
 
 def iterated(
@@ -94,34 +98,44 @@ def iterated(
     and finds each by divisions: one per dimension that cannot be merged with its neighbour, except the first. Source: PyTorch,
     aten/src/ATen/native/cuda: CUDALoops.cuh, Copy.cu; aten/src/ATen/TensorIterator.cpp (coalesce_dimensions).
     """
-    operands = [operand for operand in (*inputs, out) if operand.shape or operand.dtype not in WRITTEN_AS]
+    operands = [operand for operand in (*inputs, out) if operand.shape or operand.dtype not in PYTHON_NUMBERS]
     steps = [_steps(operand, out.shape) for operand in operands]
-    values = [operand.dtype for operand in inputs if operand.shape and operand.dtype != "bool"] or [operand.dtype for operand in inputs]
-    mixed = len(set(values)) > 1 or (len(inputs) == 1 and out.dtype not in (values[0], "bool"))
-    rounded = len(inputs) == 1 and inputs[0].dtype == "fp32" and out.dtype in ("bf16", "fp16")
-    dimensions = _joined(out.shape, steps)
+    casts = _casts(inputs, out)
+    dimensions = _merged_dimensions(out.shape, steps)
+    divisions = 0
     if dimensions <= 1 and all(step and step[-1] for step in steps):
-        kind, divisions = (CAST if mixed and not rounded else kind), 0
+        kind = CAST if casts else kind
     else:
-        far = any(_innermost(step, out.shape) != _innermost(steps[-1], out.shape) for step in steps if 0 not in step) if steps else False
-        kind, divisions = TRANSPOSED if far else STRIDED_CAST if mixed and not rounded else STRIDED, dimensions - 1
+        kind = STRIDED_CAST if casts else STRIDED
+        divisions = max(0, dimensions - 1)
+        if any(_innermost(step) != _innermost(steps[-1]) for step in steps if 0 not in step):
+            kind = TRANSPOSED
     read = sum(operand.bytes for operand in (dict.fromkeys(inputs) if len(inputs) > 2 else inputs))
-    work = out.elements * (len(inputs) + outputs) if kind in (CAST, STRIDED_CAST) else out.elements
-    op = passed(call, kind, read, outputs * out.elements * SIZES[out.dtype], work, divisions=max(0, divisions))
+    elements = out.elements * (len(inputs) + outputs) if kind in (CAST, STRIDED_CAST) else out.elements
+    op = passed(call, kind, read, outputs * out.elements * SIZES[out.dtype], elements, divisions=divisions)
     kernel = op.kernel._replace(work=Work(0, flops * out.elements, exponentials * out.elements))
     return replace(op, kernel=kernel)
 
 
+def _casts(inputs: Sequence[Operand], out: Operand) -> bool:
+    """Whether the kernel converts formats element by element; it rounds fp32 to 16 bits by vectors."""
+    dtypes = [operand.dtype for operand in inputs if operand.shape and operand.dtype != "bool"] or [operand.dtype for operand in inputs]
+    if len(inputs) == 1:
+        rounds = inputs[0].dtype == "fp32" and out.dtype in ("bf16", "fp16")
+        return not rounds and out.dtype not in (dtypes[0], "bool")
+    return len(set(dtypes)) > 1
+
+
 def _steps(tensor: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of ``tensor`` broadcast to ``shape``, for dimensions of more than one element."""
-    strides = tensor.strides if len(tensor.strides) == len(tensor.shape) else _contiguous(tensor.shape)
+    strides = tensor.strides if len(tensor.strides) == len(tensor.shape) else _contiguous_strides(tensor.shape)
     missing = len(shape) - len(tensor.shape)
-    padded = [0] * missing + [0 if size == 1 else stride for size, stride in zip(tensor.shape, strides, strict=True)]
-    padded = padded[max(0, -missing) :]
-    return tuple(stride for size, stride in zip(shape, padded, strict=False) if size > 1)
+    broadcast = [0] * missing + [0 if size == 1 else stride for size, stride in zip(tensor.shape, strides, strict=True)]
+    broadcast = broadcast[max(0, -missing) :]
+    return tuple(stride for size, stride in zip(shape, broadcast, strict=False) if size > 1)
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -129,16 +143,16 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _joined(shape: tuple[int, ...], steps: Sequence[tuple[int, ...]]) -> int:
+def _merged_dimensions(shape: tuple[int, ...], steps: Sequence[tuple[int, ...]]) -> int:
     """Number of dimensions of ``shape`` after merging neighbours that are contiguous in all operands, in the result's order."""
     sizes = [size for size in shape if size > 1]
-    order = sorted(range(len(sizes)), key=lambda place: steps[-1][place]) if steps else []
-    left = 0
+    order = sorted(range(len(sizes)), key=lambda axis: steps[-1][axis]) if steps else []
+    unmerged = 0
     for inner, outer in pairwise(order):
-        left += any(step[inner] * sizes[inner] != step[outer] for step in steps)
-    return left + 1
+        unmerged += any(step[inner] * sizes[inner] != step[outer] for step in steps)
+    return unmerged + 1
 
 
-def _innermost(steps: tuple[int, ...], shape: tuple[int, ...]) -> int:
+def _innermost(steps: tuple[int, ...]) -> int:
     """The dimension with the smallest stride."""
-    return min(range(len(steps)), key=lambda place: steps[place], default=0)
+    return min(range(len(steps)), key=lambda axis: steps[axis], default=0)

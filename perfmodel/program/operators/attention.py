@@ -26,18 +26,24 @@ def attention(call: Call, w: Attention, implementations: tuple[str, ...], direct
     multiplied = replace(w, dtype=DTYPES["tf32"]) if w.dtype.name == "fp32" else w
     kernels = flash2.forward(multiplied, TILE) if direction == FORWARD else flash2.backward(multiplied, TILE)
     accesses = tuple(access for kernel in kernels for access in kernel.accesses)
-    work, needed = sum((k.work for k in kernels), Work()), sum((k.needed for k in kernels), Work())
     kernel = Kernel(
-        call.name, multiplied.dtype, accesses, sum(k.flops for k in kernels), sum(k.executed_flops for k in kernels), work, needed
+        call.name,
+        multiplied.dtype,
+        accesses,
+        sum(k.flops for k in kernels),
+        sum(k.executed_flops for k in kernels),
+        work=sum((k.work for k in kernels), Work()),
+        needed=sum((k.needed for k in kernels), Work()),
     )
     return Op(call.name, ATTENTION, 1, kernel, _timed(w, implementations, direction))
 
 
 def _timed(w: Attention, implementations: tuple[str, ...], direction: str) -> Timed:
     """The prediction to request: of the kernel without mask and dropout, slower by a factor with them; in fp32, of eager attention."""
-    odd = " of odd rows" * bool(w.kv_len % VECTOR)
-    extras = " and ".join([f"mask{odd}"] * w.mask + ["dropout"] * (w.dropout > 0))
-    similar, slower = f"{implementations[0]} with {extras}" * bool(extras), chosen("attention_extras")[direction].get(extras, 1.0)
+    mask = "mask of odd rows" if w.kv_len % VECTOR else "mask"
+    extras = " and ".join([mask] * w.mask + ["dropout"] * (w.dropout > 0))
+    similar = f"{implementations[0]} with {extras}" if extras else ""
+    slower = chosen("attention_extras")[direction].get(extras, 1.0)
     if w.dtype.name == "fp32":
         implementations, similar, slower = ("torch-eager",), "attention kernel by kernel in fp32", 1.0
     return Timed("attention", replace(w, dropout=0.0, mask=False), implementations, direction=direction, similar=similar, slower=slower)
@@ -57,10 +63,19 @@ def shaped(
     q, k, v = (call.tensor(first + place) for place in range(3))
     if any(len(tensor.shape) != 4 for tensor in (q, k, v)):
         raise UnknownError(f"{call.name} of packed sequences")
-    (b, h, n, d), (_, g, m, _), dv = _order(q, heads_first), _order(k, heads_first), v.shape[-1]
+    batch, heads, n, d = _order(q, heads_first)
+    _, kv_heads, kv_len, _ = _order(k, heads_first)
     return _checked(
         Attention(
-            *(n, m, d, dv, b, h, g, _dtype(q), causal is not None and call.is_true(causal)),
+            n,
+            kv_len,
+            d,
+            v.shape[-1],
+            batch,
+            heads,
+            kv_heads,
+            _dtype(q),
+            causal=causal is not None and call.is_true(causal),
             mask=mask is not None and len(call.arguments) > mask and isinstance(call.arguments[mask], Operand),
             dropout=_dropout(call, dropout),
         )

@@ -16,25 +16,26 @@ from perfmodel.transformer.op import MATMUL, Op, Timed
 
 
 def convolved(call: Call, padding: int, stride: int, dilation: int) -> tuple[Op, ...]:
-    """The forward convolution; the parameters are the places of these arguments."""
+    """The forward convolution; ``padding``, ``stride`` and ``dilation``: places of these arguments."""
     x, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
-    steps, pads, gaps = ((call.integers(place) or [default]) for place, default in ((stride, 1), (padding, 0), (dilation, 1)))
     if len(x.shape) != spatial + 2:
         raise UnknownError(f"{call.name} of {x.shape} by {weight.shape}")
-    places = [
-        (x.shape[2 + axis] + 2 * _of(pads, axis) - _of(gaps, axis) * (weight.shape[2 + axis] - 1) - 1) // _of(steps, axis) + 1
-        for axis in range(spatial)
-    ]
-    return _product(call, x, weight, prod(places), 1)
 
+    def by_axis(argument: int, default: int) -> list[int]:
+        values = call.integers(argument) or [default]
+        return [*values, *[values[-1]] * spatial]
 
-def _of(values: list[int], place: int) -> int:
-    return values[place] if place < len(values) else values[-1]
+    pads, steps, gaps = by_axis(padding, 0), by_axis(stride, 1), by_axis(dilation, 1)
+    places = 1
+    for axis in range(spatial):
+        reach = gaps[axis] * (weight.shape[2 + axis] - 1) + 1
+        places *= (x.shape[2 + axis] + 2 * pads[axis] - reach) // steps[axis] + 1
+    return _product(call, x, weight, places, 1)
 
 
 def _product(call: Call, x: Operand, weight: Operand, places: int, passes: int) -> tuple[Op, ...]:
-    """The product, ``passes`` times, and the passes that change operands to channels-last order if they are not.
+    """The product for ``places`` of the output, ``passes`` times, and the copies that bring operands to channels-last order.
 
     Source: NVIDIA cuDNN Developer Guide, Tensor Core kernels take NHWC; kernels nchwToNhwc and nhwcToNchw in profiles of PyTorch.
     """
@@ -79,8 +80,8 @@ def _whole(elements: int, channels: int) -> int:
 def backward(call: Call) -> tuple[Op, ...]:
     """The gradients of input and weight that are asked for, a product each."""
     gradient, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
-    wanted = call.value(10, "[True, True, False]")
-    passes = max(1, sum(flag.strip() == "True" for flag in wanted.strip("[]").split(",")[:2]))
+    input_and_weight = call.value(10, "[True, True, False]").strip("[]").split(",")[:2]
+    passes = max(1, sum(flag.strip() == "True" for flag in input_and_weight))
     return _product(call, x, weight, prod(gradient.shape[2:]), passes)
 
 

@@ -26,7 +26,8 @@ def inductor(call: Call) -> Op:
     elements = prod(sizes) or max(tensor.elements for tensor in tensors)
     moved = [min(tensor.elements, elements) * SIZES[tensor.dtype] for tensor in tensors]
     read = moved[0] if len(tensors) == 1 else sum(moved[:-1])
-    kind, rows = ("triton-elements", 0) if call.name.startswith(POINTWISE) else ("triton-rows", sizes[0] if sizes else 0)
+    reduces = not call.name.startswith(POINTWISE)
+    kind, rows = "triton-rows" if reduces else "triton-elements", sizes[0] if reduces and sizes else 0
     return passed(call, kind, read, moved[-1], elements, flops=4 * elements, rows=rows, at_least=1.0 if len(tensors) > 1 else 0.5)
 
 

@@ -15,31 +15,24 @@ from perfmodel.transformer.op import ELEMENTWISE, Op, Timed
 
 VECTOR_BYTES = 16
 """Bytes that a thread copies at once in a concatenation: aten/src/ATen/native/cuda/Shape.cu."""
+INDEX_BYTES = 8
+"""Bytes of an index, in int64."""
 SURE_OF_LISTS = 0.5
 """Share of the elements that certainly exist in a list whose sizes are known only from the blocks of its kernels."""
 
 
 def concatenated(call: Call) -> Op:
     """A concatenation of tensors."""
-    tensors = call.tensors()
-    size = sum(tensor.elements * SIZES[tensor.dtype] for tensor in tensors)
-    axis = int(call.value(1, "0"))
-    inner = [prod(tensor.shape[axis:]) for tensor in tensors]
-    vectors = all(
-        tensor.contiguous and width * SIZES[tensor.dtype] % VECTOR_BYTES == 0 for tensor, width in zip(tensors, inner, strict=True)
-    )
-    return passed(
-        call,
-        "cat" if vectors else "cat-strided",
-        sum(tensor.bytes for tensor in call.tensors()),
-        size,
-        sum(tensor.elements for tensor in call.tensors()),
-    )
+    tensors, axis = call.tensors(), int(call.value(1, "0"))
+    read = sum(tensor.bytes for tensor in tensors)
+    written = sum(tensor.elements * SIZES[tensor.dtype] for tensor in tensors)
+    by_vectors = all(tensor.contiguous and prod(tensor.shape[axis:]) * SIZES[tensor.dtype] % VECTOR_BYTES == 0 for tensor in tensors)
+    return passed(call, "cat" if by_vectors else "cat-strided", read, written, sum(tensor.elements for tensor in tensors))
 
 
-def looked_up(call: Call, index: int) -> Op:
-    """A lookup of table rows by index."""
-    table, places = call.tensor(0), call.tensor(index)
+def lookup(call: Call) -> Op:
+    """A lookup of table rows by index; index_select and embedding differ in the place of the index."""
+    table, places = call.tensor(0), call.tensor(1 if call.name.endswith("embedding") else 2)
     width = table.shape[-1] if len(table.shape) > 1 else 1
     size = places.elements * width * SIZES[table.dtype]
     return passed(call, "gather", size + places.bytes, size, places.elements * width)
@@ -57,12 +50,12 @@ def indexed(call: Call) -> Op:
     table, places = call.tensor(0), call.tensors()[1:]
     if not places:
         raise UnknownError(f"{call.name}: the profile does not say how many places are looked up")
-    count = max(place.elements for place in places)
     row_elements = table.elements
-    for size in table.shape[: len(places)]:
-        row_elements //= max(1, size)
-    size = count * row_elements * SIZES[table.dtype]
-    return passed(call, "gather", size + sum(place.bytes for place in places), size, count * row_elements)
+    for length in table.shape[: len(places)]:
+        row_elements //= max(1, length)
+    elements = max(place.elements for place in places) * row_elements
+    size = elements * SIZES[table.dtype]
+    return passed(call, "gather", size + sum(place.bytes for place in places), size, elements)
 
 
 def scattered(call: Call) -> Op:
@@ -70,7 +63,8 @@ def scattered(call: Call) -> Op:
     values = max(call.tensors()[1:], key=lambda tensor: tensor.elements * (tensor.dtype not in ("int64", "int32", "bool")), default=None)
     if values is None:
         raise UnknownError(f"{call.name} has no values")
-    return passed(call, "scatter", 2 * values.bytes + 8 * (values.shape[0] if values.shape else 1), values.bytes, values.elements)
+    index_bytes = INDEX_BYTES * (values.shape[0] if values.shape else 1)
+    return passed(call, "scatter", 2 * values.bytes + index_bytes, values.bytes, values.elements)
 
 
 def embedding_backward(call: Call) -> Op:
@@ -90,21 +84,21 @@ def pooled(call: Call, forward: bool = True) -> Op:
     x = call.tensor(0)
     step = (call.integers(2) or call.integers(1) or [2])[0] if forward else 1
     out = x.elements // max(1, step * step)
-    return passed(call, "pool" if forward else "pool-backward", x.bytes, out * (SIZES[x.dtype] + 8 * ("indices" in call.name)), x.elements)
+    written_each = SIZES[x.dtype] + (INDEX_BYTES if "indices" in call.name else 0)
+    return passed(call, "pool" if forward else "pool-backward", x.bytes, out * written_each, x.elements)
 
 
 def upsampled(call: Call) -> Op:
     """Images made larger or smaller."""
     x = call.tensor(0)
-    sizes = call.integers(1)
-    out = x.shape[0] * x.shape[1]
-    for size in sizes or (x.shape[2] * 2, x.shape[3] * 2):
-        out *= size
-    planes, scattered = x.shape[0] * x.shape[1], not x.contiguous
-    rule = "bicubic" if "bicubic" in call.name else "bilinear" if "bilinear" in call.name and not scattered else "nearest"
-    blocks = ceil_div(out // planes, PLACES) if rule != "nearest" else 0
-    work, apart = planes * PLACES * blocks or out, scattered and rule == "bicubic"  # neighbours load from lines of their own
-    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], work, divisions=int(apart), rows=blocks)
+    planes = x.shape[0] * x.shape[1]
+    out = planes * prod(call.integers(1) or (x.shape[2] * 2, x.shape[3] * 2))
+    bilinear = "bilinear" in call.name and x.contiguous
+    rule = "bicubic" if "bicubic" in call.name else "bilinear" if bilinear else "nearest"
+    blocks = 0 if rule == "nearest" else ceil_div(out // planes, PLACES)
+    work = planes * PLACES * blocks or out
+    lines_apart = rule == "bicubic" and not x.contiguous  # neighbours load from lines of their own
+    return passed(call, f"upsample-{rule}", x.bytes, out * SIZES[x.dtype], work, divisions=int(lines_apart), rows=blocks)
 
 
 PLACES = 1024
@@ -124,15 +118,27 @@ def lists(call: Call, flops: int = 1) -> Op:
     Copies and fills do not read what they write, and norms write one number per block. Products that are added (addcmul) are taken as
     squares, as in optimizers: a profile does not tell whether both factors are one list.
     """
+    tensor_lists = _tensor_lists(call)
+    first, elements = tensor_lists[0], sum(tensor.elements for tensor in tensor_lists[0])
+    read_from = 1 if call.name.rstrip("_").endswith(("copy", "zero")) else 0
+    read_to = 2 if "addcmul" in call.name else None
+    read = _bytes_of(tensor_lists[read_from:read_to])
+    written = 4 * _chunks(first) if call.name.endswith("norm") else _bytes_of([first])
+    from_blocks = any(len(tensors) == 1 and tensors[0].elements % LIST_CHUNK == 0 for tensors in tensor_lists)
+    certain = SURE_OF_LISTS if from_blocks else 1.0
+    return passed(call, "lists", read, written, elements, flops=flops * elements, at_least=certain, rows=_chunks(first))
+
+
+def _tensor_lists(call: Call) -> list[tuple[Operand, ...]]:
+    """The lists of tensors among the arguments; UnknownError if there is none."""
     tensor_lists = [argument for argument in call.arguments if isinstance(argument, tuple) and argument]
     if not tensor_lists:
         raise UnknownError(f"{call.name} has no list of tensors")
-    first, overwrites = tensor_lists[0], call.name.rstrip("_").endswith(("copy", "zero"))
-    elements = sum(tensor.elements for tensor in first)
-    read = sum(sum(tensor.bytes for tensor in operands) for operands in tensor_lists[overwrites : 2 if "addcmul" in call.name else None])
-    written = 4 * _chunks(first) if call.name.endswith("norm") else sum(tensor.bytes for tensor in first)
-    certain = SURE_OF_LISTS if any(len(tensors) == 1 and tensors[0].elements % LIST_CHUNK == 0 for tensors in tensor_lists) else 1.0
-    return passed(call, "lists", read, written, elements, flops=flops * elements, at_least=certain, rows=_chunks(first))
+    return tensor_lists
+
+
+def _bytes_of(tensor_lists: list[tuple[Operand, ...]]) -> float:
+    return sum(tensor.bytes for tensors in tensor_lists for tensor in tensors)
 
 
 def _chunks(tensors: tuple[Operand, ...]) -> int:
@@ -142,17 +148,10 @@ def _chunks(tensors: tuple[Operand, ...]) -> int:
 
 def optimizer(call: Call) -> Op:
     """A fused step of Adam: it reads parameters, gradients and both moments, and writes all but the gradients."""
-    tensor_lists = [argument for argument in call.arguments if isinstance(argument, tuple) and argument][:4]
-    size = sum(sum(tensor.bytes for tensor in operands) for operands in tensor_lists)
-    if not tensor_lists:
-        raise UnknownError(f"{call.name} has no list of tensors")
+    tensor_lists = _tensor_lists(call)[:4]
+    size = _bytes_of(tensor_lists)
     elements = sum(tensor.elements for tensor in tensor_lists[0])
     return passed(call, "lists", size, size * 3 / 4, elements, flops=12 * elements, rows=_chunks(tensor_lists[0]))
-
-
-def lookup(call: Call) -> Op:
-    """A lookup of table rows; index_select and embedding differ in the place of the index."""
-    return looked_up(call, 1 if call.name.endswith("embedding") else 2)
 
 
 def host_copy(call: Call) -> Op:

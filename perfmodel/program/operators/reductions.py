@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
+from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import DTYPES
@@ -15,58 +16,87 @@ from perfmodel.program.operators._counts import passed
 from perfmodel.transformer.op import Op, Timed
 
 ROWS, COLUMNS, PLANES, ALL, NORM = "reduce", "reduce-columns", "reduce-planes", "reduce-all", "reduce-norm"
+"""Kinds of reductions: ROWS, over neighbours in memory; COLUMNS, over elements apart; PLANES, over both; ALL, to one number; NORM, a norm
+over neighbours."""
 
 
 def reduced(call: Call, axes: int | None = 1, width: int = 0) -> Op:
     """A sum, mean or extreme over the dimensions in argument ``axes``, or over all. ``width``: bytes of a result, 0 for the operand's."""
     x = call.tensor(0)
-    places = call.integers(axes) if axes is not None else []
-    if axes is not None and not places and call.value(axes).lstrip("-").isdigit():
-        places = [int(call.value(axes))]
-    rank = len(x.shape)
-    gone = {place % rank for place in places} if rank and places else set(range(rank))
-    size = prod(size for place, size in enumerate(x.shape) if place not in gone)
-    strides = x.strides or tuple(prod(x.shape[place + 1 :]) for place in range(rank))
-    inwards = sorted((place for place in range(rank) if x.shape[place] > 1), key=lambda place: strides[place])
-    along = bool(inwards) and inwards[0] in gone
-    apart = along and not gone.issuperset(inwards[: sum(place in gone for place in inwards)])
-    written = size * (width or SIZES[x.dtype])
-    if size == 1 and "arg" not in call.name:
+    reduced_axes = _reduced_axes(call, x, axes)
+    results = prod(size for axis, size in enumerate(x.shape) if axis not in reduced_axes)
+    written, is_arg = results * (width or SIZES[x.dtype]), "arg" in call.name
+    if results == 1 and not is_arg:
         return passed(call, ALL, x.bytes, written, x.elements, flops=x.elements)
-    kind = "argmax" if "arg" in call.name else PLANES if apart else COLUMNS if not along else NORM if "norm" in call.name else ROWS
-    warps, parts, work = _shared_out(size, x.elements // max(1, size), along)
-    return passed(call, kind, x.bytes, written, work, flops=x.elements, rows=warps, parts=parts)
+    strides = x.strides or tuple(prod(x.shape[axis + 1 :]) for axis in range(len(x.shape)))
+    from_innermost = sorted((axis for axis in range(len(x.shape)) if x.shape[axis] > 1), key=lambda axis: strides[axis])
+    over_neighbours = bool(from_innermost) and from_innermost[0] in reduced_axes
+    count = sum(axis in reduced_axes for axis in from_innermost)
+    over_planes = over_neighbours and not reduced_axes.issuperset(from_innermost[:count])
+    if is_arg:
+        kind = "argmax"
+    elif over_planes:
+        kind = PLANES
+    elif not over_neighbours:
+        kind = COLUMNS
+    else:
+        kind = NORM if "norm" in call.name else ROWS
+    launch = _reduction_launch(results, x.elements // max(1, results), over_neighbours)
+    return passed(call, kind, x.bytes, written, launch.elements, flops=x.elements, rows=launch.warps, parts=launch.parts)
 
 
-WARP, THREADS, LEAST, MOST, AT_ONCE, VECTOR = 32, 512, 16, 256, 4, 4
-"""Threads of a warp and of a block; elements of a thread from which a result is shared by warps, and by blocks; elements that a thread
-reads at once along a row, and results that it has beside one another."""
+def _reduced_axes(call: Call, x: Operand, argument: int | None) -> set[int]:
+    """The dimensions of ``x`` that ``argument`` names, a list or a number; all of them if it names none."""
+    rank = len(x.shape)
+    axes = call.integers(argument) if argument is not None else []
+    if argument is not None and not axes and call.value(argument).lstrip("-").isdigit():
+        axes = [int(call.value(argument))]
+    return {axis % rank for axis in axes} if rank and axes else set(range(rank))
+
+
+WARP, THREADS = 32, 512
+"""Threads of a warp and of a block."""
+SHARED_BY_WARPS, SHARED_BY_BLOCKS = 16, 256
+"""Elements of a thread from which the warps of a block share a result, and from which several blocks do."""
+AT_ONCE, VECTOR = 4, 4
+"""Elements that a thread reads at once along a row; neighbouring results that a thread has in a reduction over columns."""
 FILLING = 132 * 2048
 """Threads that fill an H200."""
 
 
-def _shared_out(results: int, length: int, along: bool) -> tuple[int, int, int]:
-    """Warps of a reduction of ``results``; blocks that share one (0: none do); and elements, with those of threads without work.
+class _ReductionLaunch(NamedTuple):
+    """``warps`` of a reduction; ``parts``: blocks that share a result, 0 if none do; ``elements``, with those of threads without work."""
 
-    ``along``: each sums up ``length`` neighbours in memory, else neighbours are of different results.
+    warps: int
+    parts: int
+    elements: int
+
+
+def _reduction_launch(results: int, length: int, over_neighbours: bool) -> _ReductionLaunch:
+    """The launch of a reduction to ``results`` of ``length`` elements each, which are neighbours in memory or not.
+
     Source: PyTorch, aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig.
     """
-    beside = VECTOR if not along and results % VECTOR == 0 and results >= VECTOR * WARP else 1
-    threads = THREADS // beside
-    inner, outer = (length, results) if along else (results // beside, length)
+    per_thread = VECTOR if not over_neighbours and results % VECTOR == 0 and results >= VECTOR * WARP else 1
+    threads = THREADS // per_thread
+    inner, outer = (length, results) if over_neighbours else (results // per_thread, length)
     width = min(_power(inner), WARP)
     height = min(_power(outer), threads // width)
     width = min(_power(inner), threads // height)
-    blocks, each = (results, ceil_div(length, width)) if along else (ceil_div(inner, width), length)
-    parts = shared = 1
-    if each >= min(LEAST * height, MOST):
-        shared, each, filling = height, ceil_div(each, height), FILLING // threads
-        if each >= MOST and blocks <= filling:
-            parts = max(min(ceil_div(filling, blocks), ceil_div(each, LEAST)), ceil_div(each, MOST))
-    warps = max(1, blocks * width * shared * parts // WARP)
-    step = AT_ONCE * width * shared
-    work = results * ceil_div(length, step) * step if along else blocks * width * beside * length
-    return warps, parts if parts > 1 else 0, work
+    if over_neighbours:
+        blocks, thread_elements = results, ceil_div(length, width)
+    else:
+        blocks, thread_elements = ceil_div(inner, width), length
+    parts = rows_per_result = 1
+    if thread_elements >= min(SHARED_BY_WARPS * height, SHARED_BY_BLOCKS):
+        rows_per_result, thread_elements, filling = height, ceil_div(thread_elements, height), FILLING // threads
+        if thread_elements >= SHARED_BY_BLOCKS and blocks <= filling:
+            filling_parts = min(ceil_div(filling, blocks), ceil_div(thread_elements, SHARED_BY_WARPS))
+            parts = max(filling_parts, ceil_div(thread_elements, SHARED_BY_BLOCKS))
+    warps = max(1, blocks * width * rows_per_result * parts // WARP)
+    step = AT_ONCE * width * rows_per_result
+    elements = results * ceil_div(length, step) * step if over_neighbours else blocks * width * per_thread * length
+    return _ReductionLaunch(warps, parts if parts > 1 else 0, elements)
 
 
 def _power(size: int) -> int:
@@ -135,26 +165,31 @@ def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
     x = call.tensor(0)
     if call.name == "aten::native_batch_norm" and not call.is_true(TRAINING):
         return passed(call, "batch-norm-inference", x.bytes, x.bytes, x.elements, flops=4 * x.elements, rows=x.shape[0] * x.shape[1])
-    rows, work = 32 * x.shape[0], x.elements
+    rows, elements = 32 * x.shape[0], x.elements
     if "batch" in kind:
-        rows = x.shape[1] if x.contiguous else 0  # a block per channel; rows of channels are divided evenly
-        own = "native" in call.name
-        work = rows * _block_steps(x) if own and rows else x.elements
-        kind += "-library" * (not own) or "-last" * (not rows)
-    return passed(call, kind, reads * x.bytes, x.bytes, work, flops=flops * x.elements, rows=rows)
+        rows = x.shape[1] if x.contiguous else 0  # a block per channel; tensors stored channels last are divided evenly
+        if "native" not in call.name:
+            kind += "-library"
+        elif rows:
+            elements = rows * _channel_elements(x)
+        else:
+            kind += "-last"
+    return passed(call, kind, reads * x.bytes, x.bytes, elements, flops=flops * x.elements, rows=rows)
 
 
 MOST_THREADS = 512
 
 
-def _block_steps(x: Operand) -> int:
-    """Elements of a channel [b, c, ...], with those that threads without work would take: a block's threads lie along the places of a
-    picture, and along pictures if they are short. Source: PyTorch, aten/src/ATen/native/cuda/Normalization.cuh.
+def _channel_elements(x: Operand) -> int:
+    """Elements of a channel of ``x`` [b, c, ...], with those that threads without work would take.
+
+    A block's threads lie along the places of a picture, and along pictures if these are short. Source: PyTorch,
+    aten/src/ATen/native/cuda/Normalization.cuh.
     """
     places = int(prod(x.shape[2:]))
-    along = min(MOST_THREADS, max(32, int(1 << (places - 1).bit_length())))
-    across = MOST_THREADS // along
-    return int(ceil_div(places, along) * along * ceil_div(x.shape[0], across) * across)
+    along_places = min(MOST_THREADS, max(32, int(1 << (places - 1).bit_length())))
+    along_pictures = MOST_THREADS // along_places
+    return int(ceil_div(places, along_places) * along_places * ceil_div(x.shape[0], along_pictures) * along_pictures)
 
 
 def softmax_backward(call: Call) -> Op:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
@@ -81,11 +82,19 @@ def seen_keys(w: Attention, row: int) -> int:
     return min(max(row + 1 + int(w.kv_len) - int(w.n), 0), int(w.kv_len)) if w.causal else int(w.kv_len)
 
 
-def row_tiles(w: Attention) -> list[tuple[int, int, int]]:
-    """(rows, visible scores, keys in the visited key tiles) of each tile of query rows of a head.
+class RowTile(NamedTuple):
+    """A tile of query rows of a head: its rows, visible scores, and keys in the visited key tiles."""
+
+    rows: int
+    visible: int
+    keys: int
+
+
+def row_tiles(w: Attention) -> list[RowTile]:
+    """The tiles of query rows of a head.
 
     >>> row_tiles(Attention(200, 200, 16, 16, causal=True))
-    [(128, 8256, 128), (72, 11844, 200)]
+    [RowTile(rows=128, visible=8256, keys=128), RowTile(rows=72, visible=11844, keys=200)]
     """
     tiles = []
     for first in range(0, w.n, TILE_ROWS):
@@ -93,7 +102,7 @@ def row_tiles(w: Attention) -> list[tuple[int, int, int]]:
         low, high = seen_keys(w, first), seen_keys(w, first + rows - 1)
         hidden = max(rows - high, 0) if w.causal else 0  # rows that see nothing
         visible = (low + high) * rows // 2 if not hidden else high * (high + 1) // 2
-        tiles.append((rows, visible, min(ceil_div(high, TILE_KEYS) * TILE_KEYS, w.kv_len)))
+        tiles.append(RowTile(rows, visible, int(min(ceil_div(high, TILE_KEYS) * TILE_KEYS, w.kv_len))))
     return tiles
 
 
@@ -104,10 +113,8 @@ def _compute_s(rates: CpuRates, flop: float, exponentials: float, parameters: Ma
 
 def flash_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> float:
     """Seconds of flash attention: tiles of all heads over the threads; Q, K, V and O stay in the caches."""
-    costs = [
-        (_compute_s(rates, 2 * rows * keys * (w.d + w.dv), visible, parameters), w.query_heads) for rows, visible, keys in row_tiles(w)
-    ]
-    return rates.dispatch_s + makespan(costs, rates.threads)
+    tile_seconds = [_compute_s(rates, 2 * tile.rows * tile.keys * (w.d + w.dv), tile.visible, parameters) for tile in row_tiles(w)]
+    return rates.dispatch_s + makespan([(each, w.query_heads) for each in tile_seconds], rates.threads)
 
 
 def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> float:
@@ -116,17 +123,17 @@ def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -
     S and P cost nothing more if they fit the cache, else they stream through DRAM on top.
     """
     size, tiles = w.dtype.size, row_tiles(w)
-    scores, visible = w.n * w.kv_len, sum(tile[1] for tile in tiles)
+    scores, visible = w.n * w.kv_len, sum(tile.visible for tile in tiles)
 
-    def products(width: int) -> float:
-        flop = [2 * rows * w.kv_len * width for rows, _, _ in tiles]
+    def product_s(width: int) -> float:
+        flop = [2 * tile.rows * w.kv_len * width for tile in tiles]
         return makespan([(_compute_s(rates, each, 0, parameters), w.query_heads) for each in flop], rates.threads)
 
-    compute = products(w.d) + products(w.dv)
-    compute += _compute_s(rates, 0, (2 * scores + visible) / 3 * w.query_heads / rates.threads, parameters)
+    compute_s = product_s(w.d) + product_s(w.dv)
+    compute_s += _compute_s(rates, 0, (2 * scores + visible) / 3 * w.query_heads / rates.threads, parameters)
     reads, writes = w.query_heads * (visible + scores) * size, w.query_heads * 2 * scores * size
-    streamed, _ = rates.stream_s(reads, writes, 2 * w.query_heads * scores * size)
-    return 3 * rates.dispatch_s + compute + parameters["streams_per_copy"] * streamed
+    dram_s, _ = rates.stream_s(reads, writes, 2 * w.query_heads * scores * size)
+    return 3 * rates.dispatch_s + compute_s + parameters["streams_per_copy"] * dram_s
 
 
 def matmul_s(w: Matmul, rates: CpuRates, parameters: Mapping[str, float]) -> float:
@@ -148,7 +155,9 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
         return rates.dispatch_s + sum(rates.stream_s(w.read_bytes, w.write_bytes, w.read_bytes + w.write_bytes))
     if case.implementation == "cpu-matmul":
         return matmul_s(w, rates, parameters)
-    return (flash_s if case.implementation == "cpu-flash" else standard_s)(w, rates, parameters)
+    if case.implementation == "cpu-flash":
+        return flash_s(w, rates, parameters)
+    return standard_s(w, rates, parameters)
 
 
 def covers(case: Case) -> bool:

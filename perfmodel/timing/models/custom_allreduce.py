@@ -133,9 +133,11 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     rate = link * p["link_share"]
     if way == IN_SWITCH:
         return p["switched_us"] * 1e-6 + received / rate + COPIED * size / dram_bandwidth(device)
-    passes = max((size if way == ONE_SHOT else size / w.world) / PASS_BYTES - 1, 0.0)
-    start_us = p["start_us"] * (1 + p["again_factor"] * (way == TWO_SHOT)) + p["peer_us"] * (w.world - 1)
-    return (start_us + p["pass_us"] * passes) * 1e-6 + received / rate
+    summed_bytes = size if way == ONE_SHOT else size / w.world
+    more_passes = max(summed_bytes / PASS_BYTES - 1, 0.0)
+    barriers = 1 + p["again_factor"] if way == TWO_SHOT else 1.0
+    start_us = p["start_us"] * barriers + p["peer_us"] * (w.world - 1)
+    return (start_us + p["pass_us"] * more_passes) * 1e-6 + received / rate
 
 
 def covers(case: Case) -> bool:

@@ -67,21 +67,24 @@ def fa2_launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaun
     """PyTorch's launch: 64 rows and split keys, or the prefill kernel if heads fill the device without splits."""
     packed = w.n == 1 and w.group > 1
     heads, rows = (w.stored_kv_heads, w.group) if packed else (w.query_heads, w.n)
-    tile, unsplit = (choose(w, device, device.sram_per_block, FORWARD) for choose in (default_tile, fa2_tile))
+    tile = default_tile(w, device, device.sram_per_block, FORWARD)
+    unsplit = fa2_tile(w, device, device.sram_per_block, FORWARD)
     if tile is None or unsplit is None:
         raise UnavailableError(f"{device.id} cannot hold a tile of FlashAttention-2 with head dim {w.d}", "take a smaller head dim")
     slots, tiles = BLOCKS_PER_MULTIPROCESSOR * multiprocessors, int(ceil_div(w.kv_len, tile.bc))
     splits = int(num_splits(int(heads * ceil_div(rows, tile.br)), slots, tiles))
     tile = tile if splits > 1 else unsplit
     row_tiles = int(ceil_div(rows, tile.br))
+    sram_bytes = (tile.br + 2 * tile.bc) * tile.head_dim * w.dtype.size
+    blocks_by_registers = REGISTERS // (REGISTERS_PER_THREAD * tile.threads)
     narrower = ("narrow_factor",) if padded(w.d) != w.d else ()
     return StreamLaunch(
-        int(heads) * row_tiles * splits,
-        splits,
-        int(ceil_div(ceil_div(w.kv_len, tile.bc), splits)),
-        2 * tile.bc * tile.head_dim * w.dtype.size,
-        resident((tile.br + 2 * tile.bc) * tile.head_dim * w.dtype.size, device, REGISTERS // (REGISTERS_PER_THREAD * tile.threads)),
-        tile_cycles(tile.br * tile.bc, 4 * tile.head_dim, w, device),
+        blocks=int(heads) * row_tiles * splits,
+        splits=splits,
+        tiles=int(ceil_div(ceil_div(w.kv_len, tile.bc), splits)),
+        tile_bytes=2 * tile.bc * tile.head_dim * w.dtype.size,
+        resident=resident(sram_bytes, device, blocks_by_registers),
+        tile_cycles=tile_cycles(tile.br * tile.bc, 4 * tile.head_dim, w, device),
         rereads=row_tiles * (1 if packed else int(w.group)),
         gaps=int(splits > 1),
         moved_bytes=partial_bytes(w, splits, tile.head_dim),
@@ -92,19 +95,22 @@ def fa2_launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaun
 
 def fa2_paged(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """vLLM's launch, over a paged cache."""
-    bc, width = split_keys(w), padded(max(w.d, w.dv))
-    tiles, packed = int(ceil_div(w.kv_len, bc)), w.n == 1 and w.group > 1
-    blocks = int((w.stored_kv_heads if packed else w.query_heads) * ceil_div(w.n * (w.group if packed else 1), SPLIT_ROWS))
-    splits, transposed = 1, packed and w.batch > 1 and w.kv_heads > 1
+    bc, head_dim = split_keys(w), max(w.d, w.dv)
+    width, tiles = padded(head_dim), int(ceil_div(w.kv_len, bc))
+    packed = w.n == 1 and w.group > 1
+    heads, rows = (w.stored_kv_heads, w.group) if packed else (w.query_heads, w.n)
+    blocks = int(heads * ceil_div(rows, SPLIT_ROWS))
+    splits = 1
     if packed:
         splits = int(effective_splits(tiles, w.splits or num_splits(blocks, BLOCKS_PER_MULTIPROCESSOR * multiprocessors, tiles)))
+    transposed = packed and w.batch > 1 and w.kv_heads > 1
     return StreamLaunch(
-        blocks * splits,
-        splits,
-        int(ceil_div(tiles, splits)),
-        2 * bc * width * w.dtype.size,
-        resident((SPLIT_ROWS + 2 * bc) * max(w.d, w.dv) * w.dtype.size, device, BLOCKS_PER_MULTIPROCESSOR),
-        tile_cycles(SPLIT_ROWS * bc, 4 * width, w, device),
+        blocks=blocks * splits,
+        splits=splits,
+        tiles=int(ceil_div(tiles, splits)),
+        tile_bytes=2 * bc * width * w.dtype.size,
+        resident=resident((SPLIT_ROWS + 2 * bc) * head_dim * w.dtype.size, device, BLOCKS_PER_MULTIPROCESSOR),
+        tile_cycles=tile_cycles(SPLIT_ROWS * bc, 4 * width, w, device),
         rereads=1 if packed else int(w.group * ceil_div(w.n, SPLIT_ROWS)),
         gaps=(splits > 1) + (2 if transposed else packed),
         moved_bytes=float((4 if transposed else 2 * packed) * w.query_heads * w.n * w.d * w.dtype.size),
@@ -148,10 +154,10 @@ def fa3_launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaun
     per_multiprocessor = -int(-tiles * blocks * SPREAD // multiprocessors)
     splits = max(1, min(int(ceil_div(tiles, per_multiprocessor)), most))
     return StreamLaunch(
-        blocks * splits,
-        splits,
-        int(ceil_div(tiles, splits)),
-        bc * (w.d + w.dv) * w.dtype.size,
+        blocks=blocks * splits,
+        splits=splits,
+        tiles=int(ceil_div(tiles, splits)),
+        tile_bytes=bc * (w.d + w.dv) * w.dtype.size,
         block_terms={"look_waits": multiprocessors / (BATCHES_PER_LOOK * w.kv_heads * splits)},
         wait_factors=("wide_factor",) if w.d > WIDE else (),
     )
@@ -174,18 +180,21 @@ def trtllm_launch(w: Attention, device: Device, multiprocessors: int) -> StreamL
     steps = int(ceil_div(w.kv_len + APPENDED, STEP_KEYS))
     blocks = int(w.stored_kv_heads * ceil_div(w.n * w.group, GROUP_ROWS))
     splits = w.splits or min(int(ceil_div(steps, STEPS_PER_SPLIT)), max(1, multiprocessors // blocks))
-    return _streamed(w, blocks, int(splits), steps, STEP_KEYS)
+    return _launch_without_work(w, blocks, int(splits), steps, STEP_KEYS)
 
 
 def xqa(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """Hopper's launch: as many splits as make eight waves."""
     keys, blocks = int(w.kv_len + APPENDED), int(w.stored_kv_heads)
     splits = w.splits or max(1, min(keys // XQA_KEYS_PER_SPLIT, XQA_WAVES * multiprocessors // blocks))
-    return _streamed(w, blocks, int(splits), int(ceil_div(keys, XQA_KEYS)), XQA_KEYS)
+    return _launch_without_work(w, blocks, int(splits), int(ceil_div(keys, XQA_KEYS)), XQA_KEYS)
 
 
-def _streamed(w: Attention, blocks: int, splits: int, tiles: int, keys: int) -> StreamLaunch:
-    return StreamLaunch(blocks * splits, splits, int(ceil_div(tiles, splits)), keys * (w.d + w.dv) * w.dtype.size)
+def _launch_without_work(w: Attention, blocks: int, splits: int, tiles: int, tile_keys: int) -> StreamLaunch:
+    """Launch of ``blocks`` over all keys, ``tiles`` of ``tile_keys``, before these are split. Loads hide the work."""
+    return StreamLaunch(
+        blocks=blocks * splits, splits=splits, tiles=int(ceil_div(tiles, splits)), tile_bytes=tile_keys * (w.d + w.dv) * w.dtype.size
+    )
 
 
 TRTLLM = page(
@@ -197,8 +206,10 @@ TRTLLM = page(
 
 # cuDNN
 
-ROWS, KEYS, MOST_COLUMNS, LEAST_WIDTH = 16, 128, 128, 64  # known
-"""Rows and keys of a tile; most columns of V of a block, so that two blocks share wider heads; columns of the narrowest kernel."""
+ROWS, KEYS = 16, 128  # known
+"""Rows and keys of a tile."""
+MOST_COLUMNS, LEAST_WIDTH = 128, 64  # known
+"""Most columns of V of a block, so that two blocks share wider heads; and columns of the narrowest kernel."""
 SHORT_TILE, SHORT_KEYS, UNSHARED_KEYS = (64, 64), 128, 256  # known
 """Tile for short caches; most keys for it; and most keys if there are no more query heads than multiprocessors."""
 UNSPLIT_KEYS, LEAST_SPLITS, MOST_SPLITS = 512, 4, 64  # known
@@ -211,21 +222,23 @@ SECTOR_COLUMNS = 16  # known
 def cudnn_launch(w: Attention, device: Device, multiprocessors: int) -> StreamLaunch:
     """Launch with a power of two of splits; heads wider than ``MOST_COLUMNS`` take two blocks."""
     width = int(max(LEAST_WIDTH, 1 << (max(w.d, w.dv) - 1).bit_length()))
+    columns, column_blocks = min(width, MOST_COLUMNS), int(ceil_div(width, MOST_COLUMNS))
     short = w.kv_len <= SHORT_KEYS or (w.kv_len <= UNSHARED_KEYS and w.query_heads <= multiprocessors)
-    (rows, keys), columns = SHORT_TILE if short else (ROWS, KEYS), min(width, MOST_COLUMNS)
+    rows, keys = SHORT_TILE if short else (ROWS, KEYS)
     row_tiles = int(ceil_div(w.n * w.group, rows))
-    blocks, splits = int(w.stored_kv_heads) * row_tiles, 1
+    blocks = int(w.stored_kv_heads) * row_tiles
+    splits = 1
     if w.kv_len > UNSPLIT_KEYS:
         most = min(BLOCKS_PER_MULTIPROCESSOR * multiprocessors // blocks, int(w.kv_len) // KEYS, MOST_SPLITS)
         splits = 1 << (most.bit_length() - 1) if most >= LEAST_SPLITS else 1
     uneven = ("uneven_factor",) if w.d % SECTOR_COLUMNS else ()
     return StreamLaunch(
-        blocks * int(ceil_div(width, MOST_COLUMNS)) * splits,
-        splits,
-        int(ceil_div(ceil_div(w.kv_len, keys), splits)),
-        keys * (width + columns) * w.dtype.size,
-        COLUMNS_PER_SM // columns - (short and width == LEAST_WIDTH),
-        tile_cycles(rows * keys, 2 * (width + columns), w, device),
+        blocks=blocks * column_blocks * splits,
+        splits=splits,
+        tiles=int(ceil_div(ceil_div(w.kv_len, keys), splits)),
+        tile_bytes=keys * (width + columns) * w.dtype.size,
+        resident=COLUMNS_PER_SM // columns - (short and width == LEAST_WIDTH),
+        tile_cycles=tile_cycles(rows * keys, 2 * (width + columns), w, device),
         rereads=row_tiles,
         gaps=int(splits > 1),
         moved_bytes=partial_bytes(w, splits, width),

@@ -1,16 +1,18 @@
 """Attention kernel by kernel, scores in memory, as PyTorch runs it without a fused kernel.
 
-Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward, scale, dS^T
-Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; ``masked_fill`` copies the
-scores and fills them by a kernel that broadcasts likewise. The published comparisons with FlashAttention ran other sequences.
-FlashAttention's benchmark: copies of Q, K and V by head, baddbmm, which scales by itself, a causal mask made and added, softmax, dropout,
-product; backward, softmax is a product by the gradient and a pass of its own. Megatron's has one kernel for scale, mask and softmax.
-PyTorch's kernel for softmax over long rows changed in 2.7, the first version that runs on Blackwell.
+Kernels of PyTorch's sequence, forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores,
+softmax's own backward, scale, dS^T Q, dS K. A causal mask is additive too, a tensor of the scores' dtype that ``torch-mask`` adds;
+``masked_fill`` copies the scores and fills them by a kernel that broadcasts likewise.
+
+The published comparisons with FlashAttention ran other sequences. FlashAttention's benchmark: copies of Q, K and V by head, baddbmm (which
+scales), a causal mask made and added, softmax, dropout, product; backward, softmax is a product by the gradient and a pass of its own.
+Megatron's has one kernel for scale, mask and softmax. PyTorch's kernel for softmax over long rows changed in 2.7, the first version that
+runs on Blackwell.
 
 Each kernel takes its time alone, by the calibration of its own implementation, less the launch that hides behind the kernel before. Scores
-that exceed the L2 leave dirty lines, which each later kernel has to write back (``cache_state``). Softmax takes another path for division
-where a causal mask has left zeros. Kernels that are never timed alone (softmax's backward, softmax of older PyTorch, Megatron's) take the
-time of their bytes at a share of the bandwidth. If kernels are short and called repeatedly, the host limits. Sources: the sequence that the
+that exceed the L2 leave dirty lines, which each later kernel has to write back (``cache_state``). Softmax divides more slowly where a
+causal mask has left zeros. Kernels that are never timed alone (softmax's backward, softmax of older PyTorch, Megatron's) take the time of
+their bytes at a share of the bandwidth. If kernels are short and called repeatedly, the host limits. Sources: the sequence that the
 profiler shows for torch.matmul, *, +, torch.softmax under autograd; what nvcc makes of a division in fp32, a fast path and a subroutine for
 zeros; Dao-AILab/flash-attention, benchmarks/benchmark_flash_attention.py; Megatron-LM, fused_kernels.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import hypot
+from typing import NamedTuple
 
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.errors import UnavailableError
@@ -45,10 +48,9 @@ from perfmodel.timing.cache_state import write_back_s
 
 WARP_COLUMNS, BLACKWELL = 1024, 10.0  # known
 """Longest row that a warp took in PyTorch 1 and 2.0 to 2.6; compute capability from which PyTorch is 2.7 or later."""
-STANDARD, MEGATRON, EAGER, FILLED = "torch-standard", "megatron", "torch-eager", "torch-eager-masked-fill"
-PUBLISHED = (STANDARD, MEGATRON)
-
-
+EAGER, FILLED = "torch-eager", "torch-eager-masked-fill"
+STANDARD, MEGATRON = PUBLISHED = ("torch-standard", "megatron")
+"""Implementations of the published comparisons: FlashAttention's benchmark, and Megatron's."""
 Part = tuple[str, Case]
 """Workload name and case of a kernel that is also timed alone."""
 
@@ -58,10 +60,10 @@ BACKWARD_READERS = 4  # known
 
 
 def products(w: Attention, direction: str) -> list[Part]:
-    """The matmuls of a pass: Q K^T and P V; P^T dO, dO V^T, dS^T Q and dS K."""
-    names = list(PRODUCTS)
-    run = names[:2] if direction == FORWARD else names[2:]
-    return [("matmul", Case(product(w, name), "torch-matmul")) for name in run]
+    """The matmuls of a pass. Forward: Q K^T and P V. Backward: P^T dO, dO V^T, dS^T Q and dS K."""
+    forward_names, backward_names = list(PRODUCTS)[:2], list(PRODUCTS)[2:]
+    names = forward_names if direction == FORWARD else backward_names
+    return [("matmul", Case(product(w, name), "torch-matmul")) for name in names]
 
 
 def over_scores(w: Attention, implementation: str, inputs: int = 1, shared: int = 0, op: str = "scale") -> Part:
@@ -70,7 +72,7 @@ def over_scores(w: Attention, implementation: str, inputs: int = 1, shared: int 
 
 
 def added_mask(w: Attention) -> list[Part]:
-    """The kernel that adds a mask of one head to all of them; none where nothing is masked."""
+    """The kernel that adds a mask of one head to all of them; none if nothing is masked."""
     if not (w.causal or w.mask):
         return []
     return [over_scores(w, "torch-add", 2) if w.query_heads == 1 else over_scores(w, "torch-mask", shared=w.n * w.kv_len)]
@@ -81,50 +83,54 @@ def parts(case: Case, device: Device) -> list[Part]:
     w: Attention = case.workload
     if case.implementation in PUBLISHED:
         return published_parts(case, device)
-    first, *last = products(w, case.direction)
     if case.direction != FORWARD:
-        return [first, last[0], over_scores(w, "torch-add", inputs=2), over_scores(w, "torch-scale"), *last[1:]]
-    filled = [over_scores(w, "torch-copy", op="copy"), over_scores(w, "torch-mask", shared=w.n * w.kv_len)]
-    masked = filled if case.implementation == FILLED else added_mask(w)
-    return [first, over_scores(w, "torch-scale"), *masked, over_scores(w, "torch-softmax", op="softmax"), *last]
+        value_gradient, score_gradient, key_gradient, query_gradient = products(w, case.direction)
+        product_by_scores, scale = over_scores(w, "torch-add", inputs=2), over_scores(w, "torch-scale")
+        return [value_gradient, score_gradient, product_by_scores, scale, key_gradient, query_gradient]
+    scores, output = products(w, case.direction)
+    mask = added_mask(w)
+    if case.implementation == FILLED:
+        mask = [over_scores(w, "torch-copy", op="copy"), over_scores(w, "torch-mask", shared=w.n * w.kv_len)]
+    return [scores, over_scores(w, "torch-scale"), *mask, over_scores(w, "torch-softmax", op="softmax"), output]
 
 
 def published_parts(case: Case, device: Device) -> list[Part]:
     """The kernels of the published comparisons, without softmax and its gradient if these are separate passes."""
     w: Attention = case.workload
-    copied = ("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))
-    # filled, cut to a triangle, converted: 8 B read and 10 B written an element
-    made_mask = ("scale", Case(Stream("scale", w.n, w.kv_len, inputs=4, outputs=5, dtype=w.dtype), "torch-scale"))
-    dropped = [over_scores(w, "torch-scale", shared=w.query_heads * w.n * w.kv_len // 2)] if w.dropout else []  # and a mask of bytes
-    listed = [*products(w, case.direction), *dropped]
+    dropout = [over_scores(w, "torch-scale", shared=w.query_heads * w.n * w.kv_len // 2)] if w.dropout else []  # and a mask of bytes
+    products_and_dropout = [*products(w, case.direction), *dropout]
     if case.implementation == MEGATRON:
-        return listed
+        return products_and_dropout
+    copy = ("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))
     if case.direction != FORWARD:
-        return [*listed, *6 * [copied]]
+        return [*products_and_dropout, *6 * [copy]]
+    # a mask is filled, cut to a triangle, and converted: 8 B read and 10 B written an element
+    causal_mask = ("scale", Case(Stream("scale", w.n, w.kv_len, inputs=4, outputs=5, dtype=w.dtype), "torch-scale"))
     softmax = [] if own_passes(case, device) else [over_scores(w, "torch-softmax", op="softmax")]
-    return [*listed, *3 * [copied], *w.causal * [made_mask], *added_mask(w), *softmax]
+    return [*products_and_dropout, *3 * [copy], *w.causal * [causal_mask], *added_mask(w), *softmax]
 
 
 def own_passes(case: Case, device: Device) -> int:
-    """Passes over the scores by kernels that are never timed alone: softmax, or its gradient, which reads two and writes one."""
+    """Number of times that the scores are read or written by kernels that are never timed alone: softmax (2), or its gradient (3)."""
     w: Attention = case.workload
     if case.direction != FORWARD:
         return 6 if case.implementation == STANDARD else 3
-    older = case.implementation == STANDARD and w.kv_len > WARP_COLUMNS and device.capability < BLACKWELL
-    return 2 if older or case.implementation == MEGATRON else 0
+    older_softmax = case.implementation == STANDARD and w.kv_len > WARP_COLUMNS and device.capability < BLACKWELL
+    return 2 if older_softmax or case.implementation == MEGATRON else 0
 
 
 def timed_part(workload: str, case: Case, device: Device) -> PartTime:
-    """Seconds of one kernel alone, by its own calibration; cuBLAS replaces PyTorch's products if these are not calibrated.
+    """Seconds of one kernel alone, by its own calibration; UnavailableError if its implementation is not calibrated.
 
-    UnavailableError if its implementation is not calibrated.
+    cuBLAS replaces PyTorch's products if these are not calibrated. A pass over memory takes the time of its bytes in any format.
     """
-    name = case.workload.dtype.name
-    candidates = [(case, name), (replace(case, implementation="cublas"), name)] if workload == "matmul" else [(case, name), (case, "bf16")]
-    for candidate, dtype in candidates:  # what passes over memory takes the time of its bytes in any format
-        for block in calibrations(device, workload, dtype, candidate)[:1]:
-            seconds = find_model(block.model).seconds(candidate, device, block.parameters)
-            return PartTime(f"{case.implementation} ({workload})", seconds, block)
+    dtype = case.workload.dtype.name
+    substitute = (replace(case, implementation="cublas"), dtype) if workload == "matmul" else (case, "bf16")
+    for candidate, candidate_dtype in ((case, dtype), substitute):
+        blocks = calibrations(device, workload, candidate_dtype, candidate)
+        if blocks:
+            seconds = find_model(blocks[0].model).seconds(candidate, device, blocks[0].parameters)
+            return PartTime(f"{case.implementation} ({workload})", seconds, blocks[0])
     raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
 
 
@@ -133,19 +139,33 @@ def timed_parts(case: Case, device: Device) -> list[PartTime]:
     return [timed_part(name, part, device) for name, part in parts(case, device)]
 
 
-@cached_by_identity
-def _part_totals(case: Case, device: Device) -> tuple[int, float, float, float]:
-    """Number of the kernels that are also timed alone; seconds of all, of softmax, and of write-backs if scores exceed the L2.
+class _PartTotals(NamedTuple):
+    """What the kernels that are also timed alone take together, before any parameter of the sequence.
 
-    They depend on no parameter of the sequence.
+    ``kernels``: their number. ``alone_s``: seconds of all, one by one. ``softmax_s``: seconds of softmax. ``write_backs_s``: seconds in
+    which dirty lines are written back, as far as scores exceed the L2.
     """
+
+    kernels: int
+    alone_s: float
+    softmax_s: float
+    write_backs_s: float
+
+
+@cached_by_identity
+def _part_totals(case: Case, device: Device) -> _PartTotals:
     timed = timed_parts(case, device)
-    softmax_s = sum(part_time.seconds for part_time in timed if part_time.block.workload == "softmax")
-    later = zip(timed[1:], parts(case, device)[1:], strict=True)
-    write_backs_s = sum(write_back_s(part_time.seconds, *moved_bytes(part.workload), device) for part_time, (_, part) in later)
+    write_backs_s = 0.0
+    for part_time, (_, part) in list(zip(timed, parts(case, device), strict=True))[1:]:
+        write_backs_s += write_back_s(part_time.seconds, *moved_bytes(part.workload), device)
     size = device.cache_bytes
     lost = lost_share(scores_bytes(case.workload) / size, *scan_limits(device)) if size else 0.0
-    return len(timed), sum(part_time.seconds for part_time in timed), softmax_s, lost * write_backs_s
+    return _PartTotals(
+        kernels=len(timed),
+        alone_s=sum(part_time.seconds for part_time in timed),
+        softmax_s=sum(part_time.seconds for part_time in timed if part_time.block.workload == "softmax"),
+        write_backs_s=lost * write_backs_s,
+    )
 
 
 def moved_bytes(w: Stream | Matmul) -> tuple[float, float]:
@@ -163,13 +183,14 @@ def scores_bytes(w: Attention) -> float:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     w: Attention = case.workload
-    kernels, alone_s, softmax_s, write_backs_s = _part_totals(case, device)
-    masked_s = p["masked_share"] * softmax_s if w.causal else 0.0
-    together_s = alone_s + masked_s + write_backs_s - (kernels - 1) * p["overlap_us"] * 1e-6
+    totals = _part_totals(case, device)
+    masked_s = p["masked_share"] * totals.softmax_s if w.causal else 0.0
+    hidden_s = (totals.kernels - 1) * p["overlap_us"] * 1e-6
+    parts_s = max(totals.alone_s + masked_s + totals.write_backs_s - hidden_s, totals.alone_s / (2 * totals.kernels))
     own_s = own_passes(case, device) * scores_bytes(w) / (dram_bandwidth(device) * p["scores_share"])
-    kernels_s = max(together_s, alone_s / (2 * kernels)) + own_s
-    waits = case.implementation in PUBLISHED and not case.cache
-    return hypot(p["host_us"] * 1e-6, kernels_s) if waits else kernels_s
+    kernels_s = parts_s + own_s
+    timed_from_host = case.implementation in PUBLISHED and not case.cache
+    return hypot(p["host_us"] * 1e-6, kernels_s) if timed_from_host else kernels_s
 
 
 def warm_kernels(case: Case) -> int:

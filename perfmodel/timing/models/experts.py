@@ -37,17 +37,15 @@ def tile_rows(rows: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _ExpertPart:
-    """A part of a case on a device before any parameter. ``moved``: bytes of activations.
+    """A part of a case on a device before any parameter: the bytes of activations that it moves and its grouped matmul, if it has one."""
 
-    For its grouped matmul, if any: FLOP ``executed``; factor ``idle`` by which idle multiprocessors lengthen it; bytes of ``weights``;
-    share of ``busy`` multiprocessors.
-    """
-
-    moved: float
-    executed: float = 0.0
-    idle: float = 1.0
-    weights: float = 0.0
-    busy: float = 0.0
+    activation_bytes: float
+    executed_flop: float = 0.0
+    idle_factor: float = 1.0
+    """By which multiprocessors without a tile lengthen the matmul."""
+    weight_bytes: float = 0.0
+    busy_share: float = 0.0
+    """Multiprocessors with a tile over all."""
     waves: float = 0.0
 
 
@@ -74,23 +72,29 @@ def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float
     height = tile_rows(rows)
     filled = float(tiles(w, height))
     blocks = filled * ceil_div(columns, COLUMNS)
-    executed, weights = 2 * filled * height * columns * depth, touched * columns * depth * w.element_bytes
-    return _ExpertPart(moved, executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0), max(blocks / slots, 1.0))
+    return _ExpertPart(
+        moved,
+        executed_flop=2 * filled * height * columns * depth,
+        idle_factor=max(1.0, slots / blocks),
+        weight_bytes=touched * columns * depth * w.element_bytes,
+        busy_share=min(blocks / slots, 1.0),
+        waves=max(blocks / slots, 1.0),
+    )
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of the kernels of ``case.workload`` over all tokens; UnavailableError without DRAM bandwidth, multiprocessors or a peak."""
     bandwidth, peak, parts = _work(case, device)
-    half, launch, tile = p["half_bandwidth_share"], p["launch_us"] * 1e-6, p["tile_us"] * 1e-6
+    half, launch_s, tile_s = p["half_bandwidth_share"], p["launch_us"] * 1e-6, p["tile_us"] * 1e-6
 
     def matmul_s(part: _ExpertPart) -> float:
-        multiplied = part.executed / (peak * p["compute_share"]) * part.idle
-        streamed = part.weights / (bandwidth * p["dram_share"]) * (part.busy + half) / (part.busy * (1 + half))
-        total: float = (multiplied**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP) + part.waves * tile
+        multiply_s = part.executed_flop / (peak * p["compute_share"]) * part.idle_factor
+        weights_s = part.weight_bytes / (bandwidth * p["dram_share"]) * (part.busy_share + half) / (part.busy_share * (1 + half))
+        total: float = (multiply_s**OVERLAP + weights_s**OVERLAP) ** (1 / OVERLAP) + part.waves * tile_s
         return total
 
-    activations = bandwidth * p["activation_share"]
-    return sum(launch + part.moved / activations + (matmul_s(part) if part.busy else 0.0) for part in parts)
+    activation_rate = bandwidth * p["activation_share"]
+    return sum(launch_s + part.activation_bytes / activation_rate + (matmul_s(part) if part.busy_share else 0.0) for part in parts)
 
 
 def covers(case: Case) -> bool:

@@ -1,11 +1,12 @@
 """FlashAttention 1: K and V outermost, one block for each head.
 
-A block keeps 256 keys of head dim 64 or less, else 128, and visits 16 queries at a time; it does all tiles of its head. For fewer heads
-than multiprocessors, later versions split a head into as many parts as fill the device (num_splits_heuristic_fwd). Dropout draws a random
-number for each score, which takes about as long as its exponential.
+A block keeps 256 keys (128 for head dims over 64, or up to 128 keys), visits 16 queries at a time, and does all tiles of its head. For
+fewer heads than multiprocessors, later versions split a head into as many parts as fill the device (num_splits_heuristic_fwd). Dropout
+draws a random number for each score, which takes about as long as its exponential.
 
-Its few published rows were timed from the host, call after call: a kernel that is shorter than the host's time per call (``host_us``) waits
-for the host. They determine ``host_us`` and ``matmul``; all else is as in FlashAttention-2's forward kernel, which came from it.
+The few published measurements were timed from the host, call after call: a kernel that is shorter than the host's time per call
+(``host_us``) waits for the host. They determine ``host_us`` and ``matmul``; all other parameters are those of FlashAttention-2's forward
+kernel, which came from it.
 
 Source: Dao-AILab/flash-attention at v1.0.9, csrc/flash_attn (fmha_fprop_fp16_kernel.sm80.cu); Dao et al. 2022.
 """
@@ -26,8 +27,8 @@ RANDOM = 0.75  # tuned
 def launch(case: Case, device: Device) -> AttentionLaunch:
     """Launch with a block per head, or per part of a head if there are fewer heads than multiprocessors."""
     w: Attention = case.workload
-    edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
-    return AttentionLaunch(edge, edge, resident=2, by_head=bool(w.query_heads >= multiprocessors_of(device)))
+    keys = 256 if w.d <= 64 and w.kv_len > 128 else 128
+    return AttentionLaunch(keys, keys, resident=2, by_head=bool(w.query_heads >= multiprocessors_of(device)))
 
 
 def stage(case: Case, work: AttentionWork) -> Stage:
@@ -36,9 +37,9 @@ def stage(case: Case, work: AttentionWork) -> Stage:
 
 
 def known(case: Case, p: Mapping[str, float]) -> Mapping[str, float]:
-    """Parameters that few rows do not tell are those of FlashAttention-2's forward kernel."""
-    like = find_model("fa2-forward").starts()
-    return {**like, "matmul": p["matmul"], "softmax": p["matmul"] * like["softmax"] / like["matmul"], "dropout": 1.0}
+    """All parameters: the fitted ``matmul``, a ``softmax`` in proportion to it, and the others of FlashAttention-2's forward kernel."""
+    fa2 = find_model("fa2-forward").starts()
+    return {**fa2, "matmul": p["matmul"], "softmax": p["matmul"] * fa2["softmax"] / fa2["matmul"], "dropout": 1.0}
 
 
 def covers(case: Case) -> bool:
@@ -48,7 +49,13 @@ def covers(case: Case) -> bool:
 
 
 MODEL = page(
-    *("fa1", launch, covers, "FlashAttention (Dao et al. 2022) and its kernels' source", ("fa1", "fa1-triton"), stage, known),
+    "fa1",
+    launch,
+    covers,
+    "FlashAttention (Dao et al. 2022) and its kernels' source",
+    ("fa1", "fa1-triton"),
+    stage,
+    known,
     assumes=ALONE,
     from_tables=True,
 )

@@ -80,8 +80,9 @@ def _vllm(case: Case, device: Device) -> AttentionLaunch:
 def _fa3(w: Attention) -> AttentionLaunch:
     """FlashAttention-3's launch: heads are packed if that fills more rows of the tiles, and run in sections whose K and V fit the L2."""
     br, bc = tile_of(w, paged=False)
-    rows, tall = w.n / (ceil_div(w.n, br) * br), w.n * w.group
-    packed = bool(rows < 0.9 * tall / (ceil_div(tall, br) * br))
+    filled = w.n / (ceil_div(w.n, br) * br)
+    packed_rows = w.n * w.group
+    packed = bool(filled < 0.9 * packed_rows / (ceil_div(packed_rows, br) * br))
     fitting = L2_BYTES // max(1, 2 * w.kv_len * (w.d + w.dv) * w.dtype.size)
     section = (1 << max(0, fitting.bit_length() - 1)) * (1 if packed else w.group)
     walks = w.stored_kv_heads if packed else w.query_heads
@@ -89,7 +90,8 @@ def _fa3(w: Attention) -> AttentionLaunch:
 
 
 def _backward(w: Attention) -> AttentionLaunch:
-    br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
+    by_width = {64: (128, 128), 96: (64, 128), 128: (64 if w.causal else 80, 128), 192: (64, 96), 256: (64, 80)}
+    br, bc = by_width.get(max(64, padded(w.d)), by_width[128])
     return AttentionLaunch(br, bc, WGMMA)
 
 

@@ -3,7 +3,7 @@
 A kernel of one block first writes pointers and sizes of each group. The product is persistent: clusters of two blocks, one block a
 multiprocessor, take tiles of C in turn. A tile walks k, and TMA loads operands while it multiplies: it takes the time of its products, plus
 a start and an end. The tile is chosen by the mean rows per matrix; rows are padded to whole tiles, and tiles to pairs. Matrices come from
-DRAM once while others multiply, not perfectly: the time is the root of the sum of the squares of both.
+DRAM once while others multiply, which overlaps in part: the time is the root of the sum of the squares of both.
 
 Source: pytorch @06c0cf01 aten/src/ATen/native/cuda/GroupMM.cu (tiles, clusters, schedules); CUTLASS, KernelPtrArrayTmaWarpSpecialized.
 """
@@ -23,13 +23,13 @@ from perfmodel.kernels.grouped_matmul import GroupedMatmul
 from perfmodel.timing.base import ALONE, Case, Model, numbers_of
 
 SMALL, LARGE, FEW = (64, 128), (128, 256), 128  # known
-"""Rows and columns of the small and the large tile; most rows per matrix, or columns, for which the small one is taken."""
+"""Rows and columns of the small and the large tile. The small one is taken for up to ``FEW`` rows per matrix, or columns."""
 CLUSTER = 2  # known
 """Blocks along the rows that load B together."""
 
 
 def tile_of(w: GroupedMatmul) -> tuple[int, int]:
-    """Rows and columns of a tile of C. The library takes the mean rows over all matrices, also those without rows.
+    """Rows and columns of a tile of C. The library goes by the mean rows of all matrices, those without rows included.
 
     >>> tile_of(GroupedMatmul(4096, 8, 64, 64, 4096, 2048)), tile_of(GroupedMatmul(64, 8, 64, 64, 4096, 2048))
     ((128, 256), (64, 128))
@@ -45,10 +45,11 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     sms, clock, bandwidth = numbers_of(device, "multiprocessors", "tensor clock", "DRAM bandwidth")
     br, bc = tile_of(w)
     pairs = int(w.touched * ceil_div(ceil_div(w.rows_per_expert, br), CLUSTER) * ceil_div(w.n, bc))
-    tile_s = 2 * br * bc * w.k * sms / (rates_of(device, w.dtype).matmul * p["multiply_share"]) + p["tile_cycles"] / clock
+    products_s = 2 * br * bc * w.k * sms / (rates_of(device, w.dtype).matmul * p["multiply_share"])
+    tile_s = products_s + p["tile_cycles"] / clock
     moved = w.dtype.size * (w.rows * (w.k + w.n) + w.touched * w.k * w.n)
-    multiplied_s = ceil_div(pairs, int(sms) // CLUSTER) * tile_s
-    return float(p["launch_us"] * 1e-6 + hypot(multiplied_s, moved / (bandwidth * p["dram_share"])))
+    multiplied_s, moved_s = ceil_div(pairs, int(sms) // CLUSTER) * tile_s, moved / (bandwidth * p["dram_share"])
+    return float(p["launch_us"] * 1e-6 + hypot(multiplied_s, moved_s))
 
 
 def covers(case: Case) -> bool:

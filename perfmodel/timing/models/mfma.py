@@ -47,21 +47,26 @@ def is_ck(case: Case) -> bool:
     return library(case.implementation) == "aiter" and (grouped if case.direction == BACKWARD else w.d <= 64)
 
 
-def launch_of(case: Case, device: Device) -> tuple[AttentionLaunch, bool]:
-    """The launch, and whether a block has a long and a short tile row. The ``section`` heads of a launch start one block each in turn.
+def launch_of(case: Case, device: Device) -> AttentionLaunch:
+    """The launch. The ``section`` heads of a launch start one block each in turn.
 
     HipKittens' backward blocks begin with the longest over all batches if K and V fit the last cache, else batch after batch.
     """
     w: Attention = case.workload
     ck, hipkittens = is_ck(case), library(case.implementation) == "hipkittens"
     if case.direction == FORWARD:
-        together = w.heads if hipkittens or ck else 1
-        return AttentionLaunch(128 if ck else 256, 64, 32, group=together, section=together), w.causal and not hipkittens and not ck
+        section = w.heads if hipkittens or ck else 1
+        return AttentionLaunch(128 if ck else 256, 64, 32, group=section, section=section)
     if hipkittens:
         kept = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size <= (device.cache_bytes or 0)
-        together = int(w.stored_kv_heads if kept else w.kv_heads)
-        return AttentionLaunch(64, 256, 64, packed=True, group=together, section=together), False
-    return AttentionLaunch(16, 128 if ck else 256, 64), w.causal and not ck
+        section = int(w.stored_kv_heads if kept else w.kv_heads)
+        return AttentionLaunch(64, 256, 64, packed=True, group=section, section=section)
+    return AttentionLaunch(16, 128 if ck else 256, 64)
+
+
+def has_tile_pairs(case: Case) -> bool:
+    """Whether a block has a long and a short tile row: in AITER's assembly under a causal mask."""
+    return bool(case.workload.causal) and library(case.implementation) == "aiter" and not is_ck(case)
 
 
 def in_pairs(walk: Walk) -> Walk:
@@ -72,14 +77,14 @@ def in_pairs(walk: Walk) -> Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A case on a device before any parameter. ``moved``: bytes of the main kernel, ``beside`` of the others."""
+    """A case on a device before any parameter: of a tile, cycles of its matmuls and exponentials; bytes of main kernel and side kernels."""
 
     rates: TileRates
     grid: TileBlocks
-    matmul: float
-    exps: float
-    moved: float
-    beside: float
+    matmul_cycles: float
+    exp_cycles: float
+    main_bytes: float
+    side_bytes: float
 
 
 @cached_by_identity
@@ -87,14 +92,22 @@ def _work(case: Case, device: Device) -> _Work:
     w: Attention = case.workload
     if device.vendor != "AMD":
         raise UnavailableError(f"{case.implementation} is a kernel for AMD GPUs: what stands for it on {device.id} is not known")
-    rates, (launch, pairs) = rates_of(device, w.dtype.name), launch_of(case, device)
-    rows = replace(w, packed=launch.packed)
-    walk = (rows_walk if case.direction == FORWARD else keys_walk)(rows, launch)
-    walk = in_pairs(walk) if pairs else walk
-    flop = 2 * launch.br * launch.bc * (5 if case.direction == BACKWARD else 2) * w.d
-    matmul = max(flop / rates.matmul, flop * w.dtype.size / (2 * launch.rows) / rates.sram)
-    grid = grid_of_walk(walk, int(rows.row_heads), launch, rates.sms)
-    return _Work(rates, grid, matmul, launch.br * launch.bc / rates.exp, *_moved_bytes(w, case))
+    rates, launch = rates_of(device, w.dtype.name), launch_of(case, device)
+    packed = replace(w, packed=launch.packed)
+    walk = (rows_walk if case.direction == FORWARD else keys_walk)(packed, launch)
+    walk = in_pairs(walk) if has_tile_pairs(case) else walk
+    matmuls = 5 if case.direction == BACKWARD else 2
+    tile_flop = 2 * launch.br * launch.bc * matmuls * w.d
+    loaded_bytes = tile_flop * w.dtype.size / (2 * launch.rows)
+    main_bytes, side_bytes = _moved_bytes(w, case)
+    return _Work(
+        rates,
+        grid_of_walk(walk, int(packed.row_heads), launch, rates.sms),
+        matmul_cycles=max(tile_flop / rates.matmul, loaded_bytes / rates.sram),
+        exp_cycles=launch.br * launch.bc / rates.exp,
+        main_bytes=main_bytes,
+        side_bytes=side_bytes,
+    )
 
 
 def _moved_bytes(w: Attention, case: Case) -> tuple[float, float]:
@@ -104,23 +117,25 @@ def _moved_bytes(w: Attention, case: Case) -> tuple[float, float]:
         return 2 * (rows + keys) * size, 0
     hipkittens = library(case.implementation) == "hipkittens"
     gradients = keys if hipkittens else keys * w.group
-    sums = rows * SUMS_SIZE[library(case.implementation)]
-    zeroed = 0 if hipkittens else sums
-    added = 0 if hipkittens or w.group == 1 else 2 * (gradients + keys) * size
-    return 2 * (rows + keys + gradients) * size + 2 * sums, 3 * rows * size + sums + zeroed + added
+    sum_bytes = rows * SUMS_SIZE[library(case.implementation)]
+    zeroed_bytes = 0 if hipkittens else sum_bytes
+    head_sum_bytes = 0 if hipkittens or w.group == 1 else 2 * (gradients + keys) * size
+    main_bytes = 2 * (rows + keys + gradients) * size + 2 * sum_bytes
+    side_bytes = 3 * rows * size + sum_bytes + zeroed_bytes + head_sum_bytes
+    return main_bytes, side_bytes
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one call with all its kernels; UnavailableError if the profile lacks a number, or it is no AMD device."""
     work, ck = _work(case, device), is_ck(case)
     backward = case.direction == BACKWARD
-    softmax = p["softmax"] * work.exps * (2 if backward else 1)
-    tile = p["matmul"] * work.matmul + softmax + (p["ck_step_cycles"] if ck and backward else 0.0)
-    tile *= 1 + p["masked"] * (case.workload.causal and (ck or backward))
-    computing = work.grid.cycles(tile, p["block_cycles"]) / work.rates.clock_hz
-    moving, beside = (moved * work.rates.byte_s(p["dram"]) for moved in (work.moved, work.beside))
-    main = computing + moving if backward else beside_dram(computing, moving, cold=True)
-    return p["launch_us"] * 1e-6 + beside + main
+    softmax_cycles = p["softmax"] * work.exp_cycles * (2 if backward else 1)
+    tile_cycles = p["matmul"] * work.matmul_cycles + softmax_cycles + (p["ck_step_cycles"] if ck and backward else 0.0)
+    tile_cycles *= 1 + p["masked"] * (case.workload.causal and (ck or backward))
+    compute_s = work.grid.cycles(tile_cycles, p["block_cycles"]) / work.rates.clock_hz
+    dram_s, side_s = work.main_bytes * work.rates.byte_s(p["dram"]), work.side_bytes * work.rates.byte_s(p["dram"])
+    main_s = compute_s + dram_s if backward else beside_dram(compute_s, dram_s, cold=True)
+    return p["launch_us"] * 1e-6 + side_s + main_s
 
 
 def _covers(case: Case, direction: str) -> bool:
@@ -145,7 +160,15 @@ _SOURCE = "HazyResearch/HipKittens @f09e968 analysis/attn; ROCm/aiter; ROCm/comp
 _ASSUMES = "inputs not in the caches; the host's start of a call counts, as where it is timed by events around one call"
 MODELS = {
     name: Model(
-        *(name, "attention", covered, seconds, _SOURCE, _ASSUMES, ("aiter", "hipkittens", *variants)), knows_warm=never, from_tables=True
+        name,
+        "attention",
+        covered,
+        seconds,
+        _SOURCE,
+        assumes=_ASSUMES,
+        implementations=("aiter", "hipkittens", *variants),
+        knows_warm=never,
+        from_tables=True,
     )
     for name, covered, variants in (("mfma-forward", covers_forward, ()), ("mfma-backward", covers_backward, _VARIANTS))
 }

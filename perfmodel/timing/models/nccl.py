@@ -37,13 +37,15 @@ def sooner_s(first: float, second: float, sharpness: float) -> float:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Seconds of one collective; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
-    link, sent, waits = link_bandwidth(device, w.world), float(sent_bytes(w.op, w.bytes, w.world)), steps(w)
+    sent, waits = float(sent_bytes(w.op, w.bytes, w.world)), steps(w)
+    link = link_bandwidth(device, w.world)
     link *= p["crowd_factor"] ** log2(w.world / 2) if device.over_pcie else 1.0
-    flagged = p["flagged_share"] * (1.0 if waits else p["flagged_pair_factor"])
+    flagged_share = p["flagged_share"] * (1.0 if waits else p["flagged_pair_factor"])
+    flagged_s = sent / (link * flagged_share)
     copy_s = 0.0 if w.op in (ALL_REDUCE, P2P) else float(w.bytes) / w.world / (dram_bandwidth(device) * p["copy_share"])
-    chunked = p["chunk_us"] * 1e-6 + sent / (link * p["chunked_share"]) + copy_s
+    chunked_s = p["chunk_us"] * 1e-6 + sent / (link * p["chunked_share"]) + copy_s
     start_us = p["start_us"] * (1.0 if waits else p["pair_factor"]) + p["step_us"] * waits
-    return start_us * 1e-6 + sooner_s(sent / (link * flagged), chunked, p["sharpness"])
+    return start_us * 1e-6 + sooner_s(flagged_s, chunked_s, p["sharpness"])
 
 
 def covers(case: Case) -> bool:

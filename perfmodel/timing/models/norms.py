@@ -37,10 +37,12 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     again = read_again(device, min(w.rows, slots) * row, p["l2_share"])
     bytes_s = (2 + again) * w.rows * row / (dram_bandwidth(device) * p["bandwidth_share"])
     if w.cols % VECTOR:
-        launch_us, row_ns = p["launch_us"] + p["second_us"], p["element_row_ns"] + w.cols * p["element_ns"]
+        launch_us = p["launch_us"] + p["second_us"]
+        row_ns = p["element_row_ns"] + w.cols * p["element_ns"]
         first_s = p["element_step_us"] * 1e-6 * sum(ceil_div(w.cols, step) for step in ELEMENT_STEPS)
     else:
-        launch_us, row_ns = p["launch_us"], p["row_ns"] * (1 + p["warp_share"] * (ceil_div(w.cols, WARP_COLUMNS) - 1))
+        launch_us = p["launch_us"]
+        row_ns = p["row_ns"] * (1 + p["warp_share"] * (ceil_div(w.cols, WARP_COLUMNS) - 1))
         first_s = p["step_us"] * 1e-6 * ceil_div(w.cols, COLUMNS)
     if case.cache == WARM and device.cache_bytes:
         lost = lost_share(float(w.read_bytes + w.write_bytes) / device.cache_bytes, *scan_limits(device, alone=True))

@@ -95,8 +95,8 @@ def standard_seconds(case: Case, device: Device, p: Mapping[str, float]) -> floa
     w: Attention = case.workload
     costs = tiles.instruction_costs(device)
     tile = case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1])
-    products = scores_seconds(w, tile, device, costs, p) + outputs_seconds(w, tile[0], device, costs)
-    return tiles.launches_seconds(3, device, costs) + products + softmax_seconds(w, device, p)
+    products_s = scores_seconds(w, tile, device, costs, p) + outputs_seconds(w, tile[0], device, costs)
+    return tiles.launches_seconds(3, device, costs) + products_s + softmax_seconds(w, device, p)
 
 
 def covers_standard(case: Case) -> bool:
@@ -128,16 +128,17 @@ def flash1_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     block = ThreadBlock(
         shape.threads, case.launch.get("registers", tiles.UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES
     )
-    visit = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
+    pair = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
     key_tile = Instructions(0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
-    waits = p["pair_cycles"] + 2 * shape.br * shape.d * FLOAT_BYTES / L2_PORT
+    wait_cycles = p["pair_cycles"] + 2 * shape.br * shape.d * FLOAT_BYTES / L2_PORT
     pairs, key_tiles = visits(w, shape.br, shape.bc), ceil_div(w.kv_len, shape.bc)
 
-    def cycles(_: int, warps: float) -> float:
-        return float(pairs * (tiles.tile_cycles(visit, warps, costs) + waits) + key_tiles * tiles.tile_cycles(key_tile, warps, costs))
+    def block_cycles(_: int, warps: float) -> float:
+        pair_cycles = tiles.tile_cycles(pair, warps, costs) + wait_cycles
+        return float(pairs * pair_cycles + key_tiles * tiles.tile_cycles(key_tile, warps, costs))
 
-    filled = w.query_heads * w.n * (w.d + 2) * FLOAT_BYTES / dram_bandwidth(device)
-    return float(tiles.launches_seconds(4, device, costs) + filled + tiles.grid_seconds(cycles, int(w.query_heads), block, device))
+    fill_s = w.query_heads * w.n * (w.d + 2) * FLOAT_BYTES / dram_bandwidth(device)
+    return float(tiles.launches_seconds(4, device, costs) + fill_s + tiles.grid_seconds(block_cycles, int(w.query_heads), block, device))
 
 
 # Tensor cores

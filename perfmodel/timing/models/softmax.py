@@ -104,9 +104,12 @@ def warps_s(w: Stream, cycles_per_s: float, bytes_s: float, warm: float, p: Mapp
 def registers_s(w: Stream, sms: int, clock: float, p: Mapping[str, float]) -> float:
     """Seconds of rows that a block holds in registers, one after another on each multiprocessor."""
     columns = padded(w.cols)
-    roomy = columns <= ROOMY_COLUMNS
-    after, cycles = (max(w.rows / sms - 1, 0.0), p["register_cycles"]) if roomy else (ceil_div(w.rows, sms) - 1, p["single_cycles"])
-    return float((columns * p["single_cycles"] + after * (p["block_cycles"] + columns * cycles)) / clock)
+    if columns <= ROOMY_COLUMNS:
+        rows_after_first, element_cycles = max(w.rows / sms - 1, 0.0), p["register_cycles"]
+    else:
+        rows_after_first, element_cycles = ceil_div(w.rows, sms) - 1, p["single_cycles"]
+    later_cycles = rows_after_first * (p["block_cycles"] + columns * element_cycles)
+    return float((columns * p["single_cycles"] + later_cycles) / clock)
 
 
 def steps(w: Stream, threads: int, whole_vectors: bool, tail: float) -> float:

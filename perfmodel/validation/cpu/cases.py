@@ -1,7 +1,7 @@
-"""Cases on the CPU, with arrays, calls and a check against float64; and their measurement: profile, parameters, records.
+"""Measurement of the machine's CPU: kernels on listed shapes, checked and timed, and the profile, calibration and records that follow.
 
 Some shapes fit the caches and are bound by multiply-adds; others stream scores or copies through DRAM, with sizes relative to the
-last-level cache. Halving any rate of the profile spoils the predictions of some group.
+last-level cache. So each rate of the profile limits the kernels of some group.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import get_num_threads
@@ -27,7 +27,7 @@ from perfmodel.validation.calibrate import block_of, with_interval
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase, attention_shape
 from perfmodel.validation.cpu import kernels
 from perfmodel.validation.cpu.profile import Run, caches, device, in_turns, in_words, rate_loops, versions
-from perfmodel.validation.fit_points import FULL, FitPoint, Key, solved
+from perfmodel.validation.fit_points import FULL, FitKey, FitPoint, solved
 from perfmodel.validation.kernels.reference import TOLERANCE, attention_error, relative_error
 from perfmodel.validation.records import Record, Seconds, held_out, raw_of
 from perfmodel.validation.statistics import Residual, interval
@@ -49,34 +49,43 @@ def cpu_case(implementation: str, sizes: dict[str, Any], role: str = HELD_OUT) -
 
 
 def shapes(llc_bytes: int) -> list[KernelCase]:
-    """Shapes to time for a last-level cache of ``llc_bytes``: those of ``cases.yaml``."""
-    streamed = min(max(ceil_div(int(STREAMED_SHARE * llc_bytes), 2 * 4 * STREAMED_N**2), 2) // 2 * 2, MOST_HEADS)
-
-    def sizes(row: dict[str, Any]) -> dict[str, Any]:
-        if "share" in row:
-            return {"bytes": int(llc_bytes * row["share"]) // 128 * 64}
-        if "m" in row:
-            return row
-        n, heads = (STREAMED_N, streamed) if "streamed" in row else (row["n"], row.get("heads", 2))
-        return attention_shape((1, heads, heads // row.get("group", 1)), (n, row.get("kv_len", n)), row["d"], row.get("causal", False))
-
+    """The cases of ``cases.yaml`` for a last-level cache of ``llc_bytes``."""
     table, _ = read_yaml(CASES)
-    return [cpu_case(name, sizes(row), role) for role in (FIT, HELD_OUT) for name, rows in table[role].items() for row in rows]
+    return [cpu_case(name, _sizes(row, llc_bytes), role) for role in (FIT, HELD_OUT) for name, rows in table[role].items() for row in rows]
 
 
-Prepared = tuple[Run, Callable[[], float]]
-"""(run the shape, relative error of its output); the output starts as NaN."""
+def _sizes(row: dict[str, Any], llc_bytes: int) -> dict[str, Any]:
+    """The shape of a record for a row of ``cases.yaml``, whose comment says what its keys mean."""
+    if "share" in row:
+        return {"bytes": int(llc_bytes * row["share"]) // 128 * 64}
+    if "m" in row:
+        return row
+    if "streamed" in row:
+        score_bytes_per_head = 2 * 4 * STREAMED_N**2
+        overflowing = ceil_div(int(STREAMED_SHARE * llc_bytes), score_bytes_per_head)
+        n, heads = STREAMED_N, min(max(overflowing, 2) // 2 * 2, MOST_HEADS)
+    else:
+        n, heads = row["n"], row.get("heads", 2)
+    kv_heads = heads // row.get("group", 1)
+    return attention_shape((1, heads, kv_heads), (n, row.get("kv_len", n)), row["d"], row.get("causal", False))
 
 
-def scratch_for(listed: Sequence[KernelCase]) -> Any:
-    """Two arrays for S and P that all of ``listed`` share, as large as the largest needs."""
-    sizes = [shape.shape for shape in listed if shape.implementation == "cpu-standard"]
+class PreparedRun(NamedTuple):
+    """``run`` runs the kernel once, ``error`` gives the relative error of its output, which starts as NaN."""
+
+    run: Run
+    error: Callable[[], float]
+
+
+def scratch_for(cases: Sequence[KernelCase]) -> Any:
+    """Two arrays for S and P that all ``cases`` share, as large as the largest needs."""
+    sizes = [case.shape for case in cases if case.implementation == "cpu-standard"]
     return np.empty((2, max((size["heads"] * size["n"] * size["kv_len"] for size in sizes), default=0)), np.float32)
 
 
-def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
-    """``shape`` with random operands; ``scratch``: arrays of ``scratch_for``."""
-    rng, w = np.random.default_rng(SEED), case_of(shape.record()).workload
+def prepare(case: KernelCase, threads: int, scratch: Any) -> PreparedRun:
+    """``case`` with random operands; ``scratch``: arrays of ``scratch_for``."""
+    rng, w = np.random.default_rng(SEED), case_of(case.record()).workload
 
     def random(*sizes: int) -> Any:
         return rng.standard_normal(sizes, dtype=np.float32)
@@ -84,20 +93,21 @@ def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
     def output(*sizes: int) -> Any:
         return np.full(sizes, np.nan, np.float32)
 
-    if shape.implementation == "cpu-copy":
+    if case.implementation == "cpu-copy":
         source = random(w.read_bytes // 4)
         target = output(source.size)
-        return lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source)
-    if shape.implementation == "cpu-matmul":
+        return PreparedRun(lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source))
+    if case.implementation == "cpu-matmul":
         a, b, c = random(1, w.m, w.k), random(1, w.k, w.n), output(1, w.m, w.n)
         expected = a.astype(np.float64) @ b.astype(np.float64)
         tile = MATMUL_ROWS, MATMUL_COLUMNS, MATMUL_COLUMNS
-        return lambda: kernels.multiply(a, b, c, *tile, False, kernels.ONE, threads), lambda: relative_error(c, expected)
-    q, k, v = random(w.query_heads, w.n, w.d), *(random(w.stored_kv_heads, w.kv_len, width) for width in (w.d, w.dv))
-    o, scale, scores = output(w.query_heads, w.n, w.dv), np.float32(1 / math.sqrt(w.d)), (w.query_heads, w.n, w.kv_len)
-
-    if shape.implementation == "cpu-flash":
-        return lambda: kernels.flash(q, k, v, o, w.causal, scale, threads), lambda: attention_error(w, q, k, v, o)
+        return PreparedRun(lambda: kernels.multiply(a, b, c, *tile, False, kernels.ONE, threads), lambda: relative_error(c, expected))
+    q = random(w.query_heads, w.n, w.d)
+    k, v = random(w.stored_kv_heads, w.kv_len, w.d), random(w.stored_kv_heads, w.kv_len, w.dv)
+    o, scale = output(w.query_heads, w.n, w.dv), np.float32(1 / math.sqrt(w.d))
+    if case.implementation == "cpu-flash":
+        return PreparedRun(lambda: kernels.flash(q, k, v, o, w.causal, scale, threads), lambda: attention_error(w, q, k, v, o))
+    scores = w.query_heads, w.n, w.kv_len
     s, p = (array[: math.prod(scores)].reshape(scores) for array in scratch)
     s[:] = p[:] = np.nan
 
@@ -106,58 +116,62 @@ def prepare(shape: KernelCase, threads: int, scratch: Any) -> Prepared:
         kernels.softmax(s, p, w.causal, threads)
         kernels.multiply(p, v, o, TILE_ROWS, w.dv, w.dv, False, kernels.ONE, threads)
 
-    return standard, lambda: attention_error(w, q, k, v, o)
+    return PreparedRun(standard, lambda: attention_error(w, q, k, v, o))
 
 
-def checked(shape: KernelCase, threads: int, scratch: Any) -> Run:
-    """Function that runs ``shape``; PerfmodelError if its result is wrong."""
-    run, error = prepare(shape, threads, scratch)
-    run()
-    if not (off := error()) < TOLERANCE["fp32"]:
+def checked(case: KernelCase, threads: int, scratch: Any) -> Run:
+    """Function that runs ``case``; PerfmodelError if its result is wrong."""
+    prepared = prepare(case, threads, scratch)
+    prepared.run()
+    error = prepared.error()
+    if not error < TOLERANCE["fp32"]:  # NaN is wrong too
         raise PerfmodelError(
-            f"{shape.implementation} {shape.shape}: relative error {off:.2g}, expected below {TOLERANCE['fp32']:.0e}",
+            f"{case.implementation} {case.shape}: relative error {error:.2g}, expected below {TOLERANCE['fp32']:.0e}",
             "the compiler of this machine's numba makes wrong code; report numba's version and the processor",
         )
-    return run
+    return prepared.run
 
 
 def measure(progress: Callable[[str], None], done: Callable[[float], None] = lambda share: None) -> tuple[Device, list[dict[str, Any]]]:
-    """Profile, calibration and records of this machine's CPU; PerfmodelError if a kernel's result is wrong.
+    """The profile of this machine's CPU, and records of the shapes that no fit saw; PerfmodelError if a kernel's result is wrong.
 
-    The profile carries a calibration per implementation. Records are those of shapes that no fit saw. ``done`` is called with the share of
-    timing that is over.
+    The profile has a calibration per implementation. ``done`` is called with the share of timing that is over.
     """
     cores = int(get_num_threads())  # every kernel uses all: one per core that this process may use
     cache_bytes = caches(cores)
     progress(f"compiling kernels for {cores} threads and checking them against float64")
-    asked, loops = shapes(cache_bytes[0]), rate_loops(cache_bytes[0], cores)
-    scratch = scratch_for(asked)
-    runs = {shape.label: checked(shape, cores, scratch) for shape in asked}
+    cases, loops = shapes(cache_bytes.last_level), rate_loops(cache_bytes.last_level, cores)
+    scratch = scratch_for(cases)
+    runs = {case.label: checked(case, cores, scratch) for case in cases}
     progress(f"timing {len(loops)} rates and {len(runs)} kernels in turns")
     times = in_turns({**{name: run for name, (run, _) in loops.items()}, **runs}, done)
     profile = device(loops, times, cache_bytes, cores)
-    facts = {**versions(), "threads": cores}
-    records = [
-        shape.record(profile.id, Seconds.of(seconds), SOURCE, environment={**facts, "runs": len(seconds)})
-        for shape, seconds in ((shape, times[shape.label]) for shape in asked)
-    ]
+    records = []
+    for case in cases:
+        seconds = times[case.label]
+        facts = {**versions(), "threads": cores, "runs": len(seconds)}
+        records.append(case.record(profile.id, Seconds.of(seconds), SOURCE, environment=facts))
+    fitted = [record for record in records if not held_out(record)]
     unseen = [raw_of(record) for record in records if held_out(record)]
-    return replace(profile, calibration=calibrations([record for record in records if not held_out(record)], profile)), unseen
+    return replace(profile, calibration=calibrations(fitted, profile)), unseen
 
 
 def calibrations(records: Sequence[Record], profile: Device) -> list[Calibration]:
-    """Parameters by implementation, with an interval from the residuals of all implementations, as each has few shapes."""
-    grouped: dict[Key, list[FitPoint]] = {}
+    """A calibration per implementation; their interval is that of all residuals, as each implementation has few shapes."""
+    grouped: dict[FitKey, list[FitPoint]] = {}
     for record in records:
         case, lower_s, reason = evaluated(record, profile)
         if case is None or lower_s is None:
             raise PerfmodelError(reason)
-        key: Key = (record.workload, record.implementation, "forward", MODEL.name, profile.architecture)
+        key = FitKey(record.workload, record.implementation, "forward", MODEL.name, profile.architecture)
         grouped.setdefault(key, []).append(FitPoint(record, case, profile, lower_s))
-    fits = {key: solved(listed, FULL, MODEL) for key, listed in grouped.items()}
-    missed = {key: [Residual(value, f"{key} {at}") for at, value in enumerate(values)] for key, (_, values) in fits.items()}
-    low, high = interval([residual for listed in missed.values() for residual in listed])
-    blocks = {
-        key: block_of(key, fits[key][0], listed, date.today().isoformat(), lambda records: in_words()) for key, listed in grouped.items()
-    }
-    return [replace(with_interval(block, missed[key]), low=low, high=high, source="run") for key, block in blocks.items()]
+    blocks: list[Calibration] = []
+    residuals: list[Residual] = []
+    for key, points in grouped.items():
+        parameters, values = solved(points, FULL, MODEL)
+        of_key = [Residual(value, f"{key} {number}") for number, value in enumerate(values)]
+        block = block_of(key, parameters, points, date.today().isoformat(), lambda records: in_words())
+        blocks.append(with_interval(block, of_key))
+        residuals += of_key
+    low, high = interval(residuals)
+    return [replace(block, low=low, high=high, source="run") for block in blocks]

@@ -1,13 +1,13 @@
-"""Cases of kernels on shapes, in the terms of a measurement record, and the default lists of those to measure.
+"""The project's CUDA kernels as cases to measure, and the default lists of them.
 
-The timed cases take about two and a half minutes on an H200, most of it for compiling. They cover head dims 64 and 128, causal and
-not, grouped heads, partial tiles, all tile edges, and a factor of a hundred in time; few distinct tiles, as each is a kernel of its own.
+The timed cases take about two and a half minutes on an H200, most of it for compiling. They cover head dims 64 and 128, causal and not,
+grouped heads, partial tiles, all tile edges, and a factor of a hundred in time. There are few distinct tiles, as each is compiled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ WORKLOADS = {
 }
 """The project's kernels and what they compute."""
 UNTILED = ("numba-matmul-naive", "numba-copy")
-
+"""Kernels whose launch has no tile."""
 TileEdges = tuple[int, int]
+"""B_r and B_c."""
 CASES = Path(__file__).with_suffix(".yaml")
-"""Cases of attention."""
+"""File with the cases of attention."""
 
 
 def numba_case(implementation: str, shape: Mapping[str, Any], dtype: str = "fp32", tile: TileEdges | None = None) -> KernelCase:
@@ -43,9 +44,9 @@ def checked(case: KernelCase) -> KernelCase:
     """``case``, if there is such a kernel and no key is missing; else UsageError."""
     if case.implementation not in WORKLOADS:
         raise UsageError(f"no kernel of this package is called {case.implementation!r}", suggest(case.implementation, list(WORKLOADS)))
-    wanted = _KEYS[case.workload]
-    if set(case.shape) != set(wanted):
-        raise UsageError(f"{case.implementation}: its shape has {', '.join(case.shape) or 'nothing'}", f"give {', '.join(wanted)}")
+    keys = _KEYS[case.workload]
+    if set(case.shape) != set(keys):
+        raise UsageError(f"{case.implementation}: its shape has {', '.join(case.shape) or 'nothing'}", f"give {', '.join(keys)}")
     if case.implementation not in UNTILED and not {"br", "bc"} <= set(case.launch):
         raise UsageError(f"{case.implementation}: no tile", "give br and bc")
     return case
@@ -61,8 +62,10 @@ def needed_bytes(case: KernelCase) -> int:
         return 4 * int(m * k + k * n + m * n)
     w = case.attention()
     elements = 2 * w.query_heads * w.n * w.d + 2 * w.stored_kv_heads * w.kv_len * w.d
-    elements += 2 * w.query_heads * w.n * w.kv_len if case.implementation == "numba-standard" else 0
-    return int(elements * w.dtype.size + 2 * w.query_heads * w.n * 4)
+    if case.implementation == "numba-standard":
+        elements += 2 * w.query_heads * w.n * w.kv_len  # S and P
+    statistics_bytes = 2 * w.query_heads * w.n * 4
+    return int(elements * w.dtype.size + statistics_bytes)
 
 
 def attention_case(
@@ -76,9 +79,11 @@ def _section_cases(section: str) -> Iterator[KernelCase]:
     """Cases of attention in a section of ``cases.yaml``: each tile on each problem."""
     table, _ = read_yaml(CASES)
     for row in table[section]:
-        listed = [table["problems"][problem] if isinstance(problem, str) else [problem] for problem in row["problems"]]
-        for (br, bc), (batch, heads, kv_heads, n, kv_len) in product(row["tiles"], chain.from_iterable(listed)):
-            kernel, dtype = f"numba-{row['kernel']}", row.get("dtype", "fp32")
+        kernel, dtype = f"numba-{row['kernel']}", row.get("dtype", "fp32")
+        problems: list[list[int]] = []
+        for problem in row["problems"]:  # a problem, or the name of a list of problems
+            problems += table["problems"][problem] if isinstance(problem, str) else [problem]
+        for (br, bc), (batch, heads, kv_heads, n, kv_len) in product(row["tiles"], problems):
             yield attention_case(kernel, (batch, heads, kv_heads), (n, kv_len), row["d"], (br, bc), row["causal"], dtype)
 
 
@@ -88,17 +93,24 @@ def timed_cases() -> list[KernelCase]:
 
 
 def default_cases() -> list[KernelCase]:
-    """The default list of validate: from ``timed_cases`` one tile per kernel, head dim, mask and dtype."""
-    met: set[tuple[Any, ...]] = set()
-    compiled: list[tuple[Any, ...]] = []
-    few = []
+    """The default list of validate: so few compiled kernels of ``timed_cases`` that each head dim, mask and dtype of a kernel occurs.
+
+    In the order of ``timed_cases``, a compiled kernel (implementation, head dim, mask, dtype and tile) is taken if one of these values is
+    new for the implementation; the list has all cases of the taken ones.
+    """
+    covered: set[tuple[Any, ...]] = set()
+    taken: list[tuple[Any, ...]] = []
+    cases = []
     for case in timed_cases():
-        traits = (case.shape.get("d"), case.shape.get("causal"), case.dtype)
-        new = {(case.implementation, *trait) for trait in enumerate(traits)} - met
-        met |= new
-        compiled += [(case.implementation, *traits, case.launch)] if new else []
-        few += [case] if (case.implementation, *traits, case.launch) in compiled else []
-    return few
+        values = {"d": case.shape.get("d"), "causal": case.shape.get("causal"), "dtype": case.dtype}
+        new_values = {(case.implementation, name, value) for name, value in values.items()} - covered
+        covered |= new_values
+        compiled = (case.implementation, *values.values(), case.launch)
+        if new_values:
+            taken.append(compiled)
+        if compiled in taken:
+            cases.append(case)
+    return cases
 
 
 def of_few_tiles(cases: Iterable[KernelCase], most: int) -> list[KernelCase]:
@@ -106,10 +118,11 @@ def of_few_tiles(cases: Iterable[KernelCase], most: int) -> list[KernelCase]:
     tiles: dict[tuple[Any, ...], list[dict[str, int]]] = {}
     few = []
     for case in cases:
-        seen = tiles.setdefault((case.implementation, case.shape.get("d"), case.shape.get("causal")), [])
-        if case.launch not in seen:
-            seen.append(case.launch)
-        few += [case] if case.launch in seen[:most] else []
+        its_tiles = tiles.setdefault((case.implementation, case.shape.get("d"), case.shape.get("causal")), [])
+        if case.launch not in its_tiles:
+            its_tiles.append(case.launch)
+        if case.launch in its_tiles[:most]:
+            few.append(case)
     return few
 
 
@@ -124,18 +137,17 @@ def counted_cases() -> list[KernelCase]:
 
 
 def _copies(*powers: int) -> list[KernelCase]:
-    """Cases of copies, of powers of two in bytes."""
+    """Cases of copies of 2 to each of ``powers`` bytes."""
     return [numba_case("numba-copy", {"bytes": 1 << power}) for power in powers]
 
 
 def _matmuls() -> list[KernelCase]:
-    """Cases of matmuls: without shared memory for comparison, partial tiles, and square ones."""
-    sizes = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (1000, 3000, 2000))
+    """Cases of matmuls: without shared memory for comparison, with partial tiles, and square ones."""
     tiled = [
-        *((32, mnk) for mnk in (sizes[1], (768, 2304, 1000), (512, 512, 4096))),
-        *((tile, (2048, 5000, 1000)) for tile in (64, 128)),
-        *product((64, 128), sizes),
+        *product((32,), ((2048, 2048, 2048), (768, 2304, 1000), (512, 512, 4096))),
+        *product((64, 128), ((2048, 5000, 1000),)),
+        *product((64, 128), ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (1000, 3000, 2000))),
     ]
     cases = [("numba-matmul-naive", 1, (edge, edge, edge)) for edge in (1024, 1536, 2048, 3072)]
-    cases += [("numba-matmul", tile, mnk) for tile, mnk in tiled]
-    return [numba_case(name, dict(zip("mnk", mnk, strict=True)), tile=(tile, tile)) for name, tile, mnk in cases]
+    cases += [("numba-matmul", tile, sizes) for tile, sizes in tiled]
+    return [numba_case(name, dict(zip("mnk", sizes, strict=True)), tile=(tile, tile)) for name, tile, sizes in cases]

@@ -1,7 +1,7 @@
-"""Hardware counters of the project's kernels, by Nsight Compute, and their tolerances against the model's counts.
+"""Hardware counters of the project's kernels, by Nsight Compute (ncu), and their comparison with the model's counts.
 
-``python -m perfmodel.validation.cuda.counters CASES MANIFEST`` is the program that is profiled: it launches each case once. CASES holds one
-case per line. MANIFEST gets a line for each: the kernels that were launched, in order, or the reason why none was.
+The program that ncu profiles is this module: ``python -m perfmodel.validation.cuda.counters CASES MANIFEST`` launches each case once. CASES
+holds one case per line. MANIFEST gets a line for each: the kernels that were launched, in order, or the reason why none was.
 """
 
 from __future__ import annotations
@@ -49,42 +49,44 @@ def find_ncu() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Kernels with ncu's counts, a row per case with the kernels it launched, and an error message, if any."""
+    """``kernels`` with ncu's counts; ``launched``: the manifest's line of each case that was run; ``error``: a message, if ncu failed."""
 
     kernels: list[CountedKernel]
     launched: list[dict[str, Any]]
-    complaint: str = ""
+    error: str = ""
 
 
 def profile(cases: Sequence[KernelCase], folder: Path, ncu: str, run: Run | None = None) -> Profile:
-    """Run ``cases`` under ncu; UnavailableError if it counted nothing. ``folder`` holds files that the processes exchange."""
-    listed, manifest, log = folder / "cases.jsonl", folder / "manifest.jsonl", folder / "ncu.csv"
-    write_cases(cases, listed)
+    """The counts of ``cases`` under ncu; UnavailableError if it counted nothing. ``folder`` holds files that the processes exchange."""
+    case_file, manifest, log = folder / "cases.jsonl", folder / "manifest.jsonl", folder / "ncu.csv"
+    write_cases(cases, case_file)
     options = ["--csv", "--metrics", ",".join(METRICS), "--clock-control", "none", "--log-file", str(log)]
-    program = [sys.executable, "-m", "perfmodel.validation.cuda.counters", str(listed), str(manifest)]
+    program = [sys.executable, "-m", "perfmodel.validation.cuda.counters", str(case_file), str(manifest)]
     try:
         finished = (run or _run)([ncu, *options, *program])
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"ncu took more than {TIMEOUT_S} s", "count fewer cases") from None
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()] if manifest.is_file() else []
-    complaint = _complaint(finished, log) if finished.returncode else ""
+    error = _error_line(finished, log) if finished.returncode else ""
     if not log.is_file() or not any(row["kernels"] for row in rows):
-        raise UnavailableError(
-            f"ncu failed: {complaint or 'it launched nothing'}", NO_RIGHT if "ERR_NVGPUCTRPERM" in complaint else BY_HAND
-        )
-    return Profile(parse(log), rows, complaint)
+        fix = NO_RIGHT if "ERR_NVGPUCTRPERM" in error else BY_HAND
+        raise UnavailableError(f"ncu failed: {error or 'it launched nothing'}", fix)
+    return Profile(parse(log), rows, error)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
 
 
-def _complaint(finished: subprocess.CompletedProcess[str], log: Path) -> str:
-    """The line in which ncu or the program says what went wrong."""
-    written = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    lines = [line.strip() for line in (written + "\n" + finished.stdout + "\n" + finished.stderr).splitlines() if line.strip()]
+def _error_line(finished: subprocess.CompletedProcess[str], log: Path) -> str:
+    """The line in which ncu or the program says what went wrong: the first marked as an error, else the last line."""
+    logged = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    output = f"{logged}\n{finished.stdout}\n{finished.stderr}"
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "==ERROR==" in line]
-    return (errors or lines or [f"exit code {finished.returncode}"])[0 if errors else -1]
+    if errors:
+        return errors[0]
+    return lines[-1] if lines else f"exit code {finished.returncode}"
 
 
 def assign(kernels: list[CountedKernel], launched: list[dict[str, Any]]) -> list[list[CountedKernel]]:
@@ -92,22 +94,23 @@ def assign(kernels: list[CountedKernel], launched: list[dict[str, Any]]) -> list
 
     Kernels after the last case belong to a case that did not finish.
     """
-    rest = iter(sorted(kernels, key=lambda kernel: kernel.run))
+    in_order = iter(sorted(kernels, key=lambda kernel: kernel.run))
     by_case = []
     for row in launched:
         of_case = []
         for name in row["kernels"]:
-            kernel = next(rest, None)
+            kernel = next(in_order, None)
             if kernel is None or name not in kernel.name:
-                seen = "the end" if kernel is None else f"{kernel.name[:80]!r} (line {kernel.line})"
-                raise DataError(f"ncu's list of kernels: expected {name!r}, found {seen}", "count the cases again")
-            of_case += [kernel] if name != FILL else []
+                actual = "the end" if kernel is None else f"{kernel.name[:80]!r} (line {kernel.line})"
+                raise DataError(f"ncu's list of kernels: expected {name!r}, found {actual}", "count the cases again")
+            if name != FILL:
+                of_case.append(kernel)
         by_case.append(of_case)
     return by_case
 
 
 def count(cases: Sequence[KernelCase], progress: Progress, on_record: OnRecord, hardware: str | None = None) -> list[str]:
-    """Run ``cases`` under ncu and pass a record with counters of each to ``on_record``; returns a message per case without one."""
+    """Runs ``cases`` under ncu and passes a record with counters of each to ``on_record``; returns a message per case without one."""
     ncu, gpu = find_ncu(), open_gpu()
     environment = this_environment(gpu, hardware)
     progress(f"{len(cases)} cases under {ncu}")
@@ -127,8 +130,8 @@ def records_of(cases: Sequence[KernelCase], counted: Profile, environment: Envir
             facts = {"counters": counters(kernels), "environment": {**environment.facts, "runs": 1}}
             record = case.record(environment.hardware, Seconds(time_s, time_s, time_s), SOURCE, **facts)  # one run: equal quantiles
             on_record(raw_of(record) | {"launch": row["launch"]})
-    why = counted.complaint or "the program ended early"
-    return failures + [f"{case.label}: not run, {why}" for case in cases[len(counted.launched) :]]
+    reason = counted.error or "the program ended early"
+    return failures + [f"{case.label}: not run, {reason}" for case in cases[len(counted.launched) :]]
 
 
 # The program that is profiled
@@ -145,7 +148,7 @@ def read_cases(path: Path) -> list[KernelCase]:
 
 
 def launch_all(cases: Iterable[KernelCase], manifest: Path, launch_one: Callable[[KernelCase], dict[str, Any]]) -> None:
-    """Launch each case once; a case that fails before its launch leaves its reason in ``manifest``."""
+    """Launches each case once and writes a line on it to ``manifest``: what ``launch_one`` returns, or why it failed."""
     with manifest.open("w", encoding="utf-8") as file:
         for case in cases:
             try:
@@ -157,7 +160,7 @@ def launch_all(cases: Iterable[KernelCase], manifest: Path, launch_one: Callable
 
 
 def launch_on_gpu(case: KernelCase) -> dict[str, Any]:
-    """Prepare and launch ``case`` once, and nothing else."""
+    """Launches ``case`` once and nothing else; returns its line of the manifest."""
     import numpy as np
 
     from perfmodel.validation.cuda.prepare import prepare
@@ -174,7 +177,7 @@ def launch_on_gpu(case: KernelCase) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the cases of the first file and list their launches in the second."""
+    """Runs the cases of the first file and lists their launches in the second."""
     current_gpu()
     launch_all(read_cases(Path(arguments[0])), Path(arguments[1]), launch_on_gpu)
 
@@ -183,11 +186,11 @@ def main(arguments: list[str]) -> None:
 
 ALGORITHMS = {"numba-flash": "flash2", "numba-flash-mma": "flash2", "numba-flash1": "flash1"}
 SRAM_TOLERANCE = {"numba-flash": 1e-3, "numba-flash-mma": 1e-3, "numba-flash1": 1e-2}
-DRAM_TOLERANCE, FAR_BEYOND_L2 = 0.05, 8
-"""Allowed relative error of DRAM reads, and size of Q, K and V of all heads over the L2 up to which it holds."""
-DRAM_TOLERANCE_BEYOND = 0.30
-DRAM_WRITES_ABOVE = 1.25
-"""Largest ratio of DRAM writes to the prediction. Below it, as many bytes as the L2 holds may be missing: they are written back later."""
+"""Allowed relative error of the bytes from L2 to multiprocessors."""
+FAR_BEYOND_L2, DRAM_TOLERANCE, DRAM_TOLERANCE_BEYOND = 8, 0.05, 0.30
+"""Allowed relative error of DRAM reads: the second number, or the third if Q, K and V take more than 8 times the L2."""
+MOST_DRAM_WRITES = 1.25
+"""Largest ratio of DRAM writes to the prediction. Fewer are allowed by as much as the L2 holds, which is written back later."""
 
 
 def kernel_of(record: Record) -> Kernel:
@@ -205,16 +208,21 @@ def kernel_of(record: Record) -> Kernel:
 def compare_counters(record: Record, device: Device) -> list[Count]:
     """The counters of ``record`` beside the model's counts; counters that the record lacks are omitted."""
     kernel, counted = kernel_of(record), record.counters
-    cost, cache = estimate(kernel, device), device.cache_bytes or 0
+    cost, l2_bytes = estimate(kernel, device), device.cache_bytes or 0
     inputs = [access for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")]
-    beyond = sum(access.footprint * access.element_size for access in inputs) >= FAR_BEYOND_L2 * cache
-    allowed = {
+    input_bytes = sum(access.footprint * access.element_size for access in inputs)
+    dram_tolerance = DRAM_TOLERANCE_BEYOND if input_bytes >= FAR_BEYOND_L2 * l2_bytes else DRAM_TOLERANCE
+    writes = cost.dram.write
+    predicted_and_allowed = {
         "l2_to_sm_bytes": (cost.sram.read, _allowed_counts(cost.sram.read, SRAM_TOLERANCE[record.implementation])),
-        "dram_read_bytes": (cost.dram.read, _allowed_counts(cost.dram.read, DRAM_TOLERANCE_BEYOND if beyond else DRAM_TOLERANCE)),
-        "dram_write_bytes": (cost.dram.write, (max(cost.dram.write - cache, 0), cost.dram.write * DRAM_WRITES_ABOVE)),
+        "dram_read_bytes": (cost.dram.read, _allowed_counts(cost.dram.read, dram_tolerance)),
+        "dram_write_bytes": (writes, (max(writes - l2_bytes, 0), writes * MOST_DRAM_WRITES)),
     }
-    shown = [(name, *bounds) for name, bounds in allowed.items() if name in counted]
-    return [Count(label(record), name, float(count), counted[name], limits) for name, count, limits in shown]
+    return [
+        Count(label(record), name, float(predicted), counted[name], allowed)
+        for name, (predicted, allowed) in predicted_and_allowed.items()
+        if name in counted
+    ]
 
 
 def _allowed_counts(predicted: Any, tolerance: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The GPU that numba finds, or the reason why it finds none; and the environment of a measurement on it, for records."""
+"""The GPU that numba finds, or the reason why it finds none; and the environment of a measurement on it, which records keep."""
 
 from __future__ import annotations
 
@@ -92,12 +92,11 @@ def small_grids() -> Iterator[None]:
 def _toolkit_error(error: Exception) -> UnavailableError:
     """Message on ``error`` of the first kernel: a problem of the compiler or of the driver."""
     text = in_words(error)
-    missing = isinstance(error, (ImportError, OSError)) or any(word in text.lower() for word in ("nvvm", "libdevice", "nvrtc", "nvjitlink"))
-    if missing:
+    names_toolkit = any(word in text.lower() for word in ("nvvm", "libdevice", "nvrtc", "nvjitlink"))
+    if names_toolkit or isinstance(error, (ImportError, OSError)):
         return UnavailableError(f"a CUDA device, but no CUDA toolkit that numba can use: {text}", INSTALL)
-    return UnavailableError(
-        f"a CUDA device, but the first kernel fails on it: {text}", f"check nvidia-smi; the versions that fit: {INSTALL}"
-    )
+    fix = f"check nvidia-smi; the versions that fit: {INSTALL}"
+    return UnavailableError(f"a CUDA device, but the first kernel fails on it: {text}", fix)
 
 
 def current_gpu() -> Gpu:
@@ -116,12 +115,15 @@ def current_gpu() -> Gpu:
 
 
 def _first_line(error: object) -> str:
-    """The first line of the error's text that is not empty."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line of the error's text that is not empty, else the name of its type."""
+    for line in str(error).splitlines():
+        if line.strip():
+            return line.strip()
+    return type(error).__name__
 
 
 def in_words(error: Exception) -> str:
-    """One line: the message of a PerfmodelError, that host or device is out of memory, or the type and first line of ``error``."""
+    """One line on ``error``: its message, that host or device is out of memory, or its type and first line."""
     if isinstance(error, PerfmodelError):
         return error.message
     if isinstance(error, MemoryError):
@@ -135,6 +137,7 @@ def in_words(error: Exception) -> str:
 # What a measurement was made with
 
 PACKAGES = ("numba", "numba-cuda", "numpy")
+"""Packages whose versions a record keeps."""
 SMI_FIELDS = {
     "driver_version": "driver",
     "clocks.sm": "sm_clock",
@@ -145,17 +148,11 @@ SMI_FIELDS = {
 }
 """Fields of nvidia-smi, printed with units, and their names in a record."""
 SMI_TIMEOUT_S = 10
-_FILLERS = frozenset({"nvidia", "geforce", "tesla", "gpu", "graphics", "grace", "hopper", "hbm2", "hbm3", "hbm3e"})
-_FILLERS |= {"amd", "instinct", "vf"} | {"generation", "workstation", "edition"}
-"""Words that do not distinguish parts. RTX cards keep the words Server and Max-Q, which distinguish editions."""
-_FORMS = ("sxm", "pcie", "nvl")
-SIZE_TOLERANCE = 0.15
-"""Relative tolerance of sizes: names round gigabytes, binary or not, and drivers keep some memory for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A measurement's environment. ``hardware``: id of the device's profile; ``facts``: machine, software and clocks, for records."""
+    """Environment of a measurement. ``hardware``: id of the device's profile; ``facts``: machine, software and clocks, for records."""
 
     hardware: str
     facts: dict[str, Any]
@@ -163,8 +160,8 @@ class Environment:
 
 def this_environment(gpu: Gpu, hardware: str | None = None) -> Environment:
     """The environment of ``gpu``; ``hardware``: its profile, if the device's name does not identify it."""
-    facts = {"device": gpu.name, "perfmodel": __version__, **package_versions(), **nvidia_smi()}
-    return Environment(find_device(hardware).id if hardware else profile_of(gpu.name, gpu.memory_bytes), facts)
+    profile = find_device(hardware).id if hardware else profile_of(gpu.name, gpu.memory_bytes)
+    return Environment(profile, {"device": gpu.name, "perfmodel": __version__, **package_versions(), **nvidia_smi()})
 
 
 def package_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
@@ -193,21 +190,32 @@ def _run(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=True).stdout
 
 
+# The profile of a device, by its name
+
+_FILLERS = frozenset({"nvidia", "geforce", "tesla", "gpu", "graphics", "grace", "hopper", "hbm2", "hbm3", "hbm3e"})
+_FILLERS |= {"amd", "instinct", "vf"} | {"generation", "workstation", "edition"}
+"""Words that do not distinguish parts. RTX cards keep the words Server and Max-Q, which distinguish editions."""
+_FORMS = ("sxm", "pcie", "nvl")
+"""Form factors. A name without one is an SXM part, as NVIDIA names PCIe and NVL cards, or a part that comes in a single form."""
+SIZE_TOLERANCE = 0.15
+"""Relative tolerance of sizes: names round gigabytes, binary or not, and drivers keep some memory for themselves."""
+
+
 def profile_of(name: str, memory_bytes: int | None = None) -> str:
     """Id of the profile of a device that its driver calls ``name``; UnavailableError asks for --hardware if none or several match.
 
-    The model's own word must be the same. A name without a form factor is an SXM part, or one that comes in a single form, as NVIDIA names
-    PCIe and NVL cards. ``memory_bytes``, or else the name, distinguishes parts of several sizes.
+    The words of the model and its form factor must be the same. ``memory_bytes``, or else the name, distinguishes parts of several sizes.
 
     >>> profile_of("NVIDIA H200"), profile_of("NVIDIA A100-PCIE-40GB"), profile_of("NVIDIA GeForce RTX 4090")
     ('nvidia-h200-sxm', 'nvidia-a100-pcie-40gb', 'nvidia-rtx-4090')
     """
     words = _words(name)
-    fits = [profile for profile in device_ids() if profile.startswith(("nvidia-", "amd-")) and _fits(_words(profile), words, memory_bytes)]
-    if len(fits) == 1:
-        return fits[0]
-    what = f"could be any of {', '.join(fits)}" if fits else "has no profile that is known by its name"
-    raise UnavailableError(f"the device {name!r} {what}", "name its profile: --hardware ID, see perfmodel hardware list")
+    candidates = [profile for profile in device_ids() if profile.startswith(("nvidia-", "amd-"))]
+    fitting = [profile for profile in candidates if _fits(_words(profile), words, memory_bytes)]
+    if len(fitting) == 1:
+        return fitting[0]
+    problem = f"could be any of {', '.join(fitting)}" if fitting else "has no profile that is known by its name"
+    raise UnavailableError(f"the device {name!r} {problem}", "name its profile: --hardware ID, see perfmodel hardware list")
 
 
 def _words(name: str) -> frozenset[str]:
@@ -222,15 +230,21 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _fits(profile: frozenset[str], device: frozenset[str], memory_bytes: int | None) -> bool:
-    """Whether a profile's words match the words that the driver reports."""
-    forms = [next((form for form in _FORMS if form in words), "sxm") for words in (profile, device)]
-    models = [words - _sizes(words) - set(_FORMS) for words in (profile, device)]
-    if forms[0] != forms[1] or models[0] != models[1]:
+    """Whether the words of a ``profile`` match those that the driver reports of its ``device``."""
+    if _form(profile) != _form(device) or _model(profile) != _model(device):
         return False
-    wanted, named = _sizes(profile), _sizes(device)
-    if wanted and memory_bytes is not None:  # a name's size can be another memory's: GH200 480GB
-        return any(abs(memory_bytes / (int(size[:-2]) * 1e9) - 1) < SIZE_TOLERANCE for size in wanted)
-    return not wanted or not named or wanted == named
+    profile_sizes, device_sizes = _sizes(profile), _sizes(device)
+    if profile_sizes and memory_bytes is not None:  # a name's size can be another memory's: GH200 480GB
+        return any(abs(memory_bytes / (int(size.removesuffix("gb")) * 1e9) - 1) < SIZE_TOLERANCE for size in profile_sizes)
+    return not profile_sizes or not device_sizes or profile_sizes == device_sizes
+
+
+def _form(words: frozenset[str]) -> str:
+    return next((form for form in _FORMS if form in words), "sxm")
+
+
+def _model(words: frozenset[str]) -> frozenset[str]:
+    return words - _sizes(words) - set(_FORMS)
 
 
 def _sizes(words: frozenset[str]) -> frozenset[str]:

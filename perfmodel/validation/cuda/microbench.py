@@ -1,7 +1,7 @@
-"""Rates that this machine reaches: bandwidths of its memory levels, rates of its units, and times of launches.
+"""Microbenchmarks: bandwidths of the memory levels of this machine's GPU, rates of its units, and times of its launches.
 
-Every value is measured and stands beside a profile's datasheet values, never in their place: ``field`` names the profile's field for
-measured values, if any.
+A profile keeps measured values beside datasheet values, never in their place: ``ProbeResult.field`` names the profile's field for the
+measured one, if it has any.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=50, budget_s=0.3)
 QUICK_RULE = StoppingRule(relative_error=0.02, least_runs=5, runs=20, budget_s=0.05)
 SMALLEST, LARGEST = 1 << 16, 1 << 32
 """Bytes of one array of the bandwidth curves."""
-KEPT_FREE = 0.9
+USED_SHARE = 0.9
 """Share of free memory that arrays may take."""
 L2_READ_BYTES = 1 << 31
-"""Bytes of one run of the L2 curve, which takes long compared with a launch."""
+"""Bytes of one run of the L2 curve: so many that it takes long compared with a launch."""
 BLOCKS_PER_SM = 8
 FMA_ROUNDS, EXP_ROUNDS, SHARED_ROUNDS = 1 << 12, 1 << 9, 1 << 12
 """Rounds per thread: a few milliseconds on an H200."""
@@ -34,13 +34,14 @@ FLOP_PER_FMA = 2
 PRODUCTS = {"bfloat16": 8192, "float16": 8192, "float32": 4096}
 """Edge of the square product in each of PyTorch's number formats."""
 Part = Callable[[StoppingRule], Iterator["ProbeResult"]]
+"""A group of microbenchmarks, which yields their results."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One result in base units (B/s, FLOP/s, OP/s, B, s); without a ``value``, ``reason`` says why. ``spread``: (p90 - p10) / median.
+    """One result in base units (B/s, FLOP/s, OP/s, B, s); without a ``value``, ``reason`` says why.
 
-    ``size``: bytes of the array, on a curve over sizes. ``shape``: shape of a product.
+    ``spread``: (p90 - p10) / median. ``size``: bytes of the array, on a curve over sizes. ``shape``: shape of a product.
     """
 
     name: str
@@ -55,7 +56,7 @@ class ProbeResult:
 
 
 def rate(name: str, unit: str, amount: float, times: Sequence[float], size: int | None = None, field: str | None = None) -> ProbeResult:
-    """``amount`` per run over the median time."""
+    """The rate of runs of ``amount`` each: ``amount`` over the median of their ``times``."""
     seconds = Seconds.of(times)
     return ProbeResult(name, unit, amount / seconds.median, seconds.noise, len(times), size, field)
 
@@ -68,12 +69,12 @@ def benchmark(progress: Callable[[str], None] = lambda text: None, rule: Stoppin
 
 
 def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule) -> list[ProbeResult]:
-    """The results of all ``parts``; a part that fails leaves the results so far and the reason."""
+    """The results of all ``parts``; one that fails leaves its results so far and a result with the reason."""
     results: list[ProbeResult] = []
     for name, part in parts.items():
         progress(name)
         try:
-            for result in part(rule):
+            for result in part(rule):  # not a list of all: what came before a failure counts
                 results.append(result)
         except Exception as error:  # also the driver's own: the other parts can still be measured
             results.append(ProbeResult(name, "", None, reason=in_words(error)))
@@ -81,16 +82,16 @@ def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: 
 
 
 def sizes(smallest: int, largest: int, steps: int = 1) -> list[int]:
-    """Powers of two from ``smallest`` to ``largest``; with ``steps`` 2 also the values halfway between.
+    """Powers of two from ``smallest`` to ``largest``, each interval between them in ``steps`` equal steps.
 
     >>> sizes(4096, 16384), sizes(4096, 8192, 2)
     ([4096, 8192, 16384], [4096, 6144, 8192])
     """
-    listed, size = [], smallest
-    while size <= largest:
-        listed += [size + size * step // steps for step in range(steps) if size + size * step // steps <= largest]
-        size *= 2
-    return listed
+    listed, power = [], smallest
+    while power <= largest:
+        listed += [power + power * step // steps for step in range(steps)]
+        power *= 2
+    return [size for size in listed if size <= largest]
 
 
 def plateau(curve: Sequence[ProbeResult]) -> ProbeResult:
@@ -100,9 +101,9 @@ def plateau(curve: Sequence[ProbeResult]) -> ProbeResult:
 
 
 def apparent_size(curve: Sequence[ProbeResult]) -> ProbeResult:
-    """Size at which bandwidth has fallen halfway, in logarithms, from the plateau to the largest array's, interpolated between sizes.
+    """The size at which bandwidth has fallen halfway, in logarithms, from the plateau to the bandwidth of the largest array.
 
-    ``spread``: relative step between the two sizes.
+    It is interpolated between two sizes of ``curve``; ``spread`` is the relative step between these.
     """
     points = [(point.size, point.value) for point in curve if point.size and point.value]
     top, low = max(value for _, value in points), points[-1][1]
@@ -110,9 +111,9 @@ def apparent_size(curve: Sequence[ProbeResult]) -> ProbeResult:
     if top < 1.2 * low:
         return replace(result, reason="bandwidth does not fall with size: no step to see")
     halfway = math.sqrt(top * low)
-    after = next(i for i, (_, value) in reversed(list(enumerate(points))) if value > halfway) + 1
-    (small, fast), (large, slow) = points[after - 1], points[after]
-    share = (math.log(fast) - math.log(halfway)) / (math.log(fast) - math.log(slow))
+    last_fast = max(number for number, (_, value) in enumerate(points) if value > halfway)
+    (small, fast), (large, slow) = points[last_fast], points[last_fast + 1]
+    share = math.log(fast / halfway) / math.log(fast / slow)
     return replace(result, value=small * (large / small) ** share, spread=large / small - 1)
 
 
@@ -127,7 +128,7 @@ def _dram(rule: StoppingRule) -> Iterator[ProbeResult]:
     timer = run.EventTimer(gpu)
     curves: dict[str, list[ProbeResult]] = {"DRAM copy": [], "DRAM read": []}
     blocks = BLOCKS_PER_SM * gpu.multiprocessors
-    for size in sizes(SMALLEST, min(LARGEST, int(gpu.free_bytes * KEPT_FREE / 2))):
+    for size in sizes(SMALLEST, min(LARGEST, int(gpu.free_bytes * USED_SHARE / 2))):
         source, target = (cuda.device_array(size // 4, "float32") for _ in range(2))
         times = measure_times(probes.prepare_copy(source, target), timer, rule)
         curves["DRAM copy"].append(rate("DRAM copy", "B/s", 2 * size, times, size))
@@ -137,7 +138,8 @@ def _dram(rule: StoppingRule) -> Iterator[ProbeResult]:
         cuda.current_context().deallocations.clear()
     for name, curve in curves.items():
         yield from curve
-        yield replace(curve[-1], name=f"{name}, largest", field="memory.dram.measured_bandwidth" if name == "DRAM copy" else None)
+        field = "memory.dram.measured_bandwidth" if name == "DRAM copy" else None
+        yield replace(curve[-1], name=f"{name}, largest", field=field)
 
 
 def _l2(rule: StoppingRule) -> Iterator[ProbeResult]:
@@ -148,7 +150,7 @@ def _l2(rule: StoppingRule) -> Iterator[ProbeResult]:
     timer = run.EventTimer(gpu, cold=False)
     sums = cuda.device_array(1, "float32")
     curve = []
-    for size in sizes(1 << 20, min(8 * gpu.l2_bytes, int(gpu.free_bytes * KEPT_FREE)), 4):
+    for size in sizes(1 << 20, min(8 * gpu.l2_bytes, int(gpu.free_bytes * USED_SHARE)), 4):
         source = cuda.device_array(size // 16 * 4, "float32")
         passes = max(L2_READ_BYTES // size, 2)
         launch = probes.prepare_read(source, sums, passes, blocks=BLOCKS_PER_SM * gpu.multiprocessors)
@@ -192,6 +194,7 @@ def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
 
 
 def _per_launch(name: str, times: Sequence[float], field: str | None) -> ProbeResult:
+    """Seconds per empty kernel, from ``times`` of ``run.KERNELS`` launches."""
     seconds = Seconds.of(times)
     return ProbeResult(name, "s", seconds.median / run.KERNELS, seconds.noise, len(times), field=field)
 

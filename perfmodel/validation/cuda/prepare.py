@@ -1,7 +1,7 @@
-"""A case made ready on the GPU: arrays, a launch function, and the error of its results against float64.
+"""Cases made ready on the GPU: arrays, a launch function, and the error of the results against float64.
 
-Large results are checked in part: random rows of some heads against an exact computation, and every element for having been written.
-Outputs begin as NaN, which shows elements that a kernel leaves out.
+Of large results only random rows of some heads are compared with an exact computation. Outputs begin as NaN, which shows elements that a
+kernel left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PreparedKernel:
 
 
 def prepare(case: KernelCase, rng: Any) -> PreparedKernel:
-    """``case`` with fresh random inputs and poisoned outputs; UnavailableError if it does not fit the memory."""
+    """``case`` with random inputs, and outputs full of NaN; UnavailableError if it does not fit the memory."""
     needed, free = needed_bytes(checked(case)), int(cuda.current_context().get_memory_info().free)
     if needed > free:
         raise UnavailableError(f"{case.label}: its tensors take {needed:,} B, {free:,} B are free", "free memory, or take a smaller shape")
@@ -50,7 +50,7 @@ def prepare(case: KernelCase, rng: Any) -> PreparedKernel:
 
 
 def _facts(br: int, bc: int, threads: int, shared_bytes: int, dispatcher: Any) -> dict[str, int]:
-    """The launch in the terms of a record; registers per thread of the last compiled form of ``dispatcher``."""
+    """The launch in the terms of a record, with the registers per thread of the last compiled form of ``dispatcher``."""
     registers = int(list(dispatcher.specializations.values())[-1].get_regs_per_thread())
     return {"br": br, "bc": bc, "threads": threads, "shared_bytes": shared_bytes, "registers": registers}
 
@@ -71,11 +71,11 @@ def stored(values: Any, dtype: str) -> Any:
     return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
-def values(held: Any, dtype: str) -> Any:
-    """fp32 values of the numbers that ``stored`` made."""
+def values(array: Any, dtype: str) -> Any:
+    """fp32 values of an ``array`` in the GPU's format: the inverse of ``stored``."""
     if dtype == "bf16":
-        return (held.astype(np.uint32) << 16).view(np.float32)
-    return held.astype(np.float32, copy=False)
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32, copy=False)
 
 
 def random_inputs(rng: Any, elements: int, dtype: str) -> Any:
@@ -88,44 +88,39 @@ def poisoned(elements: int, dtype: str = "fp32") -> Any:
     return cuda.to_device(stored(np.full(elements, np.nan, np.float32), dtype))
 
 
-def unwritten(held: Any, dtype: str) -> bool:
+def unwritten(array: Any, dtype: str) -> bool:
     """Whether any element is NaN; -inf counts as written."""
-    return bool(np.isnan(values(held, dtype)).any())
+    return bool(np.isnan(values(array, dtype)).any())
 
 
-# Attention
-
-
-def _family(name: str) -> Any:
-    """The kernels of an attention implementation: see ``perfmodel.validation.kernels``."""
-    if name == "numba-flash-mma":
-        return import_module("perfmodel.validation.kernels.flash_mma")  # needs the numba-cuda package
-    return {"numba-flash": flash, "numba-flash1": flash1, "numba-standard": standard}[name]
+# Kernels
 
 
 def _attention(case: KernelCase, rng: Any) -> PreparedKernel:
-    w, family, tile = case.attention(), _family(case.implementation), (case.launch["br"], case.launch["bc"])
+    w, tile = case.attention(), (case.launch["br"], case.launch["bc"])
+    if case.implementation == "numba-flash-mma":
+        family: Any = import_module("perfmodel.validation.kernels.flash_mma")  # needs the numba-cuda package
+        shape = family.geometry(w.d, *tile, case.dtype)
+    else:
+        family = {"numba-flash": flash, "numba-flash1": flash1, "numba-standard": standard}[case.implementation]
+        shape = family.geometry(w.d, *tile)
     rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
-    held = [random_inputs(rng, count * w.d, case.dtype) for count in (rows, keys, keys)]
-    qkv = [cuda.to_device(x) for x in held]
+    host_qkv = [random_inputs(rng, count * w.d, case.dtype) for count in (rows, keys, keys)]
+    qkv = [cuda.to_device(array) for array in host_qkv]
     o, extras = poisoned(rows * w.d, case.dtype), [poisoned(count) for _, count in family.extras(w)]
-    shape = family.geometry(w.d, *tile, *([case.dtype] if family.__name__.endswith("mma") else []))
     launch = family.prepare(w, shape, *qkv, o, *extras)
 
     def error() -> float:
         cuda.synchronize()
-        out, statistics = o.copy_to_host(), family.logsumexp(*(extra.copy_to_host() for extra in extras))
-        if unwritten(out, case.dtype) or (statistics is not None and unwritten(statistics, "fp32")):
+        host_o, statistics = o.copy_to_host(), family.logsumexp(*(extra.copy_to_host() for extra in extras))
+        if unwritten(host_o, case.dtype) or (statistics is not None and unwritten(statistics, "fp32")):
             return math.inf
-        q, k, v, computed = (values(x, case.dtype) for x in (*held, out))
+        q, k, v, computed = (values(array, case.dtype) for array in (*host_qkv, host_o))
         return reference.attention_error(w, q, k, v, computed, statistics, rng)
 
-    dispatcher, shared_bytes = family.main(shape, w.causal)
-    facts = _facts(*tile, shape.threads, shared_bytes, dispatcher)
+    main_kernel, shared_bytes = family.main(shape, w.causal)
+    facts = _facts(*tile, shape.threads, shared_bytes, main_kernel)
     return PreparedKernel(launch, error, family.KERNELS, facts, (*qkv, o))
-
-
-# The rest
 
 
 def _matmul(case: KernelCase, rng: Any) -> PreparedKernel:

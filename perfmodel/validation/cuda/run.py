@@ -1,7 +1,7 @@
-"""Check and time kernels on the GPU of this machine in turn; each gives a record. Timers by CUDA events, and CUDA graphs.
+"""Times of kernels on the GPU of this machine: each case is checked, timed by CUDA events, and gives a record.
 
-A queue is saturated only if the CPU is ahead of the GPU, which Python is not. So kernels are queued behind one that runs longer than
-queueing takes, and the start event is checked not to have happened by then.
+Times between two events include gaps if the GPU waits for the CPU, and Python launches slower than short kernels run. So launches queue
+behind a kernel that runs longer than queueing takes. ``EventTimer`` times one launch in this way, ``QueueTimer`` many.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OnRecord = Callable[[dict[str, Any]], None]
 def measure(
     cases: Iterable[KernelCase], progress: Progress, on_record: OnRecord, hardware: str | None = None, rule: StoppingRule | None = None
 ) -> list[str]:
-    """Time ``cases``; ``on_record`` gets each record at once. Returns a message per case that failed.
+    """Times ``cases`` and passes the record of each to ``on_record`` at once; returns a message per case that failed.
 
     ``hardware``: the profile's id, if the device's name does not give it. UnavailableError if nothing can be measured at all.
     """
@@ -44,9 +44,9 @@ def measure_with(
 ) -> list[str]:
     """The loop of ``measure``: ``time_one`` gives times, relative error and launch of a case, or raises."""
     failures = []
-    todo = list(cases)
-    for number, case in enumerate(todo, start=1):
-        where = f"{number}/{len(todo)} {case.label}"
+    listed = list(cases)
+    for number, case in enumerate(listed, start=1):
+        where = f"{number}/{len(listed)} {case.label}"
         try:
             times, error, launch = time_one(case)
         except LostDeviceError:
@@ -100,28 +100,28 @@ FLUSH_FACTOR = 4
 """Size of the flush buffer over that of L2: above 1, as caches do not strictly evict the oldest line."""
 FLUSH_PASSES = 4
 """Reads of the flush buffer before each run: about 0.2 ms on an H200, longer than Python takes to queue a few launches."""
-KERNELS = 500
-"""Empty launches per run: the driver queues about a thousand before it makes the CPU wait."""
-FIRST_DELAY_ROUNDS, MOST_DELAY_ROUNDS = 1 << 12, 1 << 22
+WARM_PASSES = 64 * FLUSH_FACTOR
+"""Before warm runs the buffer is smaller by this factor, to leave the data in L2, and read as many times more often, for the same delay."""
 
 
 class EventTimer:
-    """Times one launch with two CUDA events. ``cold``: flush the L2 first; else it keeps the data of the run before."""
+    """Times one launch with two CUDA events, behind reads of a buffer. ``cold``: they flush the L2; else it keeps the last run's data."""
 
     def __init__(self, gpu: Gpu, cold: bool = True) -> None:
         from perfmodel.validation.kernels import probes
 
         cuda = load_numba_cuda()
         self._start, self._end = cuda.event(timing=True), cuda.event(timing=True)
-        elements = FLUSH_FACTOR * gpu.l2_bytes // 4
-        wider = 1 if cold else FLUSH_FACTOR * 64  # a warm run wants the same delay, but its data left in L2
-        self._buffer = cuda.device_array(elements // wider // 4 * 4, "float32")
+        elements, passes = FLUSH_FACTOR * gpu.l2_bytes // 4, FLUSH_PASSES
+        if not cold:
+            elements, passes = elements // WARM_PASSES, passes * WARM_PASSES
+        self._buffer = cuda.device_array(elements // 4 * 4, "float32")
         self._sums = cuda.device_array(1, "float32")
-        self._flush = probes.prepare_read(self._buffer, self._sums, FLUSH_PASSES * wider)
+        self._read_buffer = probes.prepare_read(self._buffer, self._sums, passes)
 
     def seconds(self, launch: Callable[[], None]) -> float:
         """Seconds of ``launch``."""
-        self._flush()
+        self._read_buffer()
         self._start.record()
         launch()
         self._end.record()
@@ -134,8 +134,14 @@ def seconds_between(start: Any, end: Any) -> float:
     return float(f"{start.elapsed_time(end):.7g}") / 1e3
 
 
+FIRST_DELAY_ROUNDS, MOST_DELAY_ROUNDS = 1 << 12, 1 << 22
+
+
 class QueueTimer:
-    """Times launches on ``stream`` without the CPU: they queue behind a delay kernel, which is lengthened until all are queued in time."""
+    """Times many launches on ``stream`` as if the CPU launched at once.
+
+    They queue behind a delay kernel, which is lengthened until it still runs when all are queued.
+    """
 
     def __init__(self, gpu: Gpu, stream: Any) -> None:
         cuda = load_numba_cuda()
@@ -166,6 +172,10 @@ class QueueTimer:
             self._delay = self._delay_of(self._rounds)
 
 
+KERNELS = 500
+"""Empty launches per run: the driver queues about a thousand before it makes the CPU wait."""
+
+
 def empty_launches(stream: Any, kernels: int = KERNELS) -> Callable[[], None]:
     """A function that launches ``kernels`` empty kernels on ``stream``."""
     from perfmodel.validation.kernels import probes
@@ -183,7 +193,7 @@ HOST_RUNS = 10
 
 
 def host_times(launch: Callable[[], None], stream: Any) -> list[float]:
-    """Seconds of the host per call of ``launch``, which enqueues and does not wait; the queue is empty before each."""
+    """Seconds that each of ``HOST_RUNS`` calls of ``launch`` takes the host; a call only enqueues, and the queue is empty before it."""
     times = []
     for _ in range(HOST_RUNS + 1):
         stream.synchronize()
@@ -195,7 +205,7 @@ def host_times(launch: Callable[[], None], stream: Any) -> list[float]:
 
 
 def captured(launch: Callable[[], None], stream: Any) -> Callable[[], None]:
-    """A function that replays ``launch``, recorded on ``stream`` as a CUDA graph. UnavailableError without cuda-python's bindings."""
+    """A function that replays ``launch``, captured on ``stream`` as a CUDA graph. UnavailableError without cuda-python's bindings."""
     try:
         from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -216,7 +226,7 @@ def captured(launch: Callable[[], None], stream: Any) -> Callable[[], None]:
 
 
 def _driver_value(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call; UnavailableError with the driver's name of the error."""
+    """The value that a driver call returned; UnavailableError with the driver's name of an error."""
     code, *values = result
     if int(code):
         raise UnavailableError(f"CUDA graph: {getattr(code, 'name', code)}", "update the driver")

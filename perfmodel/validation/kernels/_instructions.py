@@ -1,6 +1,7 @@
-"""Steps of the kernels that numba lacks, each one PTX instruction, as numba intrinsics.
+"""Instructions that numba lacks, as numba intrinsics: wide and asynchronous accesses, and exchanges within a warp.
 
-Arrays are one-dimensional float32, indices uint64; 16-byte accesses need an index divisible by 4.
+Arrays are one-dimensional float32, indices uint64; 16-byte accesses need an index divisible by 4. ``_simulated.py`` has the same functions
+for the simulator. An intrinsic returns the types of its call, and ``lower``, which emits the code.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ ONE = np.uint64(1)
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    """LLVM pointer to element ``index`` of ``array``."""
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [index], inbounds=True)
 
 
 def _assembly(builder: Any, result: Any, text: str, constraints: str, *arguments: Any) -> Any:
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), arguments)
+    """Value of type ``result`` of inline PTX; ``constraints``: registers of the operands, as in LLVM's inline assembly."""
+    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(ir.InlineAsm(function_type, text, constraints, side_effect=True), arguments)
 
 
 @intrinsic
@@ -59,14 +62,17 @@ def store4(typing: Any, array: Any, index: Any, a: Any, b: Any, c: Any, d: Any) 
 
 
 @intrinsic
-def copy4(typing: Any, target: Any, at: Any, source: Any, index: Any) -> Any:
-    """Four elements from global to shared memory, past L1 and the registers; complete after ``copies_done``."""
+def copy4(typing: Any, target: Any, to: Any, source: Any, index: Any) -> Any:
+    """Copies source[index : index + 4] in global memory to target[to:] in shared memory, past L1 and the registers.
+
+    The copy is asynchronous: it is complete after ``copies_done``.
+    """
 
     def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to = builder.ptrtoint(_address(context, builder, signature.args[0], *args[:2]), I64)
-        origin = builder.ptrtoint(_address(context, builder, signature.args[2], *args[2:]), I64)
+        target_address = builder.ptrtoint(_address(context, builder, signature.args[0], *args[:2]), I64)
+        source_address = builder.ptrtoint(_address(context, builder, signature.args[2], *args[2:]), I64)
         text = "{ .reg .u64 s; cvta.to.shared.u64 s, $0; cp.async.cg.shared.global [s], [$1], 16; }"
-        _assembly(builder, ir.VoidType(), text, "l,l,~{memory}", to, origin)
+        _assembly(builder, ir.VoidType(), text, "l,l,~{memory}", target_address, source_address)
         return context.get_dummy_value()
 
     return types.void(target, types.uint64, source, types.uint64), lower
@@ -74,7 +80,7 @@ def copy4(typing: Any, target: Any, at: Any, source: Any, index: Any) -> Any:
 
 @intrinsic
 def copies_done(typing: Any) -> Any:
-    """Wait for this thread's copies; others see them after a barrier."""
+    """Waits for this thread's copies; other threads see them after a barrier."""
 
     def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _assembly(builder, ir.VoidType(), "cp.async.wait_all;", "~{memory}")
@@ -85,11 +91,11 @@ def copies_done(typing: Any) -> Any:
 
 @intrinsic
 def load_global(typing: Any, array: Any, index: Any) -> Any:
-    """One element of global memory from L2, past an L1 that may hold an older or a repeated copy."""
+    """One element of global memory from L2, past L1, which may hold an older value."""
 
     def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        origin = builder.ptrtoint(_address(context, builder, signature.args[0], *args), I64)
-        return _assembly(builder, F32, "ld.global.cg.f32 $0, [$1];", "=f,l,~{memory}", origin)
+        address = builder.ptrtoint(_address(context, builder, signature.args[0], *args), I64)
+        return _assembly(builder, F32, "ld.global.cg.f32 $0, [$1];", "=f,l,~{memory}", address)
 
     return types.float32(array, types.uint64), lower
 
@@ -99,19 +105,19 @@ def load4_global(typing: Any, array: Any, index: Any) -> Any:
     """Four neighbouring elements of global memory in one 16-byte load from L2, past L1."""
 
     def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        origin = builder.ptrtoint(_address(context, builder, signature.args[0], *args), I64)
+        address = builder.ptrtoint(_address(context, builder, signature.args[0], *args), I64)
         text = "ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];"
-        four = _assembly(builder, ir.LiteralStructType([F32] * 4), text, "=f,=f,=f,=f,l,~{memory}", origin)
-        return context.make_tuple(builder, signature.return_type, [builder.extract_value(four, i) for i in range(4)])
+        loaded = _assembly(builder, ir.LiteralStructType([F32] * 4), text, "=f,=f,=f,=f,l,~{memory}", address)
+        return context.make_tuple(builder, signature.return_type, [builder.extract_value(loaded, i) for i in range(4)])
 
     return types.UniTuple(types.float32, 4)(array, types.uint64), lower
 
 
 @intrinsic
 def keep(typing: Any, index: Any) -> Any:
-    """``index``, below 2^32, hidden from the compiler, so that it stays in a register.
+    """``index``, below 2^32, in a register: the compiler cannot see how it was computed.
 
-    Otherwise it is computed again at the head of every loop that uses it, which delays the loop's first loads.
+    Otherwise the compiler computes it again at the head of every loop that uses it, which delays the loop's first loads.
     """
 
     def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -123,7 +129,7 @@ def keep(typing: Any, index: Any) -> Any:
 
 @cuda.jit(device=True)
 def sync_warp() -> None:
-    """Stores to shared memory before this are seen by the warp after it."""
+    """Barrier of a warp: its threads see each other's earlier stores to shared memory."""
     cuda.syncwarp(FULL_WARP)
 
 

@@ -1,4 +1,4 @@
-"""Steps of the kernels in plain Python, for the CUDA simulator: an element at a time, so that arrays can count accesses."""
+"""The functions of ``_instructions.py`` in plain Python for the CUDA simulator, an element at a time, so that arrays can count accesses."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def store4(array: Any, index: int, a: Any, b: Any, c: Any, d: Any) -> None:
         array[int(index) + offset] = value
 
 
-def copy4(target: Any, at: int, source: Any, index: int) -> None:
-    """Four elements from global to shared memory."""
-    store4(target, at, *load4(source, index))
+def copy4(target: Any, to: int, source: Any, index: int) -> None:
+    """Copies four elements from global to shared memory."""
+    store4(target, to, *load4(source, index))
 
 
 def copies_done() -> None:
-    """Copies are finished when they return."""
+    """Does nothing: a simulated copy is complete when it returns."""
 
 
 def load_global(array: Any, index: int) -> Any:
@@ -42,19 +42,19 @@ def keep(index: Any) -> Any:
 
 
 def sync_warp() -> None:
-    """Threads of a simulated warp do not run in step: wait for the block, as every thread of it comes here."""
+    """Barrier of the whole block, as threads of a simulated warp do not run in step."""
     thread: Any = threading.current_thread()
     thread.syncthreads()
 
 
 def _among_lanes(combine: Callable[[Iterable[Any]], Any], value: Any, lanes: int) -> Any:
-    """Exchange over a board that the block's threads share; every thread of the block takes part."""
+    """``combine`` of the values of each ``lanes`` neighbouring threads; every thread of the block must call it."""
     thread: Any = threading.current_thread()
-    board = thread._manager.__dict__.setdefault("board", {})
-    board[thread.thread_id] = value
+    values = thread._manager.__dict__.setdefault("exchanged_values", {})  # shared by the threads of the block
+    values[thread.thread_id] = value
     thread.syncthreads()
     first = thread.thread_id - thread.thread_id % int(lanes)
-    result = combine(board[lane] for lane in range(first, first + int(lanes)))
+    result = combine(values[lane] for lane in range(first, first + int(lanes)))
     thread.syncthreads()
     return result
 

@@ -1,12 +1,14 @@
-"""Building blocks of the kernels, as instructions on a device and as plain Python in the simulator, and their launch.
+"""Building blocks of the kernels and their launch, on a device and in the simulator.
 
-A block works on ``br`` rows. ``lanes`` neighbouring threads share a row. Each thread has ``rows`` rows at a distance of ``step``, and every
-``lanes``-th column of a product (``add_row_products``) or every ``lanes``-th group of four columns (``add_product``). All widths, lanes and
-steps are powers of two, widths at least 4.
+A block computes ``br`` rows. ``lanes`` neighbouring threads share each row. A thread has ``rows`` rows, ``step`` rows apart. Of the columns
+it has every ``lanes``-th one (``add_row_products``) or every ``lanes``-th group of four (``add_product``). All widths, lanes and steps are
+powers of two, widths at least 4.
 
-Tiles are stored by rows without padding. The 16-byte parts of a row are permuted instead, part p of row r at p xor
-(r mod spread), so that rows read at once lie in different banks: a copy that straddles 128-byte lines of shared memory asks
-L2 for sectors twice (rows padded by 16 bytes read 1.5 times their bytes on an H200).
+Tiles are stored by rows without padding, and the 16-byte parts of a row are permuted: part p of row r stands at p xor (r mod spread), so
+that rows that are read at once lie in different banks. Padding would do that too, but a copy that straddles 128-byte lines of shared memory
+asks L2 for sectors twice (rows padded by 16 bytes read 1.5 times their bytes on an H200).
+
+A function that makes a device function begins with its sizes as unsigned numbers; their names begin with ``n_`` or ``u_``.
 """
 
 from __future__ import annotations
@@ -40,9 +42,6 @@ LOWEST = F32(-1e30)
 """Running maximum before the first score: finite, so that a row that sees no key yet gets exp2 of a number, not nan."""
 HIDDEN = F32(-3e38)
 """Score of a masked key: times any scale it stays far below LOWEST; finite, as fast math knows no infinities."""
-UNASKED_SHARED_BYTES = 48 * 1024
-"""Shared memory per block that needs no request to the driver; numba has no option for more."""
-_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute of the CUDA driver API
 
 
 def device_function(function: Any) -> Any:
@@ -55,12 +54,32 @@ def kernel(function: Any, max_registers: int | None = None) -> Any:
     return cuda.jit(function) if SIMULATED else cuda.jit(function, fastmath=True, max_registers=max_registers)
 
 
+DEFAULT_SHARED_BYTES = 48 * 1024
+"""Largest shared memory of a block without a request to the driver."""
+
+
+def launcher(kernel: Any, grid: tuple[int, ...], threads: int, shared_bytes: int, *args: Any, stream: Any = 0) -> Callable[[], None]:
+    """Function that launches ``kernel``, compiled for ``args`` before, so that a timed launch compiles and checks nothing."""
+    if not SIMULATED:
+        kernel = kernel.specialize(*args)
+        if shared_bytes > DEFAULT_SHARED_BYTES:
+            [overload] = kernel.overloads.values()
+            _allow_shared(overload._codelibrary.get_cufunc(), shared_bytes)
+    configured = kernel[grid, threads, stream, shared_bytes]
+    return lambda: configured(*args)
+
+
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute of the CUDA driver API
+
+
 def _allow_shared(function: Any, shared_bytes: int) -> None:
-    """Raise the limit of a loaded kernel: a CUkernel under the numba-cuda package, a CUfunction under numba's own target."""
-    from numba.cuda.cudadrv import driver as module
+    """Asks the driver for ``shared_bytes`` per block of a loaded kernel, as numba has no option for it.
 
-    driver: Any = module
+    The kernel is a CUkernel under the numba-cuda package, a CUfunction under numba's own target.
+    """
+    from numba.cuda.cudadrv import driver as untyped_driver
 
+    driver: Any = untyped_driver
     if hasattr(function, "kernel"):
         attribute = driver.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.driver.cuKernelSetAttribute(attribute, shared_bytes, function.handle, function.device.id)
@@ -69,17 +88,6 @@ def _allow_shared(function: Any, shared_bytes: int) -> None:
     code = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(handle, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
     if code:
         raise RuntimeError(f"{shared_bytes} B of shared memory per block: cuFuncSetAttribute returned {code}; use a smaller tile")
-
-
-def launcher(kernel: Any, grid: tuple[int, ...], threads: int, shared_bytes: int, *args: Any, stream: Any = 0) -> Callable[[], None]:
-    """Compile ``kernel`` for ``args`` and return a launch function, so that a timed launch compiles and checks nothing."""
-    if not SIMULATED:
-        kernel = kernel.specialize(*args)
-        if shared_bytes > UNASKED_SHARED_BYTES:
-            [overload] = kernel.overloads.values()
-            _allow_shared(overload._codelibrary.get_cufunc(), shared_bytes)
-    configured = kernel[grid, threads, stream, shared_bytes]
-    return lambda: configured(*args)
 
 
 def in_turn(steps: tuple[Callable[[], None], ...]) -> Callable[[], None]:
@@ -93,56 +101,58 @@ def in_turn(steps: tuple[Callable[[], None], ...]) -> Callable[[], None]:
 
 
 def first_row(layout: TileLayout) -> Any:
-    """Device function: thread -> the first of its rows."""
-    lanes, step, rows = U(layout.lanes), U(layout.step), U(layout.rows)
+    """Device function: thread -> the first of its rows. ``step`` threads of a column take neighbouring rows, then come their other rows."""
+    n_lanes, n_step, n_rows = U(layout.lanes), U(layout.step), U(layout.rows)
 
     @device_function
     def first(thread: Any) -> Any:
-        row = thread // lanes
-        return row // step * (step * rows) + row % step
+        row = thread // n_lanes
+        return row // n_step * (n_step * n_rows) + row % n_step
 
     return first
 
 
 @device_function
 def seen_keys(end: Any, n: Any, kv_len: Any) -> Any:
-    """Keys that the last query row below ``end`` sees under a causal mask."""
-    last = end + kv_len
-    return min(last - n if last > n else U(0), kv_len)
+    """Number of keys that query row ``end`` - 1 sees under a causal mask: end + kv_len - n, which unsigned numbers keep from 0."""
+    before = end + kv_len
+    return min(before - n if before > n else U(0), kv_len)
 
 
 def fill_tile(threads: int, rows: int, width: int, spread: int) -> Any:
-    """Device function: copy ``real`` rows of ``real_width`` floats from global memory, ``pitch`` apart, and clear the rest.
+    """Device function that fills a tile of ``rows`` x ``width`` floats, which begins at ``to`` in shared memory, permuted by ``spread``.
 
-    Every element is loaded exactly once, 16 bytes per thread, neighbouring threads from neighbouring addresses. Alignment:
-    ``start``, ``pitch`` and ``real_width`` are multiples of 4.
+    It copies ``real_rows`` rows of ``real_width`` floats from global memory, where they begin at ``start`` and are ``pitch`` floats apart,
+    and clears the rest of the tile. Every element is loaded exactly once, 16 bytes per thread, neighbouring threads from neighbouring
+    addresses. ``start``, ``pitch`` and ``real_width`` are multiples of 4.
     """
-    per_row, step, count, n_spread, n_width = U(width // 4), U(threads), U(rows * width // 4), U(spread), U(width)
-    rounds = U(-(-rows * width // 4 // threads))
-    even = rows * width // 4 % threads == 0
+    parts = rows * width // 4  # of 16 bytes
+    u_parts, u_parts_per_row, u_threads, u_spread, u_width = U(parts), U(width // 4), U(threads), U(spread), U(width)
+    rounds = U(-(-parts // threads))
+    even = parts % threads == 0
 
     @device_function
-    def fill(shared: Any, at: Any, source: Any, start: Any, pitch: Any, real: Any, real_width: Any, thread: Any) -> None:
+    def fill(shared: Any, to: Any, source: Any, start: Any, pitch: Any, real_rows: Any, real_width: Any, thread: Any) -> None:
         for turn in range(rounds):
-            part = thread + turn * step
-            if even or part < count:
-                row = part // per_row
-                column = part % per_row
-                to = at + row * n_width + (column ^ (row % n_spread)) * FOUR
-                if row < real and column * FOUR < real_width:
-                    copy4(shared, to, source, start + row * pitch + column * FOUR)
+            part = thread + turn * u_threads
+            if even or part < u_parts:
+                row = part // u_parts_per_row
+                column = part % u_parts_per_row
+                place = to + row * u_width + (column ^ (row % u_spread)) * FOUR
+                if row < real_rows and column * FOUR < real_width:
+                    copy4(shared, place, source, start + row * pitch + column * FOUR)
                 else:
-                    store4(shared, to, ZERO, ZERO, ZERO, ZERO)
+                    store4(shared, place, ZERO, ZERO, ZERO, ZERO)
 
     return fill
 
 
 def add_row_products(layout: TileLayout, columns: int, depth: int) -> Any:
-    """Device function: c[i, j] += sum over k of a[row i, k] b[column j, k], both tiles stored by rows of ``depth``.
+    """Device function that adds to the thread's results c [rows, columns] the sums over k of a[row, k] b[column, k].
 
-    ``rows`` x ``columns`` results per thread; ``part`` holds four floats per row. ``a`` and ``b``: offsets of the thread's first row and
-    column, multiples of ``depth`` plus the row's permutation in floats. Four steps of k read rows + columns times 16 bytes for 4 rows x
-    columns multiply-adds.
+    Both tiles are stored by rows of ``depth`` floats in shared memory. ``a`` and ``b``: where the thread's first row and its first column
+    begin there, plus their permutation in floats. ``part``: room for four floats of each row. Four steps of k read rows + columns times
+    16 bytes for 4 rows x columns multiply-adds.
     """
     n_rows, n_columns, n_depth = U(layout.rows), U(columns), U(depth)
     row_pitch, column_pitch = U(layout.step * depth), U(layout.lanes * depth)
@@ -170,10 +180,10 @@ def add_row_products(layout: TileLayout, columns: int, depth: int) -> Any:
 
 
 def add_product(layout: TileLayout, columns: int, depth: int, a_pitch: int, permuted: bool) -> Any:
-    """Device function: c[i, j] += sum over k < depth of a[row i, k] b[k, column j], columns of a thread in groups of four.
+    """Device function that adds to the thread's results c [rows, columns] the sums over k < depth of a[row, k] b[k, column].
 
-    ``a`` has rows of ``a_pitch`` floats; if ``permuted``, a_pitch = depth and the row's permutation is part of ``a`` as in
-    ``add_row_products``. ``b`` has rows of lanes x columns floats, not permuted.
+    ``a`` has rows of ``a_pitch`` floats; if ``permuted``, a_pitch = depth and the row's permutation is part of the offset ``a`` as in
+    ``add_row_products``. ``b`` has rows of lanes x columns floats, not permuted. ``part``: room for four floats of each row.
     """
     n_rows, n_groups, n_depth, n_columns = U(layout.rows), U(columns // 4), U(depth), U(columns)
     row_pitch, b_pitch, group_pitch = U(layout.step * a_pitch), U(layout.lanes * columns), U(4 * layout.lanes)
@@ -199,7 +209,7 @@ def add_product(layout: TileLayout, columns: int, depth: int, a_pitch: int, perm
 
 
 def store_row(layout: TileLayout, columns: int) -> Any:
-    """Device function: ``factor`` times the thread's ``columns`` results of its i-th row, from ``to`` in ``target`` on."""
+    """Device function that stores ``factor`` times the thread's ``columns`` results of its i-th row, from ``to`` in ``target`` on."""
     n_groups, n_columns, group_pitch = U(columns // 4), U(columns), U(4 * layout.lanes)
 
     @device_function

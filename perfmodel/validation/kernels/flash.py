@@ -1,9 +1,11 @@
-"""``numba-flash``: FlashAttention-2's forward pass, a query tile stays in shared memory while K and V stream past it.
+"""``numba-flash``: FlashAttention-2's forward pass in fp32; a query tile stays in shared memory while K and V stream past it.
 
-One thread block per query tile of one query head (unpacked: grouped heads read their K and V each for itself). fp32 inputs
-and accumulation. Scores and outputs live in registers, probabilities pass through shared memory to the threads of the same
-row. Copies to shared memory are asynchronous: V of a tile arrives during Q K^T, K of the next one during P V.
-Source: Dao 2023, arXiv 2307.08691, Algorithm 1.
+There is one thread block per query tile of one query head, also for grouped heads, so that each query head reads its K and V. Scores and
+outputs live in registers; probabilities pass through shared memory to the threads of the same row. A key tile is multiplied in chunks of
+keys whose scores fit the registers. Copies to shared memory are asynchronous: V of a tile arrives during Q K^T, K of the next tile during
+P V. Source: Dao 2023, arXiv 2307.08691, Algorithm 1.
+
+The functions below make the parts of the kernel, ``build`` puts them together. Shared memory holds Q, K, V and P in this order.
 """
 
 from __future__ import annotations
@@ -34,47 +36,49 @@ def log2_scale(d: int) -> Any:
 def places(shape: Geometry) -> Any:
     """Device function: thread -> its lane, its first row, and where it begins to read Q, K, P and V in shared memory."""
     layout, d = shape.layout, shape.d
-    n_lanes, first_of, u_d, u_p_pitch = U(layout.lanes), steps.first_row(layout), U(d), U(shape.p_pitch)
+    n_lanes, first_row, u_d, u_p_pitch = U(layout.lanes), steps.first_row(layout), U(d), U(shape.p_pitch)
     n_q_spread, n_k_spread = U(layout.row_spread(d)), U(layout.column_spread(d))
-    k_at, v_at, p_at = U(shape.br * d), U((shape.br + shape.bc) * d), U((shape.br + 2 * shape.bc) * d)
+    k_start, v_start, p_start = U(shape.br * d), U((shape.br + shape.bc) * d), U((shape.br + 2 * shape.bc) * d)
 
     @device_function
     def place(thread: Any) -> Any:
         lane = thread % n_lanes
-        row = first_of(thread)
+        row = first_row(thread)
         q_from = steps.keep(row * u_d + row % n_q_spread * FOUR)
-        k_from = steps.keep(k_at + lane * u_d + lane % n_k_spread * FOUR)
-        p_from = steps.keep(p_at + row * u_p_pitch)
-        v_from = steps.keep(v_at + lane * FOUR)
+        k_from = steps.keep(k_start + lane * u_d + lane % n_k_spread * FOUR)
+        p_from = steps.keep(p_start + row * u_p_pitch)
+        v_from = steps.keep(v_start + lane * FOUR)
         return lane, row, q_from, k_from, p_from, v_from
 
     return place
 
 
 def fill_tiles(shape: Geometry) -> tuple[Any, Any, Any]:
-    """Device functions (shared, source, first, left, thread) that copy a tile of Q, of K and of V to its place in shared memory.
+    """Device functions (shared, source, first, remaining, thread) that copy a tile of Q, of K and of V to its place in shared memory.
 
-    ``first``: first row in the source; ``left``: rows that are left from there on, beyond which the tile is cleared.
+    ``first``: first row in the source; ``remaining``: number of rows from there on, beyond which the tile is cleared.
     """
     layout, u_d = shape.layout, U(shape.d)
 
-    def filler(rows: int, at: int, spread: int) -> Any:
-        copy, count, to = steps.fill_tile(layout.threads, rows, shape.d, spread), U(rows), U(at * shape.d)
+    def filler(rows: int, rows_before: int, spread: int) -> Any:
+        copy, n_rows, to = steps.fill_tile(layout.threads, rows, shape.d, spread), U(rows), U(rows_before * shape.d)
 
         @device_function
-        def fill(shared: Any, source: Any, first: Any, left: Any, thread: Any) -> None:
-            copy(shared, to, source, first * u_d, u_d, min(count, left), u_d, thread)
+        def fill(shared: Any, source: Any, first: Any, remaining: Any, thread: Any) -> None:
+            copy(shared, to, source, first * u_d, u_d, min(n_rows, remaining), u_d, thread)
 
         return fill
 
-    fill_q, fill_k = filler(shape.br, 0, layout.row_spread(shape.d)), filler(shape.bc, shape.br, layout.column_spread(shape.d))
-    return fill_q, fill_k, filler(shape.bc, shape.br + shape.bc, 1)
+    fill_q = filler(shape.br, 0, layout.row_spread(shape.d))
+    fill_k = filler(shape.bc, shape.br, layout.column_spread(shape.d))
+    fill_v = filler(shape.bc, shape.br + shape.bc, 1)
+    return fill_q, fill_k, fill_v
 
 
 def hide_scores(shape: Geometry, causal: bool) -> Any:
-    """Device function: mask the scores of keys that do not exist or that a row does not see.
+    """Device function that masks the scores of keys that do not exist or that a row does not see.
 
-    ``row``: the thread's first row in the head, ``first`` the chunk's first key.
+    ``row``: the thread's first row in the head; ``first``: the chunk's first key.
     """
     n_rows, n_columns, n_lanes, n_step = U(shape.rows), U(shape.scores_per_row), U(shape.lanes), U(shape.layout.step)
 
@@ -90,26 +94,27 @@ def hide_scores(shape: Geometry, causal: bool) -> Any:
 
 
 def score_chunk(shape: Geometry, causal: bool) -> Any:
-    """Device function: the scores of a chunk of keys from ``first`` on, masked; the query tile begins at ``start`` of the head."""
-    size, chunk = U(shape.rows * shape.scores_per_row), U(shape.chunk)
+    """Device function that computes the masked scores of a chunk of keys from ``first`` on; the query tile begins at row ``start``."""
+    n_scores, u_chunk = U(shape.rows * shape.scores_per_row), U(shape.chunk)
     add, hide = steps.add_row_products(shape.layout, shape.scores_per_row, shape.d), hide_scores(shape, causal)
 
     @device_function
     def score(s: Any, part: Any, shared: Any, a: Any, b: Any, start: Any, row: Any, first: Any, lane: Any, n: Any, kv_len: Any) -> None:
-        for i in range(size):
+        for i in range(n_scores):
             s[i] = ZERO
         add(s, part, shared, a, b)
-        end = first + chunk
-        if end > kv_len or (causal and end + n > start + kv_len + U(1)):
+        end = first + u_chunk
+        if end > kv_len or (causal and end + n > start + kv_len + U(1)):  # row ``start`` does not see key ``end`` - 1
             hide(s, start + row, first, lane, n, kv_len)
 
     return score
 
 
 def update_softmax(shape: Geometry) -> Any:
-    """Device function: scores -> probabilities in shared memory from ``to`` on; it also updates maximum, sum and outputs.
+    """Device function that makes probabilities of a chunk's scores, in shared memory from ``to`` on.
 
-    ``total`` is this thread's part of the row's sum, which is added up over the lanes at the end.
+    It also updates the running maximum ``top`` of each row, the outputs, and ``total``, the sum over the keys of this thread's lane; the
+    lanes' sums are added at the end.
     """
     n_rows, n_columns, n_lanes = U(shape.rows), U(shape.scores_per_row), U(shape.lanes)
     n_width, row_pitch = U(shape.outputs_per_row), U(shape.layout.step * shape.p_pitch)
@@ -136,17 +141,20 @@ def update_softmax(shape: Geometry) -> Any:
 
 
 def store_outputs(shape: Geometry) -> Any:
-    """Device function: store the thread's i-th row of O, if ``real``, over its sum; returns the sum, ``total`` being a part."""
+    """Device function that divides the thread's i-th row of O by its sum and stores it if the row exists; returns the row's sum.
+
+    ``total``: the sum of this thread's lane.
+    """
     n_lanes, store = U(shape.lanes), steps.store_row(shape.layout, shape.outputs_per_row)
 
     @device_function
-    def store_over(o: Any, to: Any, out: Any, i: Any, total: Any, real: Any) -> Any:
-        whole = steps.lane_sum(total, n_lanes)
-        if real:
-            store(o, to, out, i, F32(1) / whole if whole > ZERO else ZERO)
-        return whole
+    def store_divided(o: Any, to: Any, out: Any, i: Any, total: Any, exists: Any) -> Any:
+        row_sum = steps.lane_sum(total, n_lanes)
+        if exists:
+            store(o, to, out, i, F32(1) / row_sum if row_sum > ZERO else ZERO)
+        return row_sum
 
-    return store_over
+    return store_divided
 
 
 @cache
@@ -154,7 +162,8 @@ def build(shape: Geometry, causal: bool) -> Any:
     """The kernel ``(Q, K, V, O, logsumexp, n, kv_len, group, scale)`` for one tile shape.
 
     Arrays are flat fp32 views of Q, O [batch * heads, n, d], K, V [batch * kv_heads, kv_len, d], logsumexp [batch * heads, n].
-    ``group`` query heads share a KV head; ``scale`` is ``log2_scale(d)``.
+    ``group`` query heads share a KV head; ``scale`` is ``log2_scale(d)``. A thread keeps its scores of a chunk (``s``), its outputs, and of
+    each of its rows the maximum (``top``) and its lane's sum (``total``); ``part`` is the room that ``add_row_products`` asks for.
     """
     place, score, update, store = places(shape), score_chunk(shape, causal), update_softmax(shape), store_outputs(shape)
     fill_q, fill_k, fill_v = fill_tiles(shape)
@@ -174,10 +183,10 @@ def build(shape: Geometry, causal: bool) -> Any:
         start = (U(cuda.gridDim.x) - U(1) - U(cuda.blockIdx.x)) * u_br  # the longest causal rows first
         lane, row, q_from, k_from, p_from, v_from = place(thread)
         seen = steps.seen_keys(start + min(u_br, n - start), n, kv_len) if causal else kv_len
-        tiles, keys = (seen + u_bc - U(1)) // u_bc, head // group * kv_len
+        tiles, first_key = (seen + u_bc - U(1)) // u_bc, head // group * kv_len
         fill_q(shared, q, head * n + start, n - start, thread)
         if tiles > U(0):
-            fill_k(shared, k, keys, kv_len, thread)
+            fill_k(shared, k, first_key, kv_len, thread)
         for i in range(U(n_rows)):
             top[i], total[i] = LOWEST, ZERO
         for i in range(U(o_size)):
@@ -185,29 +194,29 @@ def build(shape: Geometry, causal: bool) -> Any:
         for j in range(tiles):
             begin = j * u_bc
             steps.copies_done()
-            cuda.syncthreads()  # K is there, V of the tile before is done with
-            fill_v(shared, v, keys + begin, kv_len - begin, thread)
+            cuda.syncthreads()  # K of this tile has arrived, and no thread reads V of the tile before
+            fill_v(shared, v, first_key + begin, kv_len - begin, thread)
             for c in range(chunks):
                 score(s, part, shared, q_from, k_from + c * chunk_pitch, start, row, begin + c * u_chunk, lane, n, kv_len)
                 update(s, out, top, total, shared, p_from + lane, scale)
                 if c == U(0):
                     steps.copies_done()
-                    cuda.syncthreads()  # V is there
+                    cuda.syncthreads()  # V has arrived
                 else:
                     steps.sync_warp()
                 if c == chunks - U(1) and j + U(1) < tiles:
                     if chunks > U(1):
-                        cuda.syncthreads()  # K is done with
-                    fill_k(shared, k, keys + begin + u_bc, kv_len - begin - u_bc, thread)
+                        cuda.syncthreads()  # no thread reads K any more
+                    fill_k(shared, k, first_key + begin + u_bc, kv_len - begin - u_bc, thread)
                 add_outputs(out, part, shared, p_from, v_from + c * chunk_pitch)
                 if chunks > U(1):
                     steps.sync_warp()
         steps.copies_done()
         for i in range(U(n_rows)):
             out_row = start + row + i * n_step
-            whole = store(o, (head * n + out_row) * u_d + lane * FOUR, out, i, total[i], out_row < n)
+            row_sum = store(o, (head * n + out_row) * u_d + lane * FOUR, out, i, total[i], out_row < n)
             if out_row < n and lane == U(0):
-                lse[head * n + out_row] = (top[i] + F32(math.log2(whole))) * LN2 if whole > ZERO else NOTHING
+                lse[head * n + out_row] = (top[i] + F32(math.log2(row_sum))) * LN2 if row_sum > ZERO else NOTHING
 
     return kernel(flash, shape.max_registers)
 

@@ -1,8 +1,8 @@
 """``numba-flash1``: FlashAttention with K and V outermost, as Algorithm 1 prints it.
 
-One thread block per query head keeps a key tile in shared memory while Q, O, l and m stream past it: O, l and m are read and written in
-global memory on every pass, past L1, so that the L2 delivers as many bytes as the algorithm counts. fp32. Source: Dao et al. 2022, arXiv
-2205.14135, Algorithm 1.
+One thread block per query head keeps a key tile in shared memory while Q, O, l (row sums) and m (row maxima) stream past it. O, l and m are
+read and written in global memory for every key tile, past L1, so that the L2 delivers as many bytes as the algorithm counts. All is fp32.
+The parts of the kernel are those of ``flash.py``. Source: Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def build_fill() -> Any:
 
 
 def load_rows(shape: Geometry) -> Any:
-    """Device function: the thread's rows of O from global memory, zero beyond the ``real`` rows of the tile."""
+    """Device function that loads the thread's rows of O from global memory, zeros beyond the ``real`` rows of the tile."""
     n_rows, n_width, n_step, u_d = U(shape.rows), U(shape.outputs_per_row), U(shape.layout.step), U(shape.d)
     groups, group_pitch = U(shape.outputs_per_row // 4), U(4 * shape.lanes)
 
@@ -62,15 +62,16 @@ def load_rows(shape: Geometry) -> Any:
 def build(shape: Geometry, causal: bool) -> Any:
     """The kernel ``(Q, K, V, O, l, m, n, kv_len, group, scale)`` for one tile shape, at least ``br`` threads per block.
 
-    Arrays as in numba-flash; l, m [batch * heads, n], filled with 0 and LOWEST before, and O with 0. m is a power of two's
-    exponent: the largest score times ``scale``.
+    Arrays are as in numba-flash, and l and m are [batch * heads, n]. Before the launch O and l hold 0, m holds LOWEST. m is the largest
+    score times ``scale``, as exponentials are powers of two.
     """
     place, score, update, store = places(shape), score_chunk(shape, causal), update_softmax(shape), store_outputs(shape)
     load, (fill_q, fill_k, fill_v) = load_rows(shape), fill_tiles(shape)
     add_outputs = steps.add_product(shape.layout, shape.outputs_per_row, shape.chunk, shape.p_pitch, permuted=False)
-    after = (shape.br + 2 * shape.bc) * shape.d + shape.br * shape.p_pitch
-    l_at, m_at, u_d, u_br, u_bc, chunk_pitch = map(U, (after, after + shape.br, shape.d, shape.br, shape.bc, shape.chunk * shape.d))
-    u_chunk, chunks, n_step, n_width = U(shape.chunk), U(shape.bc // shape.chunk), U(shape.layout.step), U(shape.outputs_per_row)
+    after_p = (shape.br + 2 * shape.bc) * shape.d + shape.br * shape.p_pitch
+    l_start, m_start = U(after_p), U(after_p + shape.br)
+    u_d, u_br, u_bc, u_chunk, chunk_pitch = U(shape.d), U(shape.br), U(shape.bc), U(shape.chunk), U(shape.chunk * shape.d)
+    chunks, n_step, n_width = U(shape.bc // shape.chunk), U(shape.layout.step), U(shape.outputs_per_row)
     n_rows, part_size, o_size, s_size = shape.rows, 4 * shape.rows, shape.rows * shape.outputs_per_row, shape.rows * shape.scores_per_row
 
     def flash1(q: Any, k: Any, v: Any, o: Any, ls: Any, ms: Any, n: Any, kv_len: Any, group: Any, scale: Any) -> None:
@@ -82,30 +83,30 @@ def build(shape: Geometry, causal: bool) -> Any:
         total = cuda.local.array(n_rows, float32)
         thread, head = U(cuda.threadIdx.x), U(cuda.blockIdx.y)
         lane, row, q_from, k_from, p_from, v_from = place(thread)
-        keys = head // group * kv_len
+        first_key = head // group * kv_len
         for begin in range(U(0), kv_len, u_bc):
             skipped = U(0)  # rows that see no key of this tile
             if causal and begin + n > kv_len:
                 skipped = (begin + n - kv_len) // u_br * u_br
-            cuda.syncthreads()  # the key tile before is done with
-            fill_k(shared, k, keys + begin, kv_len - begin, thread)
-            fill_v(shared, v, keys + begin, kv_len - begin, thread)
+            cuda.syncthreads()  # no thread reads the key tile before
+            fill_k(shared, k, first_key + begin, kv_len - begin, thread)
+            fill_v(shared, v, first_key + begin, kv_len - begin, thread)
             for start in range(skipped, n, u_br):
                 base, real = head * n + start, min(u_br, n - start)
-                cuda.syncthreads()  # the query tile before is done with
+                cuda.syncthreads()  # no thread reads the query tile before
                 fill_q(shared, q, base, real, thread)
                 if thread < real:
-                    shared[l_at + thread] = steps.load_global(ls, base + thread)
-                    shared[m_at + thread] = steps.load_global(ms, base + thread)
+                    shared[l_start + thread] = steps.load_global(ls, base + thread)
+                    shared[m_start + thread] = steps.load_global(ms, base + thread)
                 load(out, o, base, row, lane, real)
                 steps.copies_done()
                 cuda.syncthreads()
                 for i in range(U(n_rows)):
-                    old = shared[l_at + row + i * n_step]
-                    top[i] = shared[m_at + row + i * n_step]
-                    total[i] = old if lane == U(0) else ZERO
+                    old_sum = shared[l_start + row + i * n_step]
+                    top[i] = shared[m_start + row + i * n_step]
+                    total[i] = old_sum if lane == U(0) else ZERO
                     for x in range(n_width):
-                        out[i * n_width + x] *= old
+                        out[i * n_width + x] *= old_sum  # O is stored divided by the sum
                 for c in range(chunks):
                     score(s, part, shared, q_from, k_from + c * chunk_pitch, start, row, begin + c * u_chunk, lane, n, kv_len)
                     update(s, out, top, total, shared, p_from + lane, scale)
@@ -114,9 +115,9 @@ def build(shape: Geometry, causal: bool) -> Any:
                     steps.sync_warp()
                 for i in range(U(n_rows)):
                     out_row = row + i * n_step
-                    whole = store(o, (base + out_row) * u_d + lane * FOUR, out, i, total[i], out_row < real)
+                    row_sum = store(o, (base + out_row) * u_d + lane * FOUR, out, i, total[i], out_row < real)
                     if out_row < real and lane == U(0):
-                        ls[base + out_row], ms[base + out_row] = whole, top[i]
+                        ls[base + out_row], ms[base + out_row] = row_sum, top[i]
 
     return kernel(flash1, shape.max_registers)
 
@@ -124,12 +125,12 @@ def build(shape: Geometry, causal: bool) -> Any:
 def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: Any, ms: Any) -> Callable[[], None]:
     """Function that launches the fills of O, l, m and the kernel on flat fp32 arrays; dv = d, no mask, window or dropout."""
     args = (q, k, v, o, ls, ms, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
-    last = launcher(build(shape, w.causal), (1, w.query_heads), shape.threads, main(shape, w.causal)[1], *args)
+    flash1_kernel, shared_bytes = main(shape, w.causal)
     fills = (
         launcher(build_fill(), (-(-array.size // (4 * FILL_THREADS)),), FILL_THREADS, 0, array, value)
         for array, value in ((o, ZERO), (ls, ZERO), (ms, LOWEST))
     )
-    return steps.in_turn((*fills, last))
+    return steps.in_turn((*fills, launcher(flash1_kernel, (1, w.query_heads), shape.threads, shared_bytes, *args)))
 
 
 def extras(w: Attention) -> list[tuple[str, int]]:

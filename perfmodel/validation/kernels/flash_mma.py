@@ -1,11 +1,11 @@
 """``numba-flash-mma``: FlashAttention-2's forward pass on tensor cores, 16-bit inputs, fp32 accumulation.
 
-One thread block per query tile of one query head; with grouped heads, each query head reads K and V separately. The numba kernel
-computes its tile, its addresses and the number of visible key tiles, then calls a CUDA C++ device function (``flash_mma.cu``),
-compiled and linked at run time. The device function keeps scores, probabilities and outputs in registers: two score fragments of
-mma.m16n8k16 serve as a left operand of P V without moving data. Asynchronous copies load K and V, each element once per query tile,
-into a ring of ``slots`` tiles. Needs the numba-cuda package and compute capability 8.0.
-Source: Dao 2023, arXiv 2307.08691, Algorithm 1 and section 3.3 (work between warps); PTX ISA 8.7, mma.m16n8k16 and ldmatrix.
+There is one thread block per query tile of one query head; with grouped heads, each query head reads K and V separately. The numba kernel
+computes its tile, its addresses and the number of visible key tiles, then calls a CUDA C++ device function (``flash_mma.cu``), compiled and
+linked at run time. The device function keeps scores, probabilities and outputs in registers: two score fragments of mma.m16n8k16 serve as a
+left operand of P V without moving data. Asynchronous copies load K and V, each element once per query tile, into a ring of ``slots`` tiles.
+It needs the numba-cuda package and compute capability 8.0. Source: Dao 2023, arXiv 2307.08691, Algorithm 1 and section 3.3 (work between
+warps); PTX ISA 8.7, mma.m16n8k16 and ldmatrix.
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ class MmaGeometry:
     blocks: int = 2
 
     def __post_init__(self) -> None:
-        fill = 8 * self.threads
-        wrong = {
+        per_round = 8 * self.threads  # elements that all threads copy at once
+        uneven = self.br * self.d % per_round or self.bc * self.d % per_round or per_round % self.d
+        problems = {
             f"inputs are {self.dtype}, not {' or '.join(DTYPES)}": self.dtype not in DTYPES,
             f"head dim {self.d} is no multiple of {SWIZZLE}": self.d % SWIZZLE or self.d < SWIZZLE,
             f"{self.br} query rows do not split into fragments of {FRAGMENT} for {self.warps} warps": self.br % (FRAGMENT * self.warps),
             f"{self.bc} keys do not split into fragments of {FRAGMENT}": self.bc % FRAGMENT or self.bc < FRAGMENT,
-            f"{self.threads} threads cannot share a tile evenly": self.br * self.d % fill or self.bc * self.d % fill or fill % self.d,
+            f"{self.threads} threads cannot share a tile evenly": uneven,
             f"{self.slots} slots: one tile is used while another arrives": self.slots < 2,
             f"{self.shared_bytes} B of shared memory, a block has {MAX_SHARED_BYTES}": self.shared_bytes > MAX_SHARED_BYTES,
         }
-        for what, is_so in wrong.items():
-            if is_so:
-                raise UsageError(f"flash_mma: {what}", "choose another tile, e.g. geometry(d, 128, 64)")
+        for problem, occurs in problems.items():
+            if occurs:
+                raise UsageError(f"flash_mma: {problem}", "choose another tile, e.g. geometry(d, 128, 64)")
 
     @property
     def threads(self) -> int:
@@ -157,18 +158,17 @@ def build(shape: MmaGeometry, causal: bool) -> Any:
         row = head * n + start
         keys = head // group * kv_len * row_bytes
         visible = seen_keys(start + rows, n, kv_len) if causal else kv_len
-        seen = np.int32(start + kv_len + U(1)) - np.int32(n)
-        at = row * row_bytes
+        seen_by_first_row = np.int32(start + kv_len + U(1)) - np.int32(n)
         tiles = (visible + bc - U(1)) // bc
-        attend(
-            q + at, k + keys, v + keys, o + at, lse + row * statistic_bytes, np.int32(rows), np.int32(kv_len), np.int32(tiles), seen, scale
-        )
+        q_tile, k_head, v_head, o_tile = q + row * row_bytes, k + keys, v + keys, o + row * row_bytes
+        lse_tile, n_rows, n_tiles = lse + row * statistic_bytes, np.int32(rows), np.int32(tiles)
+        attend(q_tile, k_head, v_head, o_tile, lse_tile, n_rows, np.int32(kv_len), n_tiles, seen_by_first_row, scale)
 
     return cuda.jit(flash_mma, launch_bounds=(shape.threads, shape.blocks))
 
 
 def _address(name: str, array: Any, elements: int, size: int) -> Any:
-    """Device address of ``array``, checked: ``elements`` contiguous elements of ``size`` bytes, aligned to 16 B, the width of a copy."""
+    """Device address of ``array``; UsageError unless it has ``elements`` contiguous elements of ``size`` bytes, aligned to 16 B."""
     interface = array.__cuda_array_interface__
     held, width = math.prod(interface["shape"]), np.dtype(interface["typestr"]).itemsize
     address: int = interface["data"][0]

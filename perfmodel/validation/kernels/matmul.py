@@ -19,7 +19,7 @@ from perfmodel.validation.kernels._steps import FOUR, ZERO, U, cuda, float32, ke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulGeometry(TileLayout):
-    """A tile of C of ``br`` x ``bc``, ``depth`` steps of k at a time, ``rows`` x bc / lanes results per thread."""
+    """A tile of C of ``br`` x ``bc``, multiplied ``depth`` steps of k at a time; a thread has ``rows`` x bc / lanes results."""
 
     bc: int
     depth: int
@@ -56,7 +56,7 @@ def build(shape: MatmulGeometry) -> Any:
     first_of = steps.first_row(shape)
     fill_a, fill_b = steps.fill_tile(shape.threads, br, depth, spread), steps.fill_tile(shape.threads, depth, bc, 1)
     add = steps.add_product(shape, width, depth, depth, permuted=True)
-    stage, b_at, n_spread = U((br + bc) * depth), U(br * depth), U(spread)
+    stage, b_start, n_spread = U((br + bc) * depth), U(br * depth), U(spread)  # a stage holds a tile of A, then one of B
     n_rows, n_width, n_lanes, n_step = U(shape.rows), U(width), U(shape.lanes), U(shape.step)
     u_br, u_bc, u_depth, groups, group_pitch = U(br), U(bc), U(depth), U(width // 4), U(4 * shape.lanes)
     c_size, part_size = shape.rows * width, 4 * shape.rows
@@ -67,24 +67,24 @@ def build(shape: MatmulGeometry) -> Any:
         part = cuda.local.array(part_size, float32)
         thread, matrix = U(cuda.threadIdx.x), U(cuda.blockIdx.z)
         lane, row = thread % n_lanes, first_of(thread)
-        a_from, b_from = steps.keep(row * u_depth + row % n_spread * FOUR), steps.keep(b_at + lane * FOUR)
+        a_from, b_from = steps.keep(row * u_depth + row % n_spread * FOUR), steps.keep(b_start + lane * FOUR)
         top, left = U(cuda.blockIdx.y) * u_br, U(cuda.blockIdx.x) * u_bc
         rows, columns = min(u_br, m - top), min(u_bc, n - left)
         a_row, b_row, c_row = (matrix * m + top) * k, matrix // group * k, matrix * m + top
         for i in range(n_rows * n_width):
             out[i] = ZERO
         fill_a(shared, U(0), a, a_row, k, rows, min(u_depth, k), thread)
-        fill_b(shared, b_at, b, b_row * n + left, n, min(u_depth, k), columns, thread)
-        now = U(0)
+        fill_b(shared, b_start, b, b_row * n + left, n, min(u_depth, k), columns, thread)
+        current = U(0)  # where the stage that is multiplied begins; the other one begins at stage - current
         for step in range(U(0), k, u_depth):
             steps.copies_done()
-            cuda.syncthreads()  # this stage is there, the other one is done with
+            cuda.syncthreads()  # the current stage has arrived, and no thread reads the other one
             after = step + u_depth
             if after < k:
-                fill_a(shared, stage - now, a, a_row + after, k, rows, min(u_depth, k - after), thread)
-                fill_b(shared, stage - now + b_at, b, (b_row + after) * n + left, n, min(u_depth, k - after), columns, thread)
-            add(out, part, shared, now + a_from, now + b_from)
-            now = stage - now
+                fill_a(shared, stage - current, a, a_row + after, k, rows, min(u_depth, k - after), thread)
+                fill_b(shared, stage - current + b_start, b, (b_row + after) * n + left, n, min(u_depth, k - after), columns, thread)
+            add(out, part, shared, current + a_from, current + b_from)
+            current = stage - current
         for i in range(n_rows):
             out_row = row + i * n_step
             if out_row < rows:

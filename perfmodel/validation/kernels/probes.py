@@ -1,6 +1,6 @@
 """Kernels that keep one part of the device busy: ``numba-copy``, reads of global memory, multiply-adds, exponentials, shared memory.
 
-Results depend on arguments and on a comparison with NEVER, so that no compiler can leave the work out.
+Each compares its result with NEVER and would store it if they were equal, so that no compiler can leave the work out.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ from perfmodel.validation.kernels import _steps as steps
 from perfmodel.validation.kernels._steps import F32, FOUR, ZERO, U, cuda, device_function, float32, kernel, launcher
 
 THREADS = 256
-IN_FLIGHT = 4
-"""16-byte loads that a thread starts before it waits for one: all that it copies."""
-MOST_BLOCKS = 1024
-CHAINS = 8
-"""Independent chains per thread: a dependent operation waits a few clocks, so warps alone might not fill the unit."""
-UNROLLED = 16
-"""Operations of each chain per round of the loop, so that counting rounds costs little."""
-SHARED_LOADS, LOAD_BYTES = 4, 16
-"""Loads of shared memory per thread and round, and their width."""
 NEVER = F32(1.2345e30)
-"""A sum that does not happen; the compiler does not know that, so it keeps the loads."""
+"""A sum that does not happen, which the compiler does not know."""
 
 
 # Global memory
+
+IN_FLIGHT = 4
+"""16-byte loads that a thread starts before it waits for the first one; a thread of a copy has no more."""
+MOST_BLOCKS = 1024
 
 
 @cache
@@ -94,9 +89,14 @@ def prepare_read(source: Any, sums: Any, passes: int = 1, blocks: int = MOST_BLO
 
 # Units of a multiprocessor
 
+CHAINS = 8
+"""Independent chains of operations per thread: an operation waits a few clocks for the one before, so warps alone might not fill a unit."""
+UNROLLED = 16
+"""Operations of each chain per round of the loop, so that counting rounds costs little."""
+
 
 def _rate_kernel(step: Callable[[Any, Any, Any], Any]) -> Any:
-    """The kernel ``(sums, rounds, start, a, b)``: every chain is ``x = step(x, a, b)``, UNROLLED times a round."""
+    """The kernel ``(sums, rounds, start, a, b)``: each chain replaces its x by ``step(x, a, b)``, UNROLLED times a round."""
     chains, unrolled = U(CHAINS), U(UNROLLED)
 
     def rate(sums: Any, rounds: Any, start: Any, a: Any, b: Any) -> None:
@@ -117,7 +117,7 @@ def _rate_kernel(step: Callable[[Any, Any, Any], Any]) -> Any:
 
 
 def operations(blocks: int, rounds: int, threads: int = THREADS) -> int:
-    """Steps of all chains of ``build_rate``.
+    """Number of steps of all chains of a kernel of ``build_rate``.
 
     >>> operations(1, 1)
     32768
@@ -137,15 +137,20 @@ def _exp(x: Any, a: Any, b: Any) -> Any:
 
 @cache
 def build_rate(name: str) -> Any:
-    """The kernel called ``name``: ``fma``: x = a x + b in fp32, 2 FLOP a step; ``exp``: x = 2^(-x), where ``a`` and ``b`` are not used."""
+    """The kernel called ``name``. ``fma``: x = a x + b in fp32, 2 FLOP a step; ``exp``: x = 2^(-x), where ``a`` and ``b`` are not used."""
     return _rate_kernel({"fma": _fma, "exp": _exp}[name])
+
+
+SHARED_LOADS, LOAD_BYTES = 4, 16
+"""Loads of shared memory per thread and round, and their width."""
 
 
 @cache
 def build_shared(threads: int = THREADS) -> Any:
-    """The kernel ``(sums, rounds)``: a block reads all of its shared memory, 16 bytes per load, once a round.
+    """The kernel ``(sums, rounds)``: a block reads all of its shared memory once a round, 16 bytes per load.
 
-    A round permutes the 128-byte rows, so that addresses change; the lanes of a quarter warp always cover one row: no conflicts.
+    A round permutes the 128-byte rows, so that addresses change. The lanes of a quarter warp always cover one row, so that no two of them
+    want the same bank.
     """
     pitch, size, rows = U(4 * threads), 4 * threads * SHARED_LOADS, U(threads // 8)
     loads, row, n_threads, n_size = U(SHARED_LOADS), U(32), U(threads), U(size)
@@ -173,7 +178,7 @@ def build_shared(threads: int = THREADS) -> Any:
 
 
 def shared_bytes(blocks: int, rounds: int, threads: int = THREADS) -> int:
-    """Bytes that ``build_shared`` reads.
+    """Bytes of shared memory that the kernel of ``build_shared`` reads.
 
     >>> shared_bytes(1, 1)
     16384

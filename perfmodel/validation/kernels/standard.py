@@ -1,7 +1,7 @@
-"""``numba-standard``: unfused attention, S = Q K^T / sqrt(d), P = softmax(S), O = P V, through global memory. fp32.
+"""``numba-standard``: unfused fp32 attention, S = Q K^T / sqrt(d), P = softmax(S), O = P V, with S and P in global memory.
 
 The full n x kv_len matrices are moved even if a causal mask hides half of them; the softmax applies the mask. Source: Dao et al. 2022,
-arXiv 2205.14135, Algorithm 0. ``loads`` includes what a GEMM's tiles read again, nothing if one tile covers all.
+arXiv 2205.14135, Algorithm 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ KERNELS = ("standard_scores", "standard_softmax", "matmul")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandardGeometry(TileLayout):
-    """GEMM tiles: ``br`` x ``bc`` scores; ``br`` x d outputs, ``depth`` keys at a time. ``softmax_lanes`` threads share a row."""
+    """Tiles of the two products: ``br`` x ``bc`` scores, and ``br`` x ``d`` outputs, ``depth`` keys at a time.
+
+    ``softmax_lanes`` threads share a row of the softmax.
+    """
 
     d: int
     bc: int
@@ -38,10 +41,13 @@ def geometry(d: int, br: int = 128, bc: int = 64) -> StandardGeometry:
 
 
 def loads(w: Attention, shape: StandardGeometry) -> dict[str, int]:
-    """Elements of each tensor loaded from global memory; equal to Algorithm 0's if ``br`` >= n and ``bc`` >= kv_len."""
+    """Elements of each tensor loaded from global memory; operands of a product once per tile of the other one.
+
+    They equal Algorithm 0's if one tile covers all: ``br`` >= n and ``bc`` >= kv_len.
+    """
     row_tiles, key_tiles, heads = -(-w.n // shape.br), -(-w.kv_len // shape.bc), w.query_heads
-    scores, keys = heads * w.n * w.kv_len, heads * w.kv_len * w.d * row_tiles
-    return {"Q": heads * w.n * w.d * key_tiles, "K": keys, "S": scores, "P": scores, "V": keys}
+    queries, keys, scores = heads * w.n * w.d, heads * w.kv_len * w.d, heads * w.n * w.kv_len
+    return {"Q": queries * key_tiles, "K": keys * row_tiles, "S": scores, "P": scores, "V": keys * row_tiles}
 
 
 @cache
@@ -81,7 +87,7 @@ def build_scores(shape: StandardGeometry) -> Any:
 
 @cache
 def build_softmax(lanes: int, causal: bool) -> Any:
-    """The kernel ``(S, P, rows, n, kv_len)``: ``lanes`` threads per row, which stays in shared memory: one load, one store."""
+    """The kernel ``(S, P, rows, n, kv_len)``: ``lanes`` threads per row, which stays in shared memory: one load and one store a score."""
     n_lanes = U(lanes)
 
     def standard_softmax(s: Any, p: Any, rows: Any, n: Any, kv_len: Any) -> None:
@@ -118,14 +124,16 @@ def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, o: An
     if w.kv_len % 4 or row_bytes > SHARED_LIMIT:
         raise UsageError(f"numba-standard with kv_len {w.kv_len}", f"give a multiple of 4 up to {SHARED_LIMIT // FLOAT_BYTES}")
     n, kv_len, group, rows, lanes = U(w.n), U(w.kv_len), U(w.group), w.query_heads * w.n, shape.softmax_lanes
+    scores_kernel, shared_bytes = main(shape, w.causal)
+    scores_grid = (-(-w.kv_len // shape.bc), -(-w.n // shape.br), w.query_heads)
+    scores_args = (q, k, s, n, kv_len, group, F32(1 / math.sqrt(w.d)))
     per_block = max(min(4, 64 * 1024 // row_bytes), 1)  # rows per block of the softmax, so that several blocks fit
-    grid, scale = (-(-w.kv_len // shape.bc), -(-w.n // shape.br), w.query_heads), F32(1 / math.sqrt(w.d))
-    softmax = (-(-rows // per_block),), per_block * lanes, per_block * row_bytes
+    softmax_launch = (-(-rows // per_block),), per_block * lanes, per_block * row_bytes
     outputs = matmul.MatmulGeometry(shape.br, shape.lanes, shape.rows, bc=shape.d, depth=shape.depth)
     return steps.in_turn(
         (
-            launcher(build_scores(shape), grid, shape.threads, main(shape, w.causal)[1], q, k, s, n, kv_len, group, scale),
-            launcher(build_softmax(lanes, w.causal), *softmax, s, p, U(rows), n, kv_len),
+            launcher(scores_kernel, scores_grid, shape.threads, shared_bytes, *scores_args),
+            launcher(build_softmax(lanes, w.causal), *softmax_launch, s, p, U(rows), n, kv_len),
             matmul.prepare(w.n, w.d, w.kv_len, outputs, p, v, o, w.query_heads, w.group),
         )
     )

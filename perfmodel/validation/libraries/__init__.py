@@ -43,8 +43,9 @@ def load_torch() -> Torch:
 
 
 def dtype_of(case: KernelCase, torch: Torch) -> Any:
-    """torch's dtype of the case; UnavailableError for formats that these kernels do not run in. tf32 is fp32 in memory: products round
-    their operands from then on, until an fp32 case resets that.
+    """torch's dtype of the case; UnavailableError for formats that these kernels do not run in.
+
+    tf32 is fp32 in memory. It also switches torch to tf32 products, which a case in another format switches off again.
     """
     formats = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
     if case.dtype not in formats:

@@ -1,7 +1,7 @@
-"""Timed library cases as records; a case that cannot run or has a wrong result is reported, not recorded.
+"""Times of library kernels as records, and the families of cases that are timed.
 
-Kernels are timed with CUDA events, until the median is known well enough. Cases are made of the shapes of ``shapes.json``, fit and held-out
-ones in turn.
+Kernels are timed with CUDA events until the median is known well enough. A case that cannot run or has a wrong result is reported, not
+recorded. Cases are made of the shapes of ``shapes.json``, in turn of one to fit and one to judge models.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LONGEST_ENQUEUE_S = 2e-3
 CYCLES_PER_S = 2e9
 """Device cycles per second of a wait: about the highest clock of a GPU, so that waits are rather too long."""
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=40, budget_s=0.25)
-"""Rule of a timing: runs come ``least_runs`` at a time, and ``budget_s`` counts their own seconds."""
+"""Runs come ``least_runs`` at a time, and ``budget_s`` is compared with the sum of their times."""
 
 
 class TorchTimer:
@@ -51,38 +51,39 @@ class TorchTimer:
 
     def __init__(self, torch: Torch, rule: StoppingRule = RULE) -> None:
         self.torch, self.rule = torch, rule
-        self.flushed = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
+        self.flush_buffer = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
 
     def times(self, run: Callable[[], Any], cache: str, during: Callable[[], None] = lambda: None) -> list[float]:
         """Seconds of each run after a warm-up, with the L2 in state ``cache``; ``during`` is called while the device works."""
-        wait = self._host_cycles(run)
+        wait_cycles = self._host_cycles(run)
         seconds: list[float] = []
         while not self.rule.enough(seconds, sum(seconds)):
-            events = [self._enqueue(run, cache, wait) for _ in range(self.rule.least_runs)]
+            events = [self._enqueue(run, cache, wait_cycles) for _ in range(self.rule.least_runs)]
             during()
             self.torch.cuda.synchronize()
             seconds += [start.elapsed_time(end) / 1e3 for start, end in events]
         return seconds
 
     def _host_cycles(self, run: Callable[[], Any]) -> int:
-        """Device cycles that cover the host's time for one run, its flush and events."""
+        """Device cycles in which the host enqueues one run, its flush and events: twice as many as a warm run took, and 60 us."""
         self.torch.cuda.synchronize()
-        begin = time.perf_counter()
+        enqueue_s = 0.0
         for _ in range(WARM_UP_RUNS - 1):
             begin = time.perf_counter()
             run()
-        enqueued_s = time.perf_counter() - begin
+            enqueue_s = time.perf_counter() - begin
         run()
         self.torch.cuda.synchronize()
-        return int((2 * min(enqueued_s, LONGEST_ENQUEUE_S) + 60e-6) * CYCLES_PER_S)
+        return int((2 * min(enqueue_s, LONGEST_ENQUEUE_S) + 60e-6) * CYCLES_PER_S)
 
-    def _enqueue(self, run: Callable[[], Any], cache: str, wait: int) -> tuple[Any, Any]:
+    def _enqueue(self, run: Callable[[], Any], cache: str, wait_cycles: int) -> tuple[Any, Any]:
+        """Enqueues a wait, a flush and a run; returns the events at the run's start and end."""
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.torch.cuda._sleep(wait)
+        self.torch.cuda._sleep(wait_cycles)
         if cache == CLEAN:
-            self.flushed.sum()
+            self.flush_buffer.sum()
         elif cache == DIRTY:
-            self.flushed.zero_()
+            self.flush_buffer.zero_()
         start.record()
         run()
         end.record()
@@ -97,7 +98,7 @@ def measure(
     progress: Callable[[KernelCase], None] = lambda case: None,
     find: Callable[[KernelCase], Prepare] = find,
 ) -> None:
-    """Time ``cases``: calls ``on_record`` with each record, ``on_skip`` with a skipped case and why, ``progress`` before each."""
+    """Times ``cases``: calls ``on_record`` with each record, ``on_skip`` with a skipped case and why, ``progress`` before each case."""
     torch = load_torch()
     timer = TorchTimer(torch)
     for case in cases:
@@ -125,30 +126,27 @@ def _measured(case: KernelCase, prepared: Prepared, hardware: str, torch: Torch,
 
 
 def _sample_clock(torch: Torch, clocks: list[int]) -> None:
-    """Append the SM clock in MHz, if the machine's management library is there to ask."""
-    with suppress(Exception):  # that library's own errors, which have no name where it is missing
+    """Appends the SM clock in MHz to ``clocks``, if the machine has NVIDIA's management library."""
+    with suppress(Exception):  # that library's errors, which have no name where it is missing
         clocks.append(torch.cuda.clock_rate())
 
 
 def as_line(record: Record) -> str:
-    """The record as a line of JSON, without its empty fields, times rounded to DIGITS."""
+    """The record as a line of JSON, without its empty fields, times rounded to DIGITS significant digits."""
     raw = raw_of(record)
     raw["time_s"] = {key: float(f"{number:.{DIGITS}g}") for key, number in raw["time_s"].items()}
     return json.dumps(raw, separators=(",", ":")) + "\n"
 
 
-SLOW_FLOP = 1e12
-"""Matmul FLOP of a forward pass above which torch-sdpa-efficient, the slowest, is left out."""
-LARGE_SCORES = 1 << 28
-"""Scores above which the eager backward pass, which holds several such tensors, is left out."""
 Row = dict[str, Any]
+"""A shape of ``shapes.json``, by column."""
 CasesOf = Callable[[Row], Iterable[KernelCase]]
 """Function that gives the cases of one row, still without a role."""
 
 
 @cache
 def shapes() -> dict[str, dict[str, list[Row]]]:
-    """Section -> role -> rows, each with the section's columns as keys."""
+    """Rows of ``shapes.json``, by section and role (FIT or HELD_OUT)."""
     sections = json.loads((Path(__file__).parent / "shapes.json").read_text())
     return {
         name: {role: [dict(zip(section["columns"], row, strict=True)) for row in section[role]] for role in (FIT, HELD_OUT)}
@@ -157,11 +155,12 @@ def shapes() -> dict[str, dict[str, list[Row]]]:
 
 
 def _section_cases(section: str, cases_of: CasesOf, every: int = 1) -> Iterator[KernelCase]:
-    """Cases of fit and held-out rows in turn, so that an interrupted run leaves both; from every ``every``-th row of each set."""
+    """Cases of rows to fit and held-out rows in turn, so that an interrupted run leaves both; from every ``every``-th row of each role."""
     by_role = shapes()[section]
     for pair in zip_longest(by_role[FIT][::every], by_role[HELD_OUT][::every]):
         for role, row in zip((FIT, HELD_OUT), pair, strict=True):
-            yield from (replace(case, role=role) for case in (cases_of(row) if row else ()))
+            if row is not None:
+                yield from (replace(case, role=role) for case in cases_of(row))
 
 
 def _case(workload: str, implementation: str, row: Row, direction: str = FORWARD) -> KernelCase:
@@ -169,24 +168,38 @@ def _case(workload: str, implementation: str, row: Row, direction: str = FORWARD
     return KernelCase(workload, f"torch-{implementation}", shape, row["dtype"], direction, row_major=row.get("row_major", False))
 
 
-def _only(workload: str, *names: str) -> CasesOf:
+def _forward(workload: str, *names: str) -> CasesOf:
+    """Cases of the forward pass of the kernels ``names``."""
     return lambda row: [_case(workload, name, row) for name in names]
 
 
 def _both_passes(name: str) -> CasesOf:
+    """Cases of both passes of an attention kernel."""
     return lambda row: [_case("attention", name, row, direction) for direction in (FORWARD, BACKWARD)]
 
 
+MOST_EFFICIENT_FLOP = 1e12
+"""Matmul FLOP of a forward pass above which torch-sdpa-efficient, the slowest, is left out."""
+
+
 def _efficient(row: Row) -> Iterable[KernelCase]:
-    """Both passes of rows of at most SLOW_FLOP without grouped heads, which torch-sdpa-efficient does not take."""
+    """Cases of both passes of torch-sdpa-efficient; none for a large row, or for grouped heads, which it does not take."""
     flop = 4 * row["batch"] * row["heads"] * row["n"] * row["kv_len"] * row["d"] / (2 if row["causal"] else 1)
-    return _both_passes("sdpa-efficient")(row) if flop <= SLOW_FLOP and row["heads"] == row["kv_heads"] else ()
+    if flop > MOST_EFFICIENT_FLOP or row["heads"] != row["kv_heads"]:
+        return ()
+    return _both_passes("sdpa-efficient")(row)
+
+
+MOST_EAGER_SCORES = 1 << 28
+"""Scores above which the eager backward pass, which holds several such tensors, is left out."""
 
 
 def _eager(direction: str) -> CasesOf:
+    """Cases of one pass of eager attention."""
+
     def cases_of(row: Row) -> Iterator[KernelCase]:
-        if direction == FORWARD or row["batch"] * row["heads"] * row["n"] * row["kv_len"] <= LARGE_SCORES:
-            yield _case("attention", "eager", row | ({"mask": True} if row["causal"] else {}), direction)
+        if direction == FORWARD or row["batch"] * row["heads"] * row["n"] * row["kv_len"] <= MOST_EAGER_SCORES:
+            yield _case("attention", "eager", {**row, "mask": True} if row["causal"] else row, direction)
 
     return cases_of
 
@@ -195,44 +208,46 @@ def _eager_steps(row: Row) -> Iterator[KernelCase]:
     """The kernels of eager attention as separate cases of the families ``matmul`` and ``rows``."""
     heads, n, d = row["batch"] * row["heads"], row["n"], row["d"]
     scores = {"dtype": row["dtype"], "rows": heads * n, "cols": row["kv_len"]}
-    batched = {"dtype": row["dtype"], "batch": heads, "m": n}
-    yield _case("matmul", "matmul", batched | {"n": row["kv_len"], "k": d})
+    product = {"dtype": row["dtype"], "batch": heads, "m": n}
+    yield _case("matmul", "matmul", {**product, "n": row["kv_len"], "k": d})
     yield _case("scale", "scale", scores)
     if row["causal"]:
-        yield _case("scale", "mask", scores | {"mask_rows": n})
+        yield _case("scale", "mask", {**scores, "mask_rows": n})
     yield _case("softmax", "softmax", scores)
-    yield _case("matmul", "matmul", batched | {"n": d, "k": row["kv_len"], "row_major": True})
+    yield _case("matmul", "matmul", {**product, "n": d, "k": row["kv_len"], "row_major": True})
 
 
 def _row_kernels() -> Iterator[KernelCase]:
+    """Cases of softmax, norms and element-wise steps."""
+
     def norm(name: str, row: Row) -> KernelCase:
-        return _case("norm", name, row | {"kind": name.replace("-", "")})
+        return _case("norm", name, {**row, "kind": name.replace("-", "")})
 
     yield from _section_cases("rows", lambda row: [_case("softmax", "softmax", row), norm("rms-norm", row)])
-    yield from _section_cases("rows", lambda row: [norm("layer-norm", row), *_only("scale", "scale", "add", "silu-mul")(row)], every=2)
-    yield from _section_cases("softmax", _only("softmax", "softmax"))
-    yield from _section_cases("mask", _only("scale", "mask"))
+    yield from _section_cases("rows", lambda row: [norm("layer-norm", row), *_forward("scale", "scale", "add", "silu-mul")(row)], every=2)
+    yield from _section_cases("softmax", _forward("softmax", "softmax"))
+    yield from _section_cases("mask", _forward("scale", "mask"))
 
 
 WARM_STEP = {"sdpa-flash": 27, "matmul": 19, "decode-flash": 19, "rows": 21, "copy": 7}
-"""Families with warm runs, and the step through their cases for these. Steps are odd, so that both sets are met."""
+"""Step through the cases of a family for warm runs, by family. Steps are odd, so that both roles occur."""
 FAMILIES: dict[str, Callable[[], Iterator[KernelCase]]] = {
     "sdpa-flash": lambda: _section_cases("attention", _both_passes("sdpa-flash")),
-    "matmul": lambda: _section_cases("matmul", _only("matmul", "matmul")),
-    "batched-matmul": lambda: _section_cases("batched matmul", _only("matmul", "matmul")),
+    "matmul": lambda: _section_cases("matmul", _forward("matmul", "matmul")),
+    "batched-matmul": lambda: _section_cases("batched matmul", _forward("matmul", "matmul")),
     "sdpa-cudnn": lambda: _section_cases("attention", _both_passes("sdpa-cudnn")),
-    "decode-flash": lambda: _section_cases("decode", _only("attention", "sdpa-flash")),
-    "wide-decode-flash": lambda: _section_cases("wide decode", _only("attention", "sdpa-flash")),
-    "wide-decode-cudnn": lambda: _section_cases("wide decode", _only("attention", "sdpa-cudnn")),
+    "decode-flash": lambda: _section_cases("decode", _forward("attention", "sdpa-flash")),
+    "wide-decode-flash": lambda: _section_cases("wide decode", _forward("attention", "sdpa-flash")),
+    "wide-decode-cudnn": lambda: _section_cases("wide decode", _forward("attention", "sdpa-cudnn")),
     "eager": lambda: _section_cases("eager", _eager(FORWARD)),
     "eager-backward": lambda: _section_cases("eager", _eager(BACKWARD)),
     "eager-steps": lambda: _section_cases("eager", _eager_steps, every=5),
     "sdpa-efficient": lambda: _section_cases("attention", _efficient),
-    "decode-cudnn": lambda: _section_cases("decode", _only("attention", "sdpa-cudnn")),
+    "decode-cudnn": lambda: _section_cases("decode", _forward("attention", "sdpa-cudnn")),
     "rows": _row_kernels,
-    "rope": lambda: _section_cases("rope", _only("scale", "rope")),
-    "copy": lambda: _section_cases("copy", _only("copy", "copy")),
-    "grouped": lambda: _section_cases("grouped", _only("grouped-matmul", "grouped-mm")),
+    "rope": lambda: _section_cases("rope", _forward("scale", "rope")),
+    "copy": lambda: _section_cases("copy", _forward("copy", "copy")),
+    "grouped": lambda: _section_cases("grouped", _forward("grouped-matmul", "grouped-mm")),
     "warm": lambda: (replace(case, cache=WARM) for family, step in WARM_STEP.items() for case in cases(family)[::step]),
 }
 """Families of cases, the most wanted first."""

@@ -1,7 +1,7 @@
-"""The CUDA kernels in numba's simulator, with arrays that count: loads and stores of every tensor against the closed forms.
+"""Loads and stores of the CUDA kernels, counted in numba's simulator, beside the model's closed forms.
 
-The simulator must be chosen before numba is first imported, so the kernels run in a separate process, which reads cases and answers with
-one JSON object per case.
+The simulator must be chosen before numba is first imported, so the kernels run in a separate process (``__main__``), which reads cases and
+answers with one JSON object per case.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from perfmodel.validation.compare import Count
 
 LOADS, STORES = "loads", "stores"
 Case = dict[str, Any]
+"""A kernel, its shape and its tile."""
 Counts = dict[str, dict[str, int]]
+"""Loads and stores in elements, by tensor."""
 HEAD_DIM = 8
 
 
@@ -34,8 +36,10 @@ def fused(kernel: str, n: int, kv_len: int, heads: tuple[int, int, int], causal:
     batch, query_heads, kv_heads = heads
     br, bc, max_scores = tile
     shape = {"n": n, "kv_len": kv_len, "batch": batch, "heads": query_heads, "kv_heads": kv_heads, "causal": causal}
-    key = f"{kernel}-{n}x{kv_len}-tile{br}x{bc}-chunks{-(-bc // (2 * max_scores))}-h{batch * query_heads}-{'causal' if causal else 'full'}"
-    return key, {"kernel": kernel, "shape": shape, "tile": tile}
+    chunks = -(-bc // (2 * max_scores))  # two threads share a row
+    mask = "causal" if causal else "full"
+    name = f"{kernel}-{n}x{kv_len}-tile{br}x{bc}-chunks{chunks}-h{batch * query_heads}-{mask}"
+    return name, {"kernel": kernel, "shape": shape, "tile": tile}
 
 
 def standard(n: int, kv_len: int, br: int, bc: int, causal: bool) -> tuple[str, Case]:
@@ -73,13 +77,32 @@ CASES: dict[str, Case] = dict(
 """Causal and not, grouped heads, partial tiles, rows that see nothing, tiles that need two chunks."""
 
 
+def counted(progress: Callable[[str], None]) -> list[Count]:
+    """Loads and stores of every kernel, shape and tensor in elements, beside the model's; PerfmodelError without a simulator."""
+    counts: list[Count] = []
+    for name, answer in simulated(CASES, progress).items():
+        counts += _compared(name, CASES[name], answer)
+    return counts
+
+
+def _compared(name: str, case: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[Count]:
+    expected, nothing = predicted(case, answer), {LOADS: 0, STORES: 0}
+    for tensor in dict.fromkeys([*expected, *answer["counts"]]):
+        for kind, count in expected.get(tensor, nothing).items():
+            simulated_count = answer["counts"].get(tensor, nothing)[kind]
+            yield Count(f"numba-{case['kernel']} {name}", f"{tensor} {kind}", count, simulated_count, (count, count))
+
+
 def workload(case: Mapping[str, Any]) -> Attention:
     """The attention that a case runs."""
     return Attention(d=HEAD_DIM, dv=HEAD_DIM, dtype=DTYPES["fp32"], **case["shape"])
 
 
-def predicted(case: Mapping[str, Any], counted: Mapping[str, Any]) -> Counts:
-    """Loads and stores of every tensor by the model; for standard attention with the re-reads of its GEMM tiles, ``found["loads"]``."""
+def predicted(case: Mapping[str, Any], answer: Mapping[str, Any]) -> Counts:
+    """Loads and stores of every tensor by the model.
+
+    A kernel whose tiles load operands more often than its algorithm says has its own formula, whose results are ``answer["loads"]``.
+    """
     sizes = case["shape"]
     if case["kernel"] == "copy":
         return {"source": {LOADS: sizes["elements"], STORES: 0}, "target": {LOADS: 0, STORES: sizes["elements"]}}
@@ -87,7 +110,7 @@ def predicted(case: Mapping[str, Any], counted: Mapping[str, Any]) -> Counts:
     if case["kernel"] == "matmul":
         return _counts(Matmul(**sizes, dtype=DTYPES["fp32"]).kernels(tile))
     counts = _counts(find(case["kernel"]).forward(workload(case), tile))
-    for tensor, loads in counted.get("loads", {}).items():
+    for tensor, loads in answer.get("loads", {}).items():
         counts[tensor][LOADS] = loads
     return counts
 
@@ -101,41 +124,32 @@ def _counts(kernels: list[Kernel]) -> Counts:
     return counts
 
 
-def counted(progress: Callable[[str], None]) -> list[Count]:
-    """Loads and stores of every kernel, shape and tensor in elements, beside the model's; PerfmodelError without a simulator."""
-    return [count for key, run in simulated(CASES, progress).items() for count in _compared(key, CASES[key], run)]
-
-
-def _compared(key: str, case: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Count]:
-    expected, nothing = predicted(case, run), {LOADS: 0, STORES: 0}
-    for tensor in dict.fromkeys([*expected, *run["counts"]]):
-        for kind, count in expected.get(tensor, nothing).items():
-            seen = run["counts"].get(tensor, nothing)[kind]
-            yield Count(f"numba-{case['kernel']} {key}", f"{tensor} {kind}", count, seen, (count, count))
-
-
 def simulated(
     cases: Mapping[str, Mapping[str, Any]], progress: Callable[[str], None], python_options: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Counts by case: ``counts`` {tensor: {"loads", "stores"}}, ``error`` and, where the kernel has its own formula, ``loads``."""
+    """The answer of the simulator's process to each case, by name.
+
+    An answer has ``counts``, the relative ``error`` of the output and, if the kernel has its own formula for loads, ``loads`` by tensor.
+    """
     inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     path = os.pathsep.join([str(Path(__file__).parents[3]), *inherited])  # this package first
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
     command = [sys.executable, *python_options, "-m", __name__]
     results: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+") as complaints:
-        json.dump(cases, asked)
-        asked.seek(0)
-        with subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=complaints, env=environment, text=True) as process:
+    with tempfile.TemporaryFile("w+") as questions, tempfile.TemporaryFile("w+") as errors:
+        json.dump(cases, questions)
+        questions.seek(0)
+        with subprocess.Popen(command, stdin=questions, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                row = json.loads(line)
-                results[row.pop("key")] = row
-                progress(f"simulated {len(results)} of {len(cases)}: {list(results)[-1]}")
-        complaints.seek(0)
+                answer = json.loads(line)
+                name = answer.pop("key")
+                results[name] = answer
+                progress(f"simulated {len(results)} of {len(cases)}: {name}")
+        errors.seek(0)
         if process.returncode or len(results) < len(cases):
             raise PerfmodelError(
-                f"the CUDA simulator stopped after {len(results)} of {len(cases)} cases: {_last_line(complaints.read())}",
+                f"the CUDA simulator stopped after {len(results)} of {len(cases)} cases: {_last_line(errors.read())}",
                 "run it alone to see more: NUMBA_ENABLE_CUDASIM=1 python -m perfmodel.validation.simulator < cases.json",
             )
     return results

@@ -58,17 +58,19 @@ def _attention(case: Mapping[str, Any], rng: Any) -> Answer:
     rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
     q, k, v = (Counting(rng.standard_normal(shape)) for shape in (rows, keys, keys))
     o, extras = poisoned(*rows), [(name, poisoned(count)) for name, count in family.extras(w)]
-    br, bc, *max_scores = case["tile"]
-    shape: Any = (
-        standard.StandardGeometry(br, 2, 2, d=w.d, bc=bc, depth=8, softmax_lanes=2)
-        if family is standard
-        else flash.Geometry(w.d, br, bc, lanes=2, rows=2, max_scores=max_scores[0])
-    )
-    family.prepare(w, shape, q, k, v, o, *(array for _, array in extras))()
+    geometry: Any
+    formula: Answer = {}
+    if family is standard:
+        br, bc = case["tile"]
+        geometry = standard.StandardGeometry(br, 2, 2, d=w.d, bc=bc, depth=8, softmax_lanes=2)
+        formula = {"loads": standard.loads(w, geometry)}
+    else:
+        br, bc, max_scores = case["tile"]
+        geometry = flash.Geometry(w.d, br, bc, lanes=2, rows=2, max_scores=max_scores)
+    family.prepare(w, geometry, q, k, v, o, *(array for _, array in extras))()
     lse = family.logsumexp(*(array.values for _, array in extras))
     error = attention_error(w, q.values, k.values, v.values, o.values, lse)
-    counts = totals(("Q", q), ("K", k), ("V", v), ("O", o), *extras)
-    return {"counts": counts, "error": error, **({"loads": standard.loads(w, shape)} if family is standard else {})}
+    return {"counts": totals(("Q", q), ("K", k), ("V", v), ("O", o), *extras), "error": error, **formula}
 
 
 def _matmul(case: Mapping[str, Any], rng: Any) -> Answer:
@@ -92,8 +94,9 @@ def _copy(case: Mapping[str, Any], rng: Any) -> Answer:
 
 
 def run(case: Mapping[str, Any], rng: Any) -> Answer:
-    """Loads and stores by tensor, and the relative error of the output, of one case."""
-    return {"matmul": _matmul, "copy": _copy}.get(case["kernel"], _attention)(case, rng)
+    """The answer to one case: loads and stores by tensor, and the relative error of the output."""
+    run_kernel = {"matmul": _matmul, "copy": _copy}.get(case["kernel"], _attention)
+    return run_kernel(case, rng)
 
 
 if __name__ == "__main__":
