@@ -20,11 +20,12 @@ keep what they hold, once for the whole workload. Flushed: the caches start with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from perfmodel.core.arith import Number, largest, maximum
 from perfmodel.core.cache import held_bytes
 from perfmodel.core.cost import READ, WRITE, Kernel
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 
 

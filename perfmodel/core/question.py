@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from perfmodel.core.dtypes import canonical
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import parse_number
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"

@@ -10,7 +10,7 @@ schedule by parts has a roof of its own, never under the lower bound.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, largest
@@ -18,6 +18,7 @@ from perfmodel.core.cache import dram_bytes, multicast_bytes
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device, FloatDtype
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.lower_bound import Needs, needs_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import format_time
 from perfmodel.core.workload import Pass
 from perfmodel.kernels.matmul import Matmul

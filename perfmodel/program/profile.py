@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import gcd, prod
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from perfmodel.core import checks
 from perfmodel.core.errors import DataError
+from perfmodel.core.frozen import dataclass
 from perfmodel.program.calls import LIST_CHUNK, Argument, Call, Operand
 
 DTYPES = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from perfmodel import catalog
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import (
     DTYPE,

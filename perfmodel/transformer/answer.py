@@ -9,13 +9,14 @@ step is a prefill over all tokens so far.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
 from perfmodel.core.dtypes import dtype_of_products
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.reference_devices import FallbackDevices

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.report.device_names import a_device
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.report.serve_search import Searched, layout_words, picture, point_figures, searched, verdict

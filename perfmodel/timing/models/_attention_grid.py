@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, lru_cache
 from itertools import chain, islice, repeat
 from math import hypot, inf
@@ -14,6 +14,7 @@ from perfmodel.core.architectures import traits_of
 from perfmodel.core.arith import ceil_div, clipped_floor_sum
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention

@@ -7,9 +7,10 @@ longest work per step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.transformer.op import WEIGHTS, Op
 from perfmodel.transformer.operation import HEAD
