@@ -9,7 +9,7 @@ step is a prefill over all tokens so far.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,16 +69,17 @@ class EagerRun:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """Answer to a request. ``steps``: passes, and how often each runs. ``curved``: FLOP of rows beyond these passes, by phase and name.
-
-    ``eager``: how they run, if a captured program says so.
-    """
+    """Answer to a request. ``steps``: passes, and how often each runs. ``eager``: how they run, if a captured program says so."""
 
     request: Request
     steps: Sequence[tuple[PassEstimate, int]]
     memory: MemoryFit
-    curved: Mapping[tuple[str, str], int] = field(default_factory=dict)
     eager: EagerRun | None = None
+
+    @cached_property
+    def curved(self) -> Mapping[tuple[str, str], int]:
+        """FLOP of rows beyond these passes, by phase and name."""
+        return {} if self.eager is not None else _curved(self.request, [(step.step, times) for step, times in self.steps])
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -218,7 +219,7 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     plain = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), **options), times) for step, times in wanted]
     check_named(r.attention, (row.op for step, _ in plain for row in step.rows))
     memory = step_memory(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
-    return ModelAnswer(r, clocked(plain, r), memory, _curved(r, wanted))
+    return ModelAnswer(r, clocked(plain, r), memory)
 
 
 def clocked(steps: list[tuple[Pass, int]], r: Request) -> list[tuple[Pass, int]]:

@@ -130,15 +130,15 @@ class Walk:
     tiles: Callable[[int], tuple[int, ...]]
 
 
-def row_tile_visits(walk: Attention, launch: AttentionLaunch, i: int) -> int:
-    """Key tiles that row tile ``i`` visits."""
+def row_tile_visits(walk: Attention, launch: AttentionLaunch, i: int, keys: int) -> int:
+    """Key tiles, of ``keys`` altogether, that row tile ``i`` visits."""
     if not walk.causal:
-        return int(key_tiles(walk, launch.bc))
+        return keys
     shift, g = walk.kv_len - walk.n, walk.row_group
     last = min((i + 1) * launch.br, g * walk.n) - 1
     end = -(-(last // g + 1 + shift) // launch.bc)
     start = 0 if walk.window is None else max(0, i * launch.br // g + shift + 1 - walk.window) // launch.bc
-    return int(max(0, min(end, key_tiles(walk, launch.bc)) - start))
+    return int(max(0, min(end, keys) - start))
 
 
 def key_tiles_visits(walk: Attention, launch: AttentionLaunch, first: int, step: int) -> int:
@@ -156,10 +156,12 @@ def key_tiles_visits(walk: Attention, launch: AttentionLaunch, first: int, step:
 
 def rows_walk(walk: Attention, launch: AttentionLaunch) -> Walk:
     """Walk over row tiles; each split of a row tile is a block."""
-    count, keys, splits = int(row_tiles(walk, launch.br)), key_tiles(walk, launch.bc), launch.splits
+    count, keys, splits = int(row_tiles(walk, launch.br)), int(key_tiles(walk, launch.bc)), launch.splits
 
     def tiles(i: int) -> tuple[int, ...]:
-        visits = row_tile_visits(walk, launch, i)
+        visits = row_tile_visits(walk, launch, i, keys)
+        if splits == 1:
+            return (visits,)
         each = -(-(keys if launch.fixed_splits else visits) // splits)
         return tuple(int(min(each, max(0, visits - part * each))) for part in range(splits))
 
