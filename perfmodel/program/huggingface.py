@@ -20,6 +20,7 @@ from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
+from perfmodel.core.question import EAGER_ENGINE
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.program.calls import PLANNED, Call, UnknownError
@@ -34,7 +35,7 @@ from perfmodel.transformer.estimate import Interval, PassEstimate, PassRow, inte
 from perfmodel.transformer.op import MATMUL, Op
 from perfmodel.transformer.op_time import launch_correction
 from perfmodel.transformer.parallel import MemoryFit, step_memory
-from perfmodel.transformer.question import EAGER_ENGINE, ModelQuestion
+from perfmodel.transformer.question import ModelQuestion
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request
 from perfmodel.transformer.training.question import BF16, FULL, MIXED, NONE, TrainingConfig, optimizer_named, timed

@@ -19,7 +19,7 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.frozen import dataclass
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
-from perfmodel.timing.reference_devices import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices, listed_once
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.host import Host
 from perfmodel.transformer.op import ATTENTION, Op
@@ -214,6 +214,7 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := most_seen(layer.attention)) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], PassRow] = {}
+    fallbacks = listed_once(fallbacks)
     host, within = Host(r.host_us), launch_correction(r.device, fallbacks)
     options: dict[str, Any] = {"known": known, "host": host, "within": within, "attention": r.attention}
     plain = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), **options), times) for step, times in wanted]
