@@ -83,3 +83,24 @@ def test_pickled():
     assert {copied: 1}[Kept(3)] == 1
     with pytest.raises(FrozenInstanceError):
         copied.x = 4
+
+
+@pytest.mark.parametrize(
+    "order", [(frozen.dataclass, dataclasses.dataclass), (dataclasses.dataclass, frozen.dataclass), (frozen.dataclass,) * 2]
+)
+def test_derived(order):
+    """A frozen class of either kind may be derived from one of either kind."""
+    base, derived = order
+
+    @base(frozen=True)
+    class Base:
+        x: int
+
+    @derived(frozen=True, slots=True)
+    class Derived(Base):
+        y: int = 2
+
+    assert Derived(1) == Derived(1, 2) != Derived(1, 3)
+    for name in ("x", "y"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(Derived(1), name, 4)

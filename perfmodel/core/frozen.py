@@ -62,7 +62,8 @@ def _refill(self: Any, state: list[Any]) -> None:
         _put(self, field_.name, value)
 
 
-_FROZEN = {"__setattr__": _refuse, "__delattr__": _refuse, "__repr__": _as_text}
+_REFUSED = ("__setattr__", "__delattr__")
+_FROZEN = {**dict.fromkeys(_REFUSED, _refuse), "__repr__": _as_text}
 _COMPARED = {"__eq__": _is_equal, "__hash__": lambda self: hash(self._compared(self))}
 _COPIED = {"__getstate__": lambda self: [getattr(self, field_.name) for field_ in fields(self)], "__setstate__": _refill}
 """Methods of classes that are frozen, that are compared by value, and that have slots."""
@@ -70,18 +71,18 @@ _COPIED = {"__getstate__": lambda self: [getattr(self, field_.name) for field_ i
 if not TYPE_CHECKING:
 
     def dataclass(*, frozen: bool = False, eq: bool = True, **others: bool) -> Callable[[type], type]:
-        """``dataclasses.dataclass`` of the same options; bases of a frozen one must be frozen by this function too."""
+        """``dataclasses.dataclass`` of the same options. Either kind may be the base of the other."""
         if not frozen:
             return dataclasses.dataclass(eq=eq, **others)
 
         def decorated(kind: type) -> type:
-            kind = dataclasses.dataclass(init=False, repr=False, eq=False, **others)(kind)
+            derived = any(map(dataclasses.is_dataclass, kind.__mro__[1:]))  # a frozen base asks for a frozen class
+            kind = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=derived, **others)(kind)
+            kind.__dataclass_params__.frozen = True
             kind._compared = attrgetter(*[field_.name for field_ in fields(kind) if field_.compare] or ["__class__"])
-            kind.__init__ = _filling(
-                sorted(filter(attrgetter("init"), fields(kind)), key=attrgetter("kw_only")), hasattr(kind, "__post_init__")
-            )
+            kind.__init__ = _filling([field_ for field_ in fields(kind) if field_.init], hasattr(kind, "__post_init__"))
             for name, method in (_FROZEN | (_COMPARED if eq else {}) | (_COPIED if others.get("slots") else {})).items():
-                if kind.__dict__.get(name) is None:
+                if name in _REFUSED or kind.__dict__.get(name) is None:
                     setattr(kind, name, method)
             return kind
 
