@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -12,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel.core import hardware
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.core.files import parse_json, parse_yaml, read_json, read_yaml, validated_section
+from perfmodel.core.files import parse_yaml, read_json, read_yaml, validated_section
 from perfmodel.core.kept import LazyList
-from perfmodel.core.question import short_name, typed
-from perfmodel.transformer.question import EAGER_ENGINE
+from perfmodel.core.question import EAGER_ENGINE, short_name, typed
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -176,7 +176,7 @@ def _records(path: Path, name: str, section: str) -> list[Any]:
     def read() -> list[Any]:
         items = re.sub(r"\n *- ", ",", section.partition(":")[2]).removeprefix(",")
         quoted = '"'.join(re.split(r"(?<=[{, ])([a-z]\w*)(?=:)", items))
-        return [hardware.RECORDS[name](**record) for record in parse_json(f"[{quoted}]")]
+        return [hardware.RECORDS[name](**record) for record in json.loads(f"[{quoted}]")]
 
     return _trusted(path, read, lambda path: getattr(load_device(path), name))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from functools import cache, cached_property
 from inspect import isfunction
@@ -22,6 +22,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.files import read_yaml
 from perfmodel.core.formula import FAULTS, function, names_in, read, value
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.plugins import docstring, make_callable
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import parse

@@ -23,7 +23,8 @@ from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY as READ_BY_ALGORITHMS
 from perfmodel.serving.question import ServeQuestion
 from perfmodel.sweep.study import WORKLOADS, workload_named
-from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
+from perfmodel.transformer.cache_question import CacheQuestion
+from perfmodel.transformer.question import PhaseQuestion
 from perfmodel.validation.records import shipped_records, unpacked
 from tools.commands import all_commands, command
 

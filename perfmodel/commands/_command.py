@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from perfmodel.commands._output import CONTEXT, WORDS, as_text, signed_here
 from perfmodel.core.errors import DataError, UsageError, cut, visible_lines
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, from_python, option, renamed, short_name
 from perfmodel.core.units import parse_number
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.commands._command import ExplainedPicture, command, device_for
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, Question, as_in, option
 from perfmodel.kernels.attention.question import RARER, AttentionQuestion
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from perfmodel.commands._command import Destination, command, say
 from perfmodel.commands._shared import SHIPPED, record_paths, require
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _READS_RECORDS = Condition("is for --from-records", "leave it out", lambda options: bool(options.from_records))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.commands._command import Explained, command
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Question, argument, option
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from perfmodel import __version__
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._shared import command_line, share_of, workloads_of
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, Question, argument, as_in, option
 
 if TYPE_CHECKING:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 
 from perfmodel.commands._command import Destination, ExplainedPicture, add_command, new_app
 from perfmodel.core.errors import DataError, UsageError, visible
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Question, argument, option
 
 app = new_app(help="List, show, check and add device profiles.", no_args_is_help=True)

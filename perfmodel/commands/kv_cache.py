@@ -6,7 +6,7 @@ from functools import cache
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.errors import UsageError
-from perfmodel.transformer.question import CacheQuestion
+from perfmodel.transformer.cache_question import CacheQuestion
 
 
 @command

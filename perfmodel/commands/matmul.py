@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, as_in
 from perfmodel.kernels.question import MatmulQuestion
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.errors import UsageError
-from perfmodel.transformer.question import EAGER_ENGINE, ONE_LAYOUT, ModelQuestion
+from perfmodel.core.question import EAGER_ENGINE
+from perfmodel.transformer.question import ONE_LAYOUT, ModelQuestion
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.commands._shared import command_line
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,6 +11,7 @@ import typer
 from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._shared import command_line, require, workloads_of
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, Condition, as_in, option
 from perfmodel.kernels.question import SoftmaxQuestion
 

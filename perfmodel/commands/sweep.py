@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from perfmodel.commands._command import Command, Destination, Pictured, add_comm
 from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.checks import size_bytes
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Question, argument, option
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfmodel.commands._command import Pictured, command
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Question, argument, option
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._progress import ProgressBar
 from perfmodel.commands._shared import RUNS, SHIPPED, record_paths, require, share_of
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _OF_A_RUN = {"backend", "counters", "all"}

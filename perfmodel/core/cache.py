@@ -29,12 +29,12 @@ kernels of this package); the tests replay them. Rules 6 and 7 have not been hel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 
 from perfmodel.core.architectures import copies_kept, undivided_l2
 from perfmodel.core.arith import Number, ceil_div, clip, floor, largest, maximum, minimum, power
 from perfmodel.core.cost import READ, Access, Kernel, Launch
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, multiprocessor
 from perfmodel.core.trace import label, plain

@@ -6,11 +6,11 @@ All counts are totals over batch and heads. A field holds an int, or a NumPy arr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.dtypes import TENSOR, Dtype
+from perfmodel.core.frozen import dataclass
 
 READ, WRITE, ZERO_FILL, GROUP_SUM = "read", "write", "zero_fill", "group_sum"
 """Kinds of access. Zero fill of accumulators and the sum of dK, dV over a query group are counted separately."""

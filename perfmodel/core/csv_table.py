@@ -9,11 +9,11 @@ import csv
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from perfmodel.core.errors import DataError
+from perfmodel.core.frozen import dataclass
 
 MAX_BYTES, MAX_LINE_BYTES = 256 << 20, 1 << 20
 MAX_BEFORE = 1 << 20

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.device_scaling import CYCLES, REFERENCE, TENSOR, changed, quantity, ratio, scale_of, with_quantity
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import CLOCK_TOLERANCE, check
 from perfmodel.core.units import Quantity, format_si, parse, parse_any

@@ -7,12 +7,13 @@ measured values are separate fields. Peaks are dense, an FMA counts 2 FLOP. What
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from perfmodel.core import units
 from perfmodel.core.dtypes import NEEDS, PEAK_OF
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import Bandwidth, Count, Duration, Frequency, OpRate, Power, ProfilePart, Quantity, Rate, Size
 
 LevelName = Literal["sram", "l2", "llc", "dram"]

@@ -19,12 +19,15 @@ keep what they hold, once for the whole workload. Flushed: the caches start with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from functools import reduce
+from operator import add
 
 from perfmodel.core.arith import Number, largest, maximum
 from perfmodel.core.cache import held_bytes
 from perfmodel.core.cost import READ, WRITE, Kernel
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 
 
@@ -44,21 +47,7 @@ class Needs:
     held: Number | None = None
 
     def __add__(self, later: Needs) -> Needs:
-        """Needs of both in turn. A tensor that both read or write counts once; ``later`` need not read what this writes."""
-        tensors = dict(self.tensors)
-        for (kind, tensor), size in later.tensors.items():
-            if kind == READ and tensor in self.written:
-                continue
-            size_before = tensors.get((kind, tensor))
-            tensors[kind, tensor] = size if size_before is None else maximum(size_before, size)
-        return Needs(
-            self.work_s + later.work_s,
-            self.link_s + later.link_s,
-            tensors,
-            self.written | later.written,
-            later.bandwidth if self.bandwidth is None else self.bandwidth,
-            later.held if self.held is None else self.held,
-        )
+        return in_turn([self, later])
 
     def disjoint_sum(self, other: Needs) -> Needs:
         """Needs of both as one workload without shared tensors: their bytes add up."""
@@ -99,6 +88,21 @@ class Needs:
     def _largest(self, dram_bytes: Number) -> Number:
         moved = () if self.bandwidth is None else (dram_bytes / self.bandwidth,)
         return largest([seconds for seconds in (self.work_s, self.link_s, *moved) if not _is_zero(seconds)])
+
+
+def in_turn(listed: Sequence[Needs]) -> Needs:
+    """Needs of all of ``listed`` in turn. A tensor that several read or write counts once; none need read what one before wrote."""
+    tensors: dict[tuple[str, str], Number] = {}
+    written: set[str] = set()
+    for needs in listed:
+        for key, size in needs.tensors.items():
+            if key[0] != READ or key[1] not in written:
+                tensors[key] = maximum(tensors[key], size) if key in tensors else size
+        written |= needs.written
+    work_s, link_s = (reduce(add, [getattr(needs, name) for needs in listed]) for name in ("work_s", "link_s"))
+    known = [[size for needs in listed if (size := getattr(needs, name)) is not None] for name in ("bandwidth", "held")]
+    bandwidth, held = (next(iter(sizes), None) for sizes in known)
+    return Needs(work_s, link_s, tensors, frozenset(written), bandwidth, held)
 
 
 def needs_of(kernel: Kernel, device: Device, bandwidth: Number, matmul_rate: Number) -> Needs:

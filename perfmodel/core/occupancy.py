@@ -7,11 +7,11 @@ CUDA. Other devices publish no such units: there a limit is the plain quotient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, minimum
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Trace, label
 from perfmodel.core.units import Quantity

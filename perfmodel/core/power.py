@@ -13,12 +13,12 @@ is theirs of a power cap (section V), with a voltage that follows the clock in p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import power_limit
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device, PowerFit
 
 OVERLAP = 2.0  # known

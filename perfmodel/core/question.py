@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from perfmodel.core.dtypes import canonical
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import parse_number
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
+EAGER_ENGINE = "transformers"
+"""Name of the engine that runs models eagerly, Hugging Face's."""
 SHORT_NAMES = {"a100": DEFAULT_DEVICE, "mi300": "amd-mi300x", "mi325": "amd-mi325x", "mi355": "amd-mi355x"}
 """Short names of devices that match several ids or none; a note tells the user which device is meant."""
 

@@ -9,8 +9,10 @@ schedule by parts has a roof of its own, never under the lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import field, replace
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, largest
@@ -18,9 +20,10 @@ from perfmodel.core.cache import dram_bytes, multicast_bytes
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device, FloatDtype
 from perfmodel.core.kept import cached_by_identity
-from perfmodel.core.lower_bound import Needs, needs_of
+from perfmodel.core.lower_bound import Needs, in_turn, needs_of
 from perfmodel.core.trace import Trace, is_traced, label
 from perfmodel.core.units import Quantity, parse_any
 
@@ -69,9 +72,7 @@ class Estimate:
     no_overlap_s: Number = 0.0
 
     def __add__(self, other: Estimate) -> Estimate:
-        added = {name: getattr(self, name) + getattr(other, name) for name in self.__slots__ if name not in ("terms", "unknown")}
-        terms = {name: self.terms.get(name, 0) + other.terms.get(name, 0) for name in TERMS if name in self.terms or name in other.terms}
-        return Estimate(**added, terms=terms, unknown=self.unknown | other.unknown)
+        return _added([self, other])
 
     @property
     def lower_s(self) -> Number:
@@ -95,7 +96,16 @@ class Estimate:
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
     """Sum over kernels in the order in which they run. The bound leaves out reads of what earlier kernels wrote."""
-    return sum(estimates, Estimate())
+    return _added([Estimate(), *estimates])
+
+
+def _added(listed: Sequence[Estimate]) -> Estimate:
+    names = [name for name in Estimate.__slots__ if name not in ("terms", "unknown", "needs")]
+    added = {name: reduce(add, [getattr(each, name) for each in listed]) for name in names}
+    shown = [name for name in TERMS if any(name in each.terms for each in listed)]
+    terms = {name: reduce(add, [each.terms.get(name, 0) for each in listed]) for name in shown}
+    unknown = frozenset[str]().union(*[each.unknown for each in listed])
+    return Estimate(**added, terms=terms, unknown=unknown, needs=in_turn([each.needs for each in listed]))
 
 
 class Rates(NamedTuple):

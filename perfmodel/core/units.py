@@ -8,11 +8,11 @@ Everything else computes in base units: B, FLOP/s, B/s, Hz, s, W.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
 from perfmodel.core.errors import DataError
+from perfmodel.core.frozen import dataclass
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _SMALL = {"m": Decimal("1e-3"), "u": Decimal("1e-6"), "n": Decimal("1e-9"), "p": Decimal("1e-12")}

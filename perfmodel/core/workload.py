@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, matmul_work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.trace import label
 
 FORWARD, BACKWARD = "forward", "backward"

@@ -6,11 +6,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate

@@ -6,11 +6,11 @@ or once per expert (low-latency kernels). Source: deepseek-ai/DeepEP, csrc/kerne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.frozen import dataclass
 from perfmodel.kernels.collectives import COMBINE, DISPATCH, Collective
 
 SCALED_BY = 128  # known

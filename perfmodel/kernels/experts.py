@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, matmul_work, once
 from perfmodel.core.dtypes import ACTIVATION_SIZE, DTYPES, Dtype
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 
 UP, ACTIVATE, DOWN, SUM = "up", "activate", "down", "sum"
 PARTS = (UP, ACTIVATE, DOWN, SUM)

@@ -9,13 +9,14 @@ is priced at L2 bandwidth.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.core.arith import Number, maximum
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import sourced
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, Traffic, estimate, rates_of

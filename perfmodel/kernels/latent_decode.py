@@ -6,12 +6,11 @@ once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, in_bits, matmul_work, once, stored
 from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms.flash2 import forward
 

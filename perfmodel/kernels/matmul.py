@@ -6,7 +6,6 @@ With split-k, ``split_k`` blocks share a tile: each stores an fp32 partial sum a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.architectures import wide_matrix
@@ -16,6 +15,7 @@ from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
 from perfmodel.core.dtypes import DTYPES, SCALED_BLOCKS, TENSOR, Dtype
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import Occupancy, block_limits, multiprocessor, occupancy
 from perfmodel.core.roofline import Estimate, estimate, total

@@ -6,13 +6,12 @@ layer. Biases are left out. The first layer needs no gradient of its input unles
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, matmul_work, memory_bytes, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import explain_kernels, sourced, with_symbols
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.trace import FormulaStep, Trace

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.checks import positive_int
 from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import (
     LIMIT_WORDS,

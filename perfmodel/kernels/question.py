@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, Question, as_in, option
 
 if TYPE_CHECKING:

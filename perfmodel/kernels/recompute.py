@@ -6,12 +6,11 @@ that runs the dtype; the inputs are taken to be at hand. The two meet at a break
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import positive_int
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.explain import ROOF_SOURCE
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.trace import FormulaStep, Trace

@@ -7,9 +7,8 @@ own loops, ``validation/kernels``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 
 WARP = 32  # known
 BANK_GROUPS = 8  # known: 16-byte columns of shared memory

@@ -7,13 +7,12 @@ fused   one pass: the row stays on the chip
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Work, memory_bytes, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import explain_kernels, sourced, with_symbols
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.core.trace import FormulaStep, Trace

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from perfmodel.core.dtypes import PRODUCTS, Dtype
+from perfmodel.core.frozen import dataclass
 
 SIZES = {
     "fp64": 8,

@@ -6,12 +6,13 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.program.calls import LIST_CHUNK, Argument, Call, Operand, UnknownError
 from perfmodel.program.launched import SMALL_EMBEDDING

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import format_time
 from perfmodel.core.workload import Pass
 from perfmodel.kernels.matmul import Matmul

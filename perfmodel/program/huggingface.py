@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from importlib import import_module
 from logging import getLogger
@@ -17,8 +17,10 @@ from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
+from perfmodel.core.question import EAGER_ENGINE
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.program.calls import PLANNED, Call, UnknownError
@@ -34,7 +36,7 @@ from perfmodel.transformer.host import Interval
 from perfmodel.transformer.op import MATMUL, Op
 from perfmodel.transformer.op_time import launch_correction
 from perfmodel.transformer.parallel import MemoryFit, step_memory
-from perfmodel.transformer.question import EAGER_ENGINE, ModelQuestion
+from perfmodel.transformer.question import ModelQuestion
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request
 from perfmodel.transformer.training.question import BF16, FULL, MIXED, NONE, TrainingConfig, optimizer_named, timed

@@ -9,7 +9,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.checks import opened
 from perfmodel.core.csv_table import CsvTable, Form
 from perfmodel.core.errors import DataError
+from perfmodel.core.frozen import dataclass
 from perfmodel.program import ncu_csv
 from perfmodel.program.calls import Call
 from perfmodel.program.ncu_points import COMMAND, KernelCount, count_of, short_name

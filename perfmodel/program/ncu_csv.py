@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from perfmodel.core.checks import opened
 from perfmodel.core.csv_table import CsvTable, Form
 from perfmodel.core.errors import DataError
 from perfmodel.core.files import LARGEST_NUMBER
+from perfmodel.core.frozen import dataclass
 
 NAME, METRIC, UNIT, VALUE, RUN = "Kernel Name", "Metric Name", "Metric Unit", "Metric Value", "ID"
 EXPECTED = "give what ncu --csv prints, with its header line"

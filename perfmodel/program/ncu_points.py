@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from perfmodel.core.errors import DataError
+from perfmodel.core.frozen import dataclass
 from perfmodel.program.ncu_csv import TIME, CountedKernel, parse
 
 TIMES = (TIME, "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")

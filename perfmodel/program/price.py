@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.program.calls import Call, UnknownError

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import zip_longest
 from math import gcd, inf, prod
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 
 from perfmodel.core import checks
 from perfmodel.core.errors import DataError
+from perfmodel.core.frozen import dataclass
 from perfmodel.program.calls import LIST_CHUNK, Argument, Call, Operand
 
 DTYPES = {

@@ -10,10 +10,10 @@ PyTorch allocates it when backward needs it (lazy), and frees value and gradient
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from perfmodel.core.arith import Number
+from perfmodel.core.frozen import dataclass
 from perfmodel.remat.chain import Chain
 
 

@@ -7,12 +7,12 @@ of x_i. Costs are in any one unit, seconds or forward steps; sizes in any one, b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 
 LARGEST_CHAIN = 20_000
 """Most layers of a chain: its schedule has at least as many actions, and takes seconds."""

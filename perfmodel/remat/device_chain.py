@@ -14,7 +14,7 @@ Kernels take their predicted times if all have one, else their roofline times.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +22,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.cost import WRITE, Tile
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.kernels.matmul import Matmul

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.trace import FormulaStep, Trace
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.optimal_dp import LARGEST, Program

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import gcd
@@ -23,6 +22,7 @@ from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.schedule import BACKWARD, TAPE, Action, forward, from_input, loss
 

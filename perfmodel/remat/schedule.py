@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.remat.chain import Chain
 
 FORWARD, TAPE, LOSS, BACKWARD, DROP = "forward", "tape", "loss", "backward", "drop"

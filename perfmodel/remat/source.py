@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import parse, parse_number
 from perfmodel.core.workload import LARGEST_SIZE

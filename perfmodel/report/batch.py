@@ -7,7 +7,8 @@ from perfmodel.report.answer import fit_phrase, upper_first
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.model import TIMES, at_least, at_most, formats_of, gpus_of, inputs_of, kernels_note, split_of, weights_notes
+from perfmodel.report.model import formats_of, gpus_of, inputs_of, kernels_note, split_of, weights_notes
+from perfmodel.report.model_words import TIMES, at_least, at_most
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.saved import Interval

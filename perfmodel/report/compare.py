@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from perfmodel.core.arith import quantile
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import format_time
 from perfmodel.report.answer import upper_first
 from perfmodel.report.charts.format_number import text

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError
+from perfmodel.core.frozen import dataclass
 from perfmodel.report.saved import Number, SavedPart
 
 if TYPE_CHECKING:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Work
 from perfmodel.core.dtypes import Dtype
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic, clock_at_work
 from perfmodel.core.units import format_si, format_time

@@ -11,7 +11,7 @@ from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.model import TIMES, at_least, file_notes
+from perfmodel.report.model_words import TIMES, at_least, file_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult, smallest_tp
@@ -36,6 +36,7 @@ Generated = tuple[ModelAnswer, ModelAnswer] | UnavailableError
 def report(result: CacheResult, times: Generated, *, explained: bool = False, pictures: bool = False) -> Report:
     """``result`` as a Report with data of schema perfmodel.kv_cache/1."""
     w, gain, weights = result.workload, _generation_gain(result, times), weights_format(result)
+    generated = _generation(result, times)
     formats = w.form.dtype if weights == w.form.dtype else f"{w.form.dtype}, {weights} weights"
     brief = as_table(
         "", {"": [*_sizes(result), *_memory(result)]}, "cache", labels=BRIEF, without=() if w.reserve else ["memory.reserve_bytes"]
@@ -43,9 +44,9 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False, pi
     plain = Report(
         f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {formats} on {f'{w.tp} x ' * (w.tp > 1)}{result.device.name}",
         headline(_fitting(result), _room(result), "" if result.fits is False else gain),
-        _tables(result, times),
+        _tables(result, *generated),
         _notes(result, times),
-        data(result, times),
+        _data(result, *generated),
         charts=_charts(result) if pictures else [],
         meters=_meters(result),
         metered=f"memory of {'each ' * (w.tp > 1)}{result.device.name}",
@@ -56,13 +57,12 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False, pi
     return with_steps(plain, [("every number", {"model": w.spec.name}, explain_cache(result))]) if explained else plain
 
 
-def data(result: CacheResult, times: Generated) -> dict[str, Any]:
+def _data(result: CacheResult, cached: list[Metric], uncached: list[Metric]) -> dict[str, Any]:
     """The object of schema perfmodel.kv_cache/1."""
     w, form = result.workload, result.workload.form
     inputs = {"model": w.spec.name, "n": w.n, "batch": w.batch, "dtype": form.dtype, "block_size": form.block_size}
     inputs |= {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, "weights_dtype": weights_format(result)}
     inputs |= {"weights_from_file": w.weights_from_file, "reserve_bytes": w.reserve, "tensor_parallel": w.tp}
-    cached, uncached = _generation(result, times)
     return {
         **head("kv_cache", inputs, result.device),
         "parameters": result.parameters,
@@ -245,8 +245,7 @@ def _figures(result: CacheResult) -> list[Figure]:
     ]
 
 
-def _tables(result: CacheResult, times: Generated) -> list[Table]:
-    cached, uncached = _generation(result, times)
+def _tables(result: CacheResult, cached: list[Metric], uncached: list[Metric]) -> list[Table]:
     several = result.workload.tp > 1
     pairs = [(metric, other) for metric, other in zip(cached, uncached, strict=True) if metric.label and metric.value]
     ratios = [Metric("", other.value / metric.value, metric.label, after="x") for metric, other in pairs]

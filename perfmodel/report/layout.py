@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.report.document import Table
 
 GAP = 2

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from perfmodel.core.question import EAGER_ENGINE
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.answer import fit_sentence, headline
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.document import Figure, KernelSpan, Report, Table
 from perfmodel.report.kernel_time import with_measured
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost, of_fields
-from perfmodel.report.op_common import guess_notes, head, unknown_rates, unread_notes, with_steps
+from perfmodel.report.model_words import TIMES, at_least, at_most, file_notes
+from perfmodel.report.op_common import guess_notes, head, unknown_rates, with_steps
 from perfmodel.report.power import of_power, power_note, with_power
 from perfmodel.report.saved import Interval
 from perfmodel.report.step import (
@@ -38,13 +40,9 @@ from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.op_time import LAUNCH_MODEL, launch_saving_s
 from perfmodel.transformer.parallel import HELD_BACK, draft_bytes, joined_gpus
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.question import EAGER_ENGINE
-from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Split, native_dtype
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Split
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
-TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
-"""Labels for the source of a time."""
 STEPS = {PREFILL: "the prefill", DECODE: "a decode step", GENERATE: "the generation"}
 BRIEF = ("name", "time", "share", "of bound", "FLOP", "bytes", "count")
 OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
@@ -272,16 +270,6 @@ def _phase_before(line: Line, answer: ModelAnswer) -> str:
     return f"{line.phase}: " if len({step.step.phase for step, _ in answer.steps}) > 1 else ""
 
 
-def at_least(times_from: str) -> str:
-    """Prefix of a time in which roofs stand for predictions."""
-    return "" if times_from == PREDICTED else "at least "
-
-
-def at_most(times_from: str) -> str:
-    """Prefix of a rate at such a time."""
-    return "" if times_from == PREDICTED else "at most "
-
-
 def _headline(answer: ModelAnswer, rows: list[StepPart]) -> list[str]:
     """The headline: whether it fits, how long it takes, and what limits it; first a host that is slower than the GPU."""
     r, source, fits = answer.request, answer.times_from, _fits(answer)
@@ -471,15 +459,3 @@ def weights_notes(r: Request) -> list[str]:
 def stored_format(r: Request) -> MatrixFormat | None:
     """The format of most matrices in the model's file, if they are stored as there."""
     return r.model.quantized.main if r.weights_from_file and r.model.quantized is not None else None
-
-
-def file_notes(model: ModelSpec, published: bool) -> list[str]:
-    """Notes on what the model's file says about weights, and on fields that no rule reads. ``published``: weights are stored as there."""
-    words, quantized = [], model.quantized
-    if published and quantized is not None:
-        stored = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
-        words.append(f"Weights of {model.name} are stored as {quantized.words}: {stored}; --weights-dtype counts another format.")
-    if model.draft:
-        size = format_si(draft_bytes(model, published), "B")
-        words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
-    return words + unread_notes(model, quantized.unread if published and quantized is not None else ())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.arith import Number
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import format_si, format_time
 from perfmodel.remat.chain import uniform
 from perfmodel.remat.device_chain import Choice

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import pairwise
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import format_time

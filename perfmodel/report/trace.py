@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import format_binary, format_time
 from perfmodel.program.answer import OnDevice, ProgramAnswer
 from perfmodel.program.calls import Operand, shown

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.transformer.kernel_choice import KernelChoice
 
 if TYPE_CHECKING:

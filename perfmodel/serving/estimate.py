@@ -6,8 +6,7 @@ Little 1961: users = rate x cycle). Prompts that come in the same decode step sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from perfmodel.core.frozen import dataclass
 from perfmodel.serving.engine import Batching
 from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load

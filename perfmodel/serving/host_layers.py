@@ -6,9 +6,10 @@ runs these layers too. Source: ggml-org/llama.cpp, src/llama-model.cpp (i_gpu_st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.ops import group_ops, routed_ops, sequence_ops

@@ -7,11 +7,12 @@ them (vLLM, ``--enable-expert-parallel``; SGLang, ``--ep-size``; TensorRT-LLM, `
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.core.arith import divisors
 from perfmodel.core.checks import positive_int
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.iteration import StepTimes

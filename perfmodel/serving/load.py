@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 
 MOST_DRAFTS = 64
 """Most tokens drafted in a step: engines draft fewer."""

@@ -6,11 +6,12 @@ An engine takes a share of the GPU's memory, measures the activations of its lar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.transformer.kv_cache import most_stored_tokens

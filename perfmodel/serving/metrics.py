@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import sqrt
 from statistics import fmean, median, stdev
 
 from perfmodel.core.arith import quantile
+from perfmodel.core.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ step. Sources: Zhong et al. 2024 (DistServe), Patel et al. 2024 (Splitwise).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.estimate import LoopEstimate

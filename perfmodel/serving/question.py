@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, Condition, Question, as_in, as_typed, option
 from perfmodel.serving.load import Load
 from perfmodel.transformer.question import RARER, PhaseQuestion

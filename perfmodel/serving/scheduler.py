@@ -16,10 +16,11 @@ Decode steps in which nothing begins or ends are run together: their seconds gro
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, sqrt
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.serving.engine import FULL, Batching
 from perfmodel.serving.iteration import Iteration, StepTimes
 from perfmodel.serving.load import Load

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.options import options_of

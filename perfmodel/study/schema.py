@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache, partial
 from importlib import import_module
 from itertools import count
@@ -19,6 +19,7 @@ from perfmodel.catalog import calibrated_devices, config_names, data_folder, fin
 from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
 from perfmodel.core.files import read_yaml
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.plugins import module_names
 from perfmodel.core.question import typed

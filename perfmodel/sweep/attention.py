@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from perfmodel.core.arith import Number, minimum
 from perfmodel.core.checks import MOST_SRAM
 from perfmodel.core.cost import Tile
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find, names

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from perfmodel import catalog
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.question import DEFAULT_DEVICE
 from perfmodel.core.workload import LARGEST_SIZE

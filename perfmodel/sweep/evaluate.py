@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.frozen import dataclass
 from perfmodel.sweep.base import SweepVariant
 from perfmodel.sweep.expression import Expression
 from perfmodel.sweep.grid import Chunk, Slices, SubGrid, SweepGrid

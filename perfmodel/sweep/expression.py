@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from math import isfinite, isinf
@@ -24,6 +23,7 @@ import numpy as np
 
 from perfmodel.core import formula
 from perfmodel.core.errors import DataError, UsageError, cut, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import parse_any, parse_number
 from perfmodel.sweep.base import FITS, SweepInput, SweepWorkload
 

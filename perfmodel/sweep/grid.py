@@ -11,7 +11,7 @@ are blocks that fit the memory given. Both come in one order, so that a chunk me
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from math import prod
@@ -21,6 +21,7 @@ import numpy as np
 
 from perfmodel.core.checks import default_dtype
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.sweep.base import SweepWorkload, device_named
 from perfmodel.sweep.expression import Expression, parse
 from perfmodel.sweep.study import SweepStudy, workload_named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.checks import MOST_SRAM, dtype_on
 from perfmodel.core.cost import Tile, memory_bytes
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic, estimate, total
 from perfmodel.kernels.matmul import Matmul, default_tile, extra_memory_bytes, io_lower_bound, library_tile

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from perfmodel import catalog
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import (
     DTYPE,
@@ -36,9 +36,10 @@ from perfmodel.sweep.base import (
 )
 from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.cache_plan import CacheWorkload, memory_of, workload
+from perfmodel.transformer.cache_question import CacheQuestion
 from perfmodel.transformer.gguf import MIXTURES
 from perfmodel.transformer.kv_cache import BITS, CacheFormat, batch_bytes, largest_batch, longest_context, sequence_bytes, token_bytes
-from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
+from perfmodel.transformer.question import PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, default_length
 from perfmodel.transformer.weight_formats.floats import PUBLISHED_AS

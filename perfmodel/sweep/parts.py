@@ -16,12 +16,12 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.sweep.evaluate import Consumer, Runner
 from perfmodel.sweep.grid import Chunk, SweepGrid
 from perfmodel.sweep.study import SweepStudy

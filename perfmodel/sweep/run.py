@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.sweep.evaluate import Runner
 from perfmodel.sweep.grid import SweepGrid, grid_of
 from perfmodel.sweep.parts import Output, is_stream, write_parts, write_stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.sweep.base import SweepWorkload
 
 _MODULES = {"attention": "attention", "matmul": "kernels", "kv-cache": "model", "model": "model", "serve": "serving"}

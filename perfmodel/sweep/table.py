@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from perfmodel.core.errors import visible
+from perfmodel.core.frozen import dataclass
 from perfmodel.sweep.base import SweepColumn, SweepInput
 
 WORD, FLAG, WHOLE, COUNT, REAL = "name", "flag", "whole", "count", "number"

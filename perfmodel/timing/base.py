@@ -10,7 +10,7 @@ is given by hardware, by the source of a kernel, or by definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from perfmodel.core.architectures import Traits, traits_of
 from perfmodel.core.errors import DataError, UnavailableError, UsageError, suggest
 from perfmodel.core.files import read_json, read_yaml
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.plugins import folders_written, plugins

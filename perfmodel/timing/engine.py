@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
@@ -18,6 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from perfmodel.core.architectures import tensor_share
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import boost
 

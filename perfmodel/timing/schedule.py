@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.frozen import dataclass
 
 SHARED_ROUNDS = 4
 """Last rounds over all slots that are simulated block by block."""

@@ -14,13 +14,14 @@ split, the sum over splits. Source: bandwidth under latency, Little 1961; split 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from perfmodel.core.architectures import BY_THREAD, Traits, traits_of
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.units import Quantity

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
 from perfmodel.core.dtypes import dtype_of_products
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
-from perfmodel.timing.reference_devices import FallbackDevices
+from perfmodel.timing.reference_devices import FallbackDevices, listed_once
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.host import Host, Interval
 from perfmodel.transformer.op import ATTENTION, Op
@@ -69,17 +70,17 @@ class EagerRun:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """Answer to a request. ``steps``: passes, and how often each runs. ``eager``: how they run, if a captured program says so.
-
-    ``curved``: FLOP beyond those of ``steps``, by phase and name of the row: where a pass stands for several lengths, the FLOP of attention
-    at its length are less than their mean.
-    """
+    """Answer to a request. ``steps``: passes, and how often each runs. ``eager``: how they run, if a captured program says so."""
 
     request: Request
     steps: Sequence[tuple[PassEstimate, int]]
     memory: MemoryFit
-    curved: Mapping[tuple[str, str], int] = field(default_factory=dict)
     eager: EagerRun | None = None
+
+    @cached_property
+    def curved(self) -> Mapping[tuple[str, str], int]:
+        """FLOP of rows beyond these passes, by phase and name."""
+        return {} if self.eager is not None else _curved(self.request, [(step.step, times) for step, times in self.steps])
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -232,6 +233,7 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := most_seen(layer.attention)) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     rows: dict[tuple[Op, bool], PassRow] = {}
+    fallbacks = listed_once(fallbacks)
     options: dict[str, Any] = {
         "known": rows,
         "host": Host(r.host_us),
@@ -241,7 +243,7 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     steps = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), **options), times) for step, times in wanted]
     check_named(r.attention, (row.op for step, _ in steps for row in step.rows))
     memory = step_memory(r.model, replace(first, kv_len=r.kv_len), r.device, r.reserve)
-    return ModelAnswer(r, clocked(steps, r), memory, _curved(r, wanted))
+    return ModelAnswer(r, clocked(steps, r), memory)
 
 
 def clocked(steps: list[tuple[Pass, int]], r: Request) -> list[tuple[Pass, int]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on, positive_int
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import label, plain
 from perfmodel.timing.reference_devices import FallbackDevices

@@ -8,12 +8,13 @@ weights and KV cache once through DRAM, and all links.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from perfmodel.core.arith import Number, maximum
 from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.dtypes import dtype_of_products
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.power import PowerState

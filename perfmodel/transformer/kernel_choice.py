@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from perfmodel.core.errors import DataError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.kernels.collectives import ALL_REDUCE, AT_ONCE
 
 GATHERING = "allgather_reducescatter"

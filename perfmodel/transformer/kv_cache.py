@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.trace import label, plain
 from perfmodel.core.workload import LARGEST_SIZE
 from perfmodel.transformer.spec import AttentionLayer, GroupedAttention, LatentAttention, ModelSpec

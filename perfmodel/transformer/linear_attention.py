@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from perfmodel.core.arith import Number, maximum
+from perfmodel.core.frozen import dataclass
 
 CONV_SIZE = 2
 """Bytes of an element that a short convolution keeps: 16 bits, like the activations."""

@@ -7,7 +7,7 @@ counts weights and KV cache only.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from types import NoneType
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, once, stored
 from perfmodel.core.dtypes import DTYPES, Dtype, dtype_of_products
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.kept import cached_by
 from perfmodel.core.trace import plain
 from perfmodel.core.workload import FORWARD, Attention, Stream

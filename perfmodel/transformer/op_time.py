@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.cost import Kernel, Work
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.roofline import Estimate, Traffic, estimate
 from perfmodel.kernels.collectives import MOST_OF_A_HOST
 from perfmodel.timing.base import Case, chosen
@@ -155,20 +156,26 @@ def as_similar(prediction: Prediction, timed: Timed) -> Prediction:
     )
 
 
-def _rounds(timed: Timed, device: Device, fallbacks: FallbackDevices) -> tuple[FallbackDevices, ...]:
-    """Rounds of reference devices whose calibrations are tried in order: none but ``device`` itself, then the same board, then all.
+def _rounds(timed: Timed, device: Device, fallbacks: FallbackDevices) -> Iterator[FallbackDevices]:
+    """Rounds of devices whose calibrations are tried in order: none but the own ones, then the same board if any, then all devices.
 
     Exchanges, and products in 8 bits or fewer, depend more on the library than on the device: one round of all devices, so that the first
     name wins.
     """
     narrow = timed.kind == "matmul" and timed.workload.dtype.size == 1
     if timed.kind == "collective" or narrow:
-        return (fallbacks,)
+        yield fallbacks
+        return
+    yield tuple
+    if boards := _same_boards(device, fallbacks()):
+        yield lambda: boards
+    yield fallbacks
 
-    def same_boards() -> list[Device]:
-        return [other for other in fallbacks() if same_board(device, other)]
 
-    return tuple, same_boards, fallbacks
+@cached_by_identity
+def _same_boards(device: Device, others: Iterable[Device]) -> list[Device]:
+    """Those of ``others`` that are the board of ``device`` under another name."""
+    return [other for other in others if other.id != device.id and same_board(device, other)]
 
 
 def _names_to_try(timed: Timed, source: FallbackDevices, fallbacks: FallbackDevices) -> tuple[str, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perfmodel.core.arith import Number
+from perfmodel.core.frozen import dataclass
 
 ATTENTION, MLP, EXPERTS, ROUTER, TABLE = "attention", "mlp", "experts", "router", "table"
 """Groups of matrices; a table is the embedding, the positions or the head."""

@@ -10,12 +10,13 @@ step is no shorter, but each GPU needs less memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.kernels.collectives import ALL_GATHER, P2P

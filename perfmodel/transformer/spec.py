@@ -6,10 +6,11 @@ A matrix that maps ``a`` to ``b`` features is written a -> b; it has a x b weigh
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.transformer.linear_attention import GatedDeltaNet, Mamba2
 from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
@@ -10,6 +10,7 @@ from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import PowerOptions
 from perfmodel.kernels.tile import SQUARE_TILE

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core import units
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark
 from perfmodel.core.units import Quantity
 from perfmodel.timing.base import model_of, models_of

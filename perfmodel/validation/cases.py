@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from perfmodel.core.dtypes import dtype_named
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import CLEAN
 from perfmodel.validation.records import Record, Seconds

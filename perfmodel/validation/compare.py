@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.power import SUSTAINED
 from perfmodel.core.question import short_name

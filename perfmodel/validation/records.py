@@ -19,7 +19,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,6 +28,7 @@ from perfmodel.core.arith import quantile
 from perfmodel.core.checks import opened
 from perfmodel.core.errors import DataError
 from perfmodel.core.files import parse_json, read_json
+from perfmodel.core.frozen import dataclass
 from perfmodel.timing.base import CLEAN
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import find_model
 from perfmodel.timing.models.pooled import THREE_SCALARS, seconds_of_rows, terms

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.catalog import find_engine, find_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.serving.answer import ServingAnswer, serve, serve_pools
 from perfmodel.serving.engine import Engine

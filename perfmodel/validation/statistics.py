@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from perfmodel.core.arith import quantile
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 
 NORMAL_MEDIAN = math.sqrt(math.pi / 2)
 """Standard error of a median over that of a mean, for normal noise."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, once
 from perfmodel.core.dtypes import BOOLEAN_SIZE
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention, BlockCounts
 from perfmodel.kernels.attention.loops import Move

@@ -13,10 +13,10 @@ Source: derived; the tests hold every sum against the loop over blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div, clip, clipped_floor_sum
+from perfmodel.core.frozen import dataclass
 
 Moments = Callable[[int], tuple[int, int, int]]
 """x -> (count, sum, sum of squares) of the members j of a set of integers with 0 <= j < x."""

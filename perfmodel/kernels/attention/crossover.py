@@ -7,11 +7,12 @@ and losses alternate; one of the turns is reported. Some algorithms also have a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from perfmodel.core.cost import Tile
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find

@@ -7,11 +7,11 @@ forms of the algorithm against it, so it may use none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Tile
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import Attention
 
 SCORES = ("S", "P", "dropped P", "dropout mask", "dP", "dS")

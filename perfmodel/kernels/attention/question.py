@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.question import Common, Question, as_in, option
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from html import escape
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.report.charts.scene import XY, Grid, Marker, Path, Rect, Scene, Shape, ShapeGroup, Text
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"

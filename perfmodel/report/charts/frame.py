@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import format_binary
 from perfmodel.report.charts.labels import Placer, shortened, text_width
 from perfmodel.report.charts.scene import XY, Grid, Marker, Path, Rect, Shape, Text

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.report.charts.scene import XY, Path, Text
 
 ASCENT, AIR = 0.8, 1.5

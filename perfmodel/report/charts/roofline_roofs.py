@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.frame import Axis, Plot, Size

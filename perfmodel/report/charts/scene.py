@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from perfmodel.core.frozen import dataclass
 
 XY = tuple[float, float]
 SHAPES = ("circle", "square", "triangle", "diamond")

@@ -6,9 +6,10 @@ Charts are only data. The modules beside this one lay them out on a page, and a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Final, Literal
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.roofline import Traffic
 from perfmodel.report.saved import Interval, Number, SavedPart
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.charts.schema import COMPUTE, Chart, Roofline, RooflinePoint

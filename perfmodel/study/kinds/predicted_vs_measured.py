@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from perfmodel.core.arith import quantile
+from perfmodel.core.frozen import dataclass
 from perfmodel.report.charts.schema import Chart, Pair, ScatterChart
 from perfmodel.report.document import Column, DataTable, Figure, Report, Value
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of, thinned

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import NamedTuple
 
 from perfmodel.catalog import find_model
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit

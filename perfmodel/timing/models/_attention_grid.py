@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, lru_cache
 from itertools import chain, islice, repeat
 from math import hypot, inf
@@ -14,6 +14,7 @@ from perfmodel.core.architectures import tensor_share, traits_of
 from perfmodel.core.arith import ceil_div, clipped_floor_sum
 from perfmodel.core.cache import scan_limits
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
@@ -134,18 +135,18 @@ class Walk:
     tiles: Callable[[int], tuple[int, ...]]
 
 
-def row_tile_visits(walk: Attention, launch: AttentionLaunch, i: int) -> int:
-    """Key tiles that row tile ``i`` visits."""
+def row_tile_visits(walk: Attention, launch: AttentionLaunch, i: int, keys: int) -> int:
+    """Key tiles, of ``keys`` altogether, that row tile ``i`` visits."""
     if not walk.causal:
-        return int(key_tiles(walk, launch.bc))
+        return keys
     shift, g = walk.kv_len - walk.n, walk.row_group
-    rows, keys = max(launch.br, launch.mask_block), max(launch.bc, launch.mask_block)
-    first = i * launch.br // rows * rows
-    last = min(first + rows, g * walk.n) - 1
-    end = -(-(last // g + 1 + shift) // keys) * (keys // launch.bc)
-    start = 0 if walk.window is None else max(0, first // g + shift + 1 - walk.window) // keys * (keys // launch.bc)
-    visits = int(max(0, min(end, key_tiles(walk, launch.bc)) - start))
-    return visits + launch.fill * (visits > keys // launch.bc)
+    mask_rows, mask_keys = max(launch.br, launch.mask_block), max(launch.bc, launch.mask_block)
+    first = i * launch.br // mask_rows * mask_rows
+    last = min(first + mask_rows, g * walk.n) - 1
+    end = -(-(last // g + 1 + shift) // mask_keys) * (mask_keys // launch.bc)
+    start = 0 if walk.window is None else max(0, first // g + shift + 1 - walk.window) // mask_keys * (mask_keys // launch.bc)
+    visits = int(max(0, min(end, keys) - start))
+    return visits + launch.fill * (visits > mask_keys // launch.bc)
 
 
 def key_tiles_visits(walk: Attention, launch: AttentionLaunch, first: int, step: int) -> int:
@@ -163,10 +164,12 @@ def key_tiles_visits(walk: Attention, launch: AttentionLaunch, first: int, step:
 
 def rows_walk(walk: Attention, launch: AttentionLaunch) -> Walk:
     """Walk over row tiles; each split of a row tile is a block."""
-    count, keys, splits = int(row_tiles(walk, launch.br)), key_tiles(walk, launch.bc), launch.splits
+    count, keys, splits = int(row_tiles(walk, launch.br)), int(key_tiles(walk, launch.bc)), launch.splits
 
     def tiles(i: int) -> tuple[int, ...]:
-        visits = row_tile_visits(walk, launch, i)
+        visits = row_tile_visits(walk, launch, i, keys)
+        if splits == 1:
+            return (visits,)
         each = -(-(keys if launch.fixed_splits else visits) // splits)
         return tuple(int(min(each, max(0, visits - part * each))) for part in range(splits))
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention, Stream

@@ -20,9 +20,10 @@ Source: PyTorch 2.11 aten/src/ATen/native/transformers/cuda, attention_backward.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention

@@ -9,10 +9,10 @@ vllm-project/vllm, fused_moe.py (block sizes by tokens and experts, kernels of a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.dtypes import ACTIVATION_SIZE
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.roofline import rates_of

@@ -17,10 +17,11 @@ fmha_v3_bwd (ts_qo, ts_kv, grids), aiter/ops/mha.py; ROCm/composable_kernel exam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.core.dtypes import ACTIVATION_SIZE
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.kept import cached_by_identity
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention

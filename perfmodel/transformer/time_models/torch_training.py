@@ -8,9 +8,9 @@ host and GPU. Source: the sequence of kernels that the profiler shows, and the e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model

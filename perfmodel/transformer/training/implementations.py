@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import accumulate
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.transformer.operation import EMBEDDING, HEAD
 from perfmodel.transformer.spec import Layer, MoeMlp
 from perfmodel.transformer.training.huggingface import HuggingFace

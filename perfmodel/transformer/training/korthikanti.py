@@ -7,9 +7,8 @@ a: heads, L: layers, t: tensor-parallel GPUs, p: pipeline stages, m: interleaved
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number
+from perfmodel.core.frozen import dataclass
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
 from perfmodel.transformer.training.question import FULL, NONE, TrainingConfig
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import TypeVar
 
 from perfmodel.core.arith import Number
+from perfmodel.core.frozen import dataclass
 from perfmodel.transformer.layer import operations_at
 from perfmodel.transformer.operation import ATTENTION, EMBEDDING, EXPERTS, HEAD, HEAD_ROW, MLP, Matrix
 from perfmodel.transformer.parallel import stages

@@ -7,11 +7,12 @@ one momentum for each matrix of a layer, AdamW for tables and vectors).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.checks import positive_int
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
 from perfmodel.transformer.step import Split
 

@@ -7,10 +7,10 @@ in fp32 instead 18 B, with both 20 B. Sources: Micikevicius et al. 2018 (mixed p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.frozen import dataclass
 from perfmodel.transformer.operation import EXPERTS, TABLE
 from perfmodel.transformer.training.matrices import Holding, adapters, stage_holding
 from perfmodel.transformer.training.question import APPLIED, BF16, MIXED, Optimizer, Parallel, TrainingConfig, optimizer_named

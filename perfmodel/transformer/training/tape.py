@@ -12,11 +12,12 @@ fills most of a free block (c10/cuda/CUDACachingAllocator.cpp, kSmallSize).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import Attention
 
 

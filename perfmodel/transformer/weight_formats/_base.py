@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import DataError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.trace import plain
 
 FIELD = "quantization_config"

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.errors import DataError, UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate
 from perfmodel.kernels.attention.algorithms import find

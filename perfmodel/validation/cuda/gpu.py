@@ -8,13 +8,13 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from perfmodel import __version__
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.frozen import dataclass
 
 INSTALL = "pip install 'numba-cuda[cu13]' 'numpy<2.5'  (cu12 for a driver of CUDA 12)"
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfmodel.core.dtypes import canonical
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.frozen import dataclass
 from perfmodel.timing.base import CLEAN
 from perfmodel.timing.transfer import MATMUL
 from perfmodel.validation.cuda import run

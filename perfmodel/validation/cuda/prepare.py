@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from numba import cuda as _cuda
 
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.validation.cases import KernelCase
 from perfmodel.validation.cuda.cases import checked, needed_bytes
 from perfmodel.validation.kernels import flash, flash1, matmul, probes, reference, standard

@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from numba import cuda as _cuda
 from numba import types
 
 from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import Attention
 from perfmodel.validation.kernels._steps import U, launcher, seen_keys
 from perfmodel.validation.kernels.flash import extras, log2_scale, logsumexp

@@ -7,11 +7,11 @@ Source: Hong and Kung 1981 for the bound that such tiling reaches; any CUDA cour
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.kernels.register_tiles import FLOAT_BYTES, TileLayout
 from perfmodel.validation.kernels import _steps as steps
 from perfmodel.validation.kernels._steps import FOUR, ZERO, U, cuda, float32, kernel, launcher

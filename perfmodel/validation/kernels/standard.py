@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, TileLayout
 from perfmodel.validation.kernels import _steps as steps

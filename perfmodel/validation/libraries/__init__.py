@@ -7,11 +7,11 @@ one held out to judge them. ``measure`` makes cases of them and times these.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import FORWARD
 from perfmodel.validation.cases import KernelCase
 

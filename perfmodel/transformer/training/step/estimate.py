@@ -7,11 +7,12 @@ Exchanges and waits add nothing to it, as another schedule may hide them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total

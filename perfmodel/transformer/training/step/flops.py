@@ -14,9 +14,8 @@ peak: MFU <= HFU <= 1. Conventions that count the masked half of a causal square
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfmodel.core.arith import Number
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices

@@ -7,11 +7,12 @@ Source: Rajbhandari et al. 2020, section 7.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, Access, stored
 from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.frozen import dataclass
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.transformer.estimate import on_device
 from perfmodel.transformer.op import Op

@@ -17,13 +17,14 @@ longest path changes over at a boundary of phases. Source: two machines in a row
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ, WRITE
 from perfmodel.core.errors import UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.workload import BACKWARD
 from perfmodel.timing.base import chosen, dram_bandwidth

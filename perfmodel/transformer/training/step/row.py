@@ -8,12 +8,13 @@ dX = dY W^T, and that of the weights, dW = X^T dY. The gradient of a bias is a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, stored
 from perfmodel.core.dtypes import Dtype
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.workload import BACKWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms import flash2, standard
 from perfmodel.kernels.matmul import Matmul

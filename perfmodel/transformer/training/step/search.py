@@ -8,13 +8,14 @@ equal size, interleaved or not; context and expert parallelism; ZeRO; micro-batc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import gcd
 from time import perf_counter
 
 from perfmodel.core.arith import divisors
 from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.frozen import dataclass
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import Split
 from perfmodel.transformer.training.implementations import FUSED

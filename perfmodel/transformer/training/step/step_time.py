@@ -7,10 +7,11 @@ stages to fill and drain it, divided by v if each stage holds v interleaved chun
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.transformer.op import WEIGHTS, Op
 from perfmodel.transformer.operation import HEAD

@@ -10,7 +10,6 @@ Sources: Patarasuk & Yuan 2009 (ring); Thakur et al. 2005 (tree); NCCL, src/grap
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from perfmodel.core import units
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
+from perfmodel.core.frozen import dataclass
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import Bandwidth, Duration, Quantity
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, ALPHA_S, P2P, Collective, sent_bytes
