@@ -150,6 +150,7 @@ class PhaseQuestion(Question):
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on, positive_int
         from perfmodel.core.power import PowerOptions
+        from perfmodel.transformer.cache_question import size_of
         from perfmodel.transformer.hf import served_as
         from perfmodel.transformer.kernel_choice import EAGER
         from perfmodel.transformer.routing import router_imbalance
