@@ -202,7 +202,7 @@ def test_a_softmax_is_predicted_as_a_kernel_that_is_named(run):
     assert "The softmax is predicted at " in shown
     assert "The softmax is predicted for torch-softmax, with its 80 % interval" in shown
     assert "leave out --no-store" in run(f"{question} --implementation torch-softmax --no-store").err
-    assert "did you mean torch-softmax?" in run(f"{question} --implementation torch-softmx").err
+    assert "did you mean torch-softmax or" in run(f"{question} --implementation torch-softmx").err
 
 
 # Elementwise chains

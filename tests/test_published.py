@@ -30,7 +30,16 @@ def rows() -> list[RecordRow]:
 
 def test_devices_and_counts():
     counts = Counter(row.record.hardware for row in rows())
-    assert counts == {A100_40: 83, A100_80: 111, H100: 230, B200: 193, GB200: 436, "nvidia-gb300": 86}
+    assert counts == {
+        A100_40: 83,
+        A100_80: 111,
+        H100: 230,
+        B200: 193,
+        GB200: 436,
+        "nvidia-gb300": 86,
+        "nvidia-h20-sxm-96gb": 24,
+        "nvidia-h800-sxm-80gb": 29,
+    }
 
 
 def test_they_are_small():

@@ -191,7 +191,7 @@ def test_a_page_has_its_pictures_and_a_terminal_its_own(run, tmp_path, line, tit
 def test_a_schedule_peaks_where_it_does():
     source = listed(10, None, None, None, None)
     found = evaluate(source, Plan((5,)))
-    run = found.of("segments")
+    run = found.run_of("segments")
     chart = timeline([("segments", moments_of(run))], "steps", Units(timed=False, sized=False))
     [series], [mark] = chart.series, chart.marks
     assert max(y for _, y in series.points) == mark.y == run.peak

@@ -150,7 +150,7 @@ def test_every_profile_is_found_by_its_own_name(profile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NVIDIA H200 NVL", "NVIDIA A10G", "NVIDIA GeForce RTX 3050", "Quadro P400", "NVIDIA RTX PRO 6000 Blackwell Server Edition", ""]
+    "name", ["NVIDIA H200 NVL", "NVIDIA A10G", "NVIDIA GeForce RTX 3050", "Quadro P400", "NVIDIA RTX PRO 6000 Blackwell Max-Q", ""]
 )
 def test_an_unknown_name_asks_for_the_profile(name: str) -> None:
     with pytest.raises(UnavailableError) as error:

@@ -69,7 +69,9 @@ class Judged:
         self.missing.extend(other.missing)
 
     def cell(self) -> str:
-        """As the page shows it."""
+        """As the page shows it; a dash without rows."""
+        if not self.errors:
+            return "-"
         return f"{self.median:.1%}, {self.p90:.1%}, {self.coverage:.0%} of {len(self.errors)}"
 
 
