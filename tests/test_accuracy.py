@@ -168,7 +168,7 @@ def test_large_groups_are_there():
     assert len(large()) >= 19
 
 
-OFF, WIDE = 0.22, 0.34
+OFF, WIDE = 0.22, 0.35
 """Of the large groups, at most such a share has a share outside, or an interval so wide: ``docs/accuracy.md`` lists every one.
 
 Most widths are of shapes drawn wider than these, which err more: split conformal prediction promises as much for records like those of the

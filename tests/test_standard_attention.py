@@ -34,7 +34,9 @@ A100_40, A100_80, B200, H100, MI300X, RTX_4090 = (
     for name in ("a100-sxm-40gb", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm", "nvidia-h100-sxm-80gb", "amd-mi300x", "nvidia-rtx-4090")
 )
 WIDEST = {"A100": {1: 3.0, 16: 2.0}, "5000-ada": {1: 4.0, 16: 2.6}, "nvidia-p": {1: 14.0, 16: 14.0}, "other": {1: 4.0, 16: 2.5}}
-"""High over low of standard / flash2, by number of heads. Pascal has no tensor cores, and all of its attention is lent. An RTX 5000 Ada is short of watts, and what its limit leaves is estimated."""
+"""High over low of standard / flash2, by number of heads. Pascal has no tensor cores, and all of its attention is lent.
+
+An RTX 5000 Ada is short of watts, and what its limit leaves is estimated."""
 SHAPES = [(1024, 1, 1), (1024, 16, 1), (4096, 1, 1), (4096, 16, 8), (16384, 32, 1)]
 LEAST_HELD, MOST_HELD = 0.75, 0.90
 
