@@ -162,6 +162,10 @@ def key_tiles_visits(walk: Attention, launch: AttentionLaunch, first: int, step:
     return int(ends - starts)
 
 
+MOST_SUMMED = 4096  # known
+"""Most row tiles that are added up one by one; of more, blocks that a mask cuts hardly count."""
+
+
 def rows_walk(walk: Attention, launch: AttentionLaunch) -> Walk:
     """Walk over row tiles; each split of a row tile is a block."""
     count, keys, splits = int(row_tiles(walk, launch.br)), int(key_tiles(walk, launch.bc)), launch.splits
@@ -173,7 +177,7 @@ def rows_walk(walk: Attention, launch: AttentionLaunch) -> Walk:
         each = -(-(keys if launch.fixed_splits else visits) // splits)
         return tuple(int(min(each, max(0, visits - part * each))) for part in range(splits))
 
-    if launch.mask_block:
+    if launch.mask_block and count <= MOST_SUMMED:
         return Walk(count, sum(sum(tiles(i)) for i in range(count)), tiles)
     return Walk(count, int(visited_tiles(walk, launch.br, launch.bc)), tiles)
 
