@@ -155,7 +155,7 @@ def test_standard_and_fused_attention_are_predicted(name, run):
     for entry in found:
         assert entry["time_s"]["lower"] <= entry["time_s"]["low"] < entry["time_s"]["predicted"] < entry["time_s"]["high"]
     standard, fused = (entry["time_s"]["predicted"] for entry in found)
-    assert 2 < standard / fused < 12
+    assert 2 < standard / fused < 13
 
 
 def test_a_kernel_leaves_the_other_algorithms_to_the_usual_ones(run):
