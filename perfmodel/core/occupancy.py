@@ -20,7 +20,7 @@ SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub
 REGISTER_UNIT = 256
 """Registers are given to a warp in multiples of this many (compute capability 5.0 and later)."""
 SUB_PARTITIONS = 4
-"""Parts of a multiprocessor, each with its share of the registers (5.0 and later, except 6.0)."""
+"""Parts of a multiprocessor, each with its share of the registers (5.0 and later; 6.0 has two)."""
 RESERVED_BYTES = 1024
 """Shared memory that CUDA keeps for itself in each block (8.0 and later)."""
 LIMIT_WORDS = {
@@ -90,7 +90,7 @@ def multiprocessor(device: Device, trace: Trace | None = None) -> Multiprocessor
         threads=number("Th_SM", "threads per multiprocessor", limits.max_threads_per_multiprocessor),
         blocks=number("Bl_SM", "blocks per multiprocessor", limits.max_blocks_per_multiprocessor),
         register_unit=1 if major is None else REGISTER_UNIT,
-        partitions=1 if major is None else SUB_PARTITIONS,
+        partitions=1 if major is None else 2 if device.capability == 6.0 else SUB_PARTITIONS,
         sram_unit=1 if major is None else (128 if major >= 8 else 256),
         sram_reserve=0 if major is None or major < 8 else RESERVED_BYTES,
     )

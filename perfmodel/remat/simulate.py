@@ -75,7 +75,7 @@ class _Memory:
         for action in actions:
             steps[action.kind](action)
         if self.gradient != 0:
-            reached = "the loss" if self.gradient is None else f"layer {self.gradient}"
+            reached = "the loss" if self.gradient is None else f"layer {self.gradient - 1}"
             raise DataError(f"the schedule ends before the backward step of {reached}", "every layer needs one, the last first")
         return self.result
 

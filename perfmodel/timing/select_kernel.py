@@ -97,13 +97,13 @@ def _fastest_calibrated(request: TimeRequest, suits: Callable[[str], bool], devi
 def _libraries(request: TimeRequest, devices: Iterable[Device]) -> list[str]:
     """Implementations that people run and that one of ``devices`` has a calibration of."""
     kernel_kind, architecture = (request.kind, request.case.direction), request.device.architecture
-    implementations = {
+    names = {
         block.implementation
         for device in devices
         for block in calibrations_of(device).get(kernel_kind, ())
         if not find(block.implementation).published or (block.points >= ENOUGH_TO_TRANSFER and device.architecture == architecture)
     }
-    return [name for name in sorted(implementations) if not name.startswith(PROJECT_KERNELS) and not find(name).named]
+    return [name for name in sorted(names) if not name.startswith(PROJECT_KERNELS) and not find(name).named]
 
 
 def _for_kernel(implementation: str, request: TimeRequest) -> TimeRequest:

@@ -174,7 +174,7 @@ def _rounds(timed: Timed, device: Device, fallbacks: FallbackDevices) -> Iterato
 
 @cached_by_identity
 def _same_boards(device: Device, others: Iterable[Device]) -> list[Device]:
-    """Those of ``others`` that are the board of ``device`` under another name."""
+    """Devices among ``others`` that are the board of ``device`` under another name."""
     return [other for other in others if other.id != device.id and same_board(device, other)]
 
 

@@ -21,13 +21,13 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import STATES
 from perfmodel.validation.cases import FIT, HELD_OUT, KernelCase
 from perfmodel.validation.libraries import gradients_of, load_torch
+from perfmodel.validation.libraries.kernels import ROPE_HEAD_DIM
 from tools.measure.drawn import Shape, _log, time_into
 from tools.measure.hardware import current_profile
 from tools.measure.prepared import COMPILED, find
 from tools.measure.wide import SIXTEEN, Family, _norm, attention, rows
 
 HEAD_DIMS, SHORTEST, LONGEST = (64, 64, 64, 128, 128, 128, 32, 96, 192, 256), 128, 1 << 15
-ROPE_COLUMNS = 128
 
 
 def flex(random: Random) -> Shape:
@@ -45,7 +45,7 @@ def rotated(random: Random) -> Shape:
     """Rows of whole heads."""
     while True:
         shape = rows(random)
-        shape["cols"] = shape["cols"] // ROPE_COLUMNS * ROPE_COLUMNS
+        shape["cols"] = shape["cols"] // ROPE_HEAD_DIM * ROPE_HEAD_DIM
         if shape["cols"]:
             return shape
 

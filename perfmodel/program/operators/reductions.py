@@ -61,7 +61,7 @@ SHARED_BY_WARPS, SHARED_BY_BLOCKS = 16, 256
 AT_ONCE, VECTOR = 4, 4
 """Elements that a thread reads at once along a row; neighbouring results that a thread has in a reduction over columns."""
 FILLING = 132 * 2048
-"""Threads that fill an H200."""
+"""Threads that fill an H200, taken for every GPU; they tell in how many blocks a long result is cut."""
 
 
 class _ReductionLaunch(NamedTuple):
@@ -161,7 +161,7 @@ TRAINING = 5
 
 
 def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
-    """A norm over channels. In training it reads its operands once for the statistics and again for the result."""
+    """A norm over channels, ``reads`` times as many bytes read as ``x`` has."""
     x = call.tensor(0)
     if call.name == "aten::native_batch_norm" and not call.is_true(TRAINING):
         return passed(call, "batch-norm-inference", x.bytes, x.bytes, x.elements, flops=4 * x.elements, rows=x.shape[0] * x.shape[1])
@@ -177,9 +177,6 @@ def statistics(call: Call, kind: str, reads: int, flops: int) -> Op:
     return passed(call, kind, reads * x.bytes, x.bytes, elements, flops=flops * x.elements, rows=rows)
 
 
-MOST_THREADS = 512
-
-
 def _channel_elements(x: Operand) -> int:
     """Elements of a channel of ``x`` [b, c, ...], with those that threads without work would take.
 
@@ -187,8 +184,8 @@ def _channel_elements(x: Operand) -> int:
     aten/src/ATen/native/cuda/Normalization.cuh.
     """
     places = int(prod(x.shape[2:]))
-    along_places = min(MOST_THREADS, max(32, int(1 << (places - 1).bit_length())))
-    along_pictures = MOST_THREADS // along_places
+    along_places = min(THREADS, max(WARP, int(1 << (places - 1).bit_length())))
+    along_pictures = THREADS // along_places
     return int(ceil_div(places, along_places) * along_places * ceil_div(x.shape[0], along_pictures) * along_pictures)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd, hypot
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, dram_bandwidth, never, numbers_of
@@ -35,7 +36,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if looped and not split:
         row, slots = w.inputs * w.cols * w.dtype.size, int(sms) * resident_blocks(device, THREADS)
         moved += read_again(device, min(w.rows, slots) * row, p["l2_share"]) * w.rows * row
-    padded = w.cols if looped else 1 << (w.cols - 1).bit_length()
+    padded = STEP * ceil_div(w.cols, STEP) if looped else 1 << (w.cols - 1).bit_length()
     cycles = (p["looped_cycles"] if looped else p["element_cycles"]) * (1 + p["ragged"] * (1 - gcd(w.cols, VECTOR) / VECTOR))
     issued_s = w.rows * (p["row_cycles"] + padded * cycles) / cycles_per_second(device)
     first_us = p["step_us"] * w.cols / LONGEST_WHOLE if looped and not split else 0.0

@@ -25,7 +25,8 @@ BLOCK_COLUMNS = 32  # known
 """Columns of a block of the weights' gradient, one per thread of a warp."""
 STEP_ROWS = ((64, 8), (128, 64), (256, 128))  # known
 """Rows up to which, exclusive, a block takes how many in a step; ``MOST_STEP_ROWS`` beyond."""
-MOST_STEP_ROWS, STEP_THREADS = 256, 1024  # known
+MOST_STEP_ROWS, THREAD_ROWS = 256, 8  # known
+"""Rows of a step beyond those; rows that a thread adds up in one, so that more rows take more warps."""
 MANY_ROWS, PART_ROWS, MOST_PARTS = 65536, 32, 32768  # known
 """Rows beyond which few columns are added up in parts, rows of a part, and most parts of all columns."""
 
@@ -59,8 +60,8 @@ def weights_s(w: Stream, device: Device, sms: float, p: Mapping[str, float]) -> 
             p["part_us"] * 1e-6 + joined(p["overlap"], bytes_s, p["sum_us"] * 1e-6 * max(1.0, warps) * ceil_div(w.rows, parts * PART_ROWS))
         )
     rows = next((taken for most, taken in STEP_ROWS if w.rows < most), MOST_STEP_ROWS)
-    turns = max(1.0, columns * (rows // 8) / (sms * p["part_warps"]))
-    shared_us = p["shared_us"] * (rows > STEP_ROWS[0][1])
+    turns = max(1.0, columns * (rows // THREAD_ROWS) / (sms * p["part_warps"]))
+    shared_us = p["shared_us"] * (rows > THREAD_ROWS)
     return float(shared_us * 1e-6 + joined(p["overlap"], bytes_s, p["sum_us"] * 1e-6 * ceil_div(w.rows, rows) * turns))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.attention.walk import key_tiles, visited_tiles
 from perfmodel.timing.base import ALONE, Case, Model, dram_bandwidth, numbers_of, plain_attention
 from perfmodel.timing.engine import joined
 
@@ -30,9 +31,7 @@ def score_tiles(w: Attention) -> tuple[int, int]:
     >>> score_tiles(Attention(256, 256, 64, 64, causal=True)), score_tiles(Attention(256, 256, 64, 64))
     ((6, 4), (8, 4))
     """
-    rows = (min(QUERIES * (block + 1), int(w.n)) for block in range(int(ceil_div(w.n, QUERIES))))
-    walked = [int(ceil_div(w.kv_len - w.n + row if w.causal else w.kv_len, KEYS)) for row in rows]
-    return sum(walked), max(walked)
+    return int(visited_tiles(w, QUERIES, KEYS)), int(key_tiles(w, KEYS))
 
 
 def prefill_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
