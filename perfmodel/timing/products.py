@@ -23,7 +23,7 @@ Shape = tuple[int, int, int, int]
 class TilePlan(NamedTuple):
     """Work of the busiest multiprocessor with the tile ``br`` x ``bc`` and k in ``parts``.
 
-    ``flops``, ``loaded`` and ``stored``: FLOP and bytes of all its ``blocks``. ``waits``: slices that it waits for, counted once for blocks
+    ``flops``, ``loaded`` and ``stored``: FLOP and bytes of all its blocks. ``waits``: slices that it waits for, counted once for blocks
     that are resident together. ``idle``: share of the multiprocessors without work. ``kind``: place of the kernel's costs in a list.
     """
 
@@ -36,11 +36,10 @@ class TilePlan(NamedTuple):
     br: int
     bc: int
     kind: int = 0
-    blocks: int = 0
 
 
 class Costs(NamedTuple):
-    """Seconds of one multiprocessor per FLOP, byte loaded, byte stored, wait for a slice, and block.
+    """Seconds of one multiprocessor per FLOP, byte loaded, byte stored, and wait for a slice.
 
     ``norm``: how multiplications and loads overlap: 1 adds them up, infinity takes the longer. ``start``: seconds beyond a plain launch.
     """
@@ -51,7 +50,6 @@ class Costs(NamedTuple):
     wait: float
     norm: float = inf
     start: float = 0.0
-    block: float = 0.0
 
 
 class CallTimes(NamedTuple):
@@ -95,7 +93,6 @@ def plan_of(
         br=br,
         bc=bc,
         kind=kind,
-        blocks=blocks,
     )
 
 
@@ -130,7 +127,7 @@ def _as_good(other: TilePlan, plan: TilePlan) -> bool:
     """Whether ``other`` has no more of anything that costs time than ``plan``, FLOP aside."""
     if other.kind != plan.kind or other.loaded > plan.loaded or other.stored > plan.stored or other.waits > plan.waits:
         return False
-    return other.idle <= plan.idle and other.blocks <= plan.blocks and other.parts <= plan.parts
+    return other.idle <= plan.idle and other.parts <= plan.parts
 
 
 def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], call: CallTimes) -> tuple[float, TilePlan]:
@@ -139,7 +136,7 @@ def fastest(plans: Sequence[TilePlan], costs: Sequence[Costs], call: CallTimes) 
     for plan in plans:
         cost = costs[plan.kind]
         work_s = joined(cost.norm, plan.flops * cost.flop, plan.loaded * cost.load)
-        busy_s = work_s + plan.stored * cost.store + plan.waits * cost.wait + plan.blocks * cost.block
+        busy_s = work_s + plan.stored * cost.store + plan.waits * cost.wait
         dram_s = call.dram * ramp(1 - plan.idle, call.half)
         fixed_s = call.launch + cost.start + (call.split + plan.parts * call.part if plan.parts > 1 else 0.0)
         if fixed_s + max(busy_s, dram_s) >= least_s:  # the norm is no less than the longer time

@@ -35,7 +35,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     moved = float(w.read_bytes + w.write_bytes)
     if looped and not split:
         row, slots = w.inputs * w.cols * w.dtype.size, int(sms) * resident_blocks(device, THREADS)
-        moved += read_again(device, min(w.rows, slots) * row, p["l2_share"]) * w.rows * row
+        moved += read_again(device, min(w.rows, slots) * row, 1.0) * w.rows * row
     padded = STEP * ceil_div(w.cols, STEP) if looped else 1 << (w.cols - 1).bit_length()
     cycles = (p["looped_cycles"] if looped else p["element_cycles"]) * (1 + p["ragged"] * (1 - gcd(w.cols, VECTOR) / VECTOR))
     issued_s = w.rows * (p["row_cycles"] + padded * cycles) / cycles_per_second(device)

@@ -213,7 +213,7 @@ def vector_plan(w: Matmul, slots: int) -> TilePlan:
 # Stage
 
 WAIT, LATENCY, HALF, PART, TMA = "wait_cycles", "latency_cycles", "half_bandwidth_share", "part_us", "tma_us"
-BLOCK, CROSSED = "block_cycles", "crossed_load"
+CROSSED = "crossed_load"
 THROTTLE = "throttle"
 THROTTLED_FROM_S, MOST_THROTTLED = 300e-6, 3.0  # tuned
 """Length from which products lower the clock, and most by which they do, in e-folds: without this, steps of a second are 9 % too fast."""
@@ -309,8 +309,7 @@ def _costs(kernels: Kernels, work: _OnDevice, p: Mapping[str, float]) -> Costs:
     timed_narrow = kernels.stages and LATENCY in p  # narrow copies of 8-bit elements are in no record: they wait as whole ones do
     wait = p[LATENCY] / (kernels.stages - 1) if timed_narrow else p.get(WAIT, 0.0)
     norm, start_s = p["overlap"] if work.vector_unit else math.inf, 0.0 if kernels.stages else p.get(TMA, 0.0) * 1e-6
-    block_s = p.get(BLOCK, 0.0) * work.cycle_s
-    return Costs(work.slots / rate, load_s, load_s * p["store_cost"], wait * work.cycle_s, norm, start_s, block_s)
+    return Costs(work.slots / rate, load_s, load_s * p["store_cost"], wait * work.cycle_s, norm, start_s)
 
 
 def fastest(case: Case, device: Device, p: Mapping[str, float]) -> tuple[float, TilePlan]:
