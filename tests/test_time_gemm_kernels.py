@@ -130,7 +130,7 @@ def test_kernels_fed_by_tma_may_form_clusters() -> None:
 
 def test_the_plan_of_a_vector_by_hand() -> None:
     """6,375 rows by eight are seven for each of 132; as few rows as multiprocessors are read in two parts of k."""
-    assert gemm.vector_plan(Matmul(1, 6375, 8192, dtype=DTYPES["fp32"]), SLOTS) == (0, 6375 * 8192 * 4 / SLOTS, 0, 7, 0, 1, 1, 8, 0, 0)
+    assert gemm.vector_plan(Matmul(1, 6375, 8192, dtype=DTYPES["fp32"]), SLOTS) == (0, 6375 * 8192 * 4 / SLOTS, 0, 7, 0, 1, 1, 8, 0)
     assert [gemm.vector_plan(Matmul(n, 1, 64), SLOTS).parts for n in (SLOTS, SLOTS + 1)] == [2, 1]
 
 

@@ -12,6 +12,7 @@ those of 256 queries fit as well, pages of 16, 32 and 128 tokens worse.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
@@ -31,7 +32,8 @@ def score_tiles(w: Attention) -> tuple[int, int]:
     >>> score_tiles(Attention(256, 256, 64, 64, causal=True)), score_tiles(Attention(256, 256, 64, 64))
     ((6, 4), (8, 4))
     """
-    return int(visited_tiles(w, QUERIES, KEYS)), int(key_tiles(w, KEYS))
+    walk = replace(w, packed=False)
+    return int(visited_tiles(walk, QUERIES, KEYS)), int(key_tiles(walk, KEYS))
 
 
 def prefill_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
